@@ -1,0 +1,50 @@
+"""Self-adaptive training in a training loop of your own: the store, and one line for the loss.
+
+Run it with `python examples/own_loop.py`. It trains a small network on digits, a third of whose labels are wrong.
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from selfadapt import TargetStore, self_adaptive_cross_entropy
+
+EPOCHS, START_EPOCH = 40, 10
+
+
+def main() -> float:
+    torch.manual_seed(0)
+    bunch = load_digits()
+    images = torch.tensor(bunch.data, dtype=torch.float32) / 16
+    truth = torch.tensor(bunch.target)
+    train = torch.randperm(len(truth)) < 1400
+    images_train, truth_train = images[train], truth[train]
+    wrong = torch.rand(len(truth_train)) < 0.4
+    labels = torch.where(wrong, torch.randint(10, truth_train.shape), truth_train)
+
+    model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
+    targets = TargetStore.from_labels(labels, num_classes=10, momentum=0.9)
+
+    for epoch in range(EPOCHS):
+        for index in torch.randperm(len(labels)).split(100):
+            logits = model(images_train[index])
+            if epoch < START_EPOCH:  # let the model learn something before it corrects anything
+                loss = nn.functional.cross_entropy(logits, labels[index])
+            else:
+                loss = self_adaptive_cross_entropy(logits, targets.update(index, logits.softmax(1)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    model.eval()
+    recovered = targets.read(torch.arange(len(labels))).argmax(1)
+    accuracy = float((model(images[~train]).argmax(1) == truth[~train]).float().mean())
+    print(f"labels that are right: {(labels == truth_train).float().mean():.1%} as given")
+    print(f"                       {(recovered == truth_train).float().mean():.1%} as recovered")
+    print(f"test accuracy:         {accuracy:.1%}")
+    return accuracy
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Self-Adaptive Training: keep a target for every sample, move it towards the predictions, train on it.
+
+The names below are imported on first use, so that the command line starts without waiting for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
+    from selfadapt.targets.store import Storage, TargetStore
+
+__version__ = "0.1.0"
+__all__ = ["Storage", "TargetStore", "__version__", "self_adaptive_cross_entropy"]
+
+_HOMES = {
+    "Storage": "selfadapt.targets.store",
+    "TargetStore": "selfadapt.targets.store",
+    "self_adaptive_cross_entropy": "selfadapt.objectives.noisy_labels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'selfadapt' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

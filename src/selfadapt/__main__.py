@@ -1,0 +1,5 @@
+"""`python -m selfadapt` is the same program as `selfadapt`."""
+
+from selfadapt.cli.app import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line: one file for each command. A command parses, calls and prints."""

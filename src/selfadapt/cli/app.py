@@ -1,0 +1,70 @@
+"""The program `selfadapt`. Heavy modules are imported by the commands that use them, so that help is quick."""
+
+import signal
+import sys
+import warnings
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+
+from selfadapt import __version__
+from selfadapt.cli import audit, demo, report, train
+from selfadapt.errors import Interrupted, TrainingError, UserError
+
+app = typer.Typer(
+    name="selfadapt",
+    help="Train on labels that are partly wrong without learning the mistakes, and get the list of them.",
+    epilog="Start with: selfadapt demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo", epilog=demo.EXAMPLE)(demo.command)
+app.command("train", epilog=train.EXAMPLE)(train.command)
+app.command("audit", epilog=audit.EXAMPLE)(audit.command)
+app.command("report", epilog=report.EXAMPLE)(report.command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run the program; a user's mistake becomes one clear line and exit code 2."""
+    warnings.showwarning = _show_warning
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        app()
+    except UserError as error:
+        _fail(f"error: {error}", 2)
+    except TrainingError as error:
+        _fail(f"error: {error}", 1)
+    except Interrupted as error:
+        _fail(f"interrupted: {error}", 130)
+    except BrokenPipeError:
+        _fail("", 1)
+    sys.exit(0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if message:
+        print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted("nothing was left half-written")
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)

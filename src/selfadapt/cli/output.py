@@ -1,0 +1,73 @@
+"""What commands print: progress on standard error, results on standard output."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from selfadapt.engine.fit import Training
+
+Json = typer.Option(False, "--json", help="Print one JSON object as the last line of standard output.")
+Quiet = typer.Option(False, "--quiet", help="Show no progress.")
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    print(json.dumps(content), flush=True)
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose first column reads left and whose others are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def new_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2 and so on where that is taken."""
+    number, path = 1, Path("runs") / name
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path
+
+
+@contextmanager
+def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Training"], None]]:
+    """A bar over all steps of a training with the time left, on a terminal; elsewhere silence."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda training: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("epoch {task.fields[epoch]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(words, total=None, epoch="")
+
+        def advance(training: "Training") -> None:
+            steps, epochs = training.loader.steps_per_epoch, training.settings.epochs
+            done = training.epoch * steps + training.step
+            progress.update(task, total=epochs * steps, completed=done, epoch=f"{training.epoch + 1}/{epochs}")
+
+        yield advance

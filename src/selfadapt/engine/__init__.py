@@ -1,0 +1,1 @@
+"""Engine: the only training loop, and what it needs to stop and go on."""

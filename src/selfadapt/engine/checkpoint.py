@@ -1,0 +1,118 @@
+"""Checkpoints: everything a run needs to go on to the same bits, written whole or not at all.
+
+    checkpoint/00012-0000000/        12 finished epochs, 0 steps into the next
+        model.safetensors            the weights, for anyone
+        targets.safetensors          the target store, if the method has one
+        state.pt                     optimiser, random numbers, position, running figures; plain tensors and numbers
+        manifest.json                the SHA-256 of each file above
+
+A checkpoint is written under another name, flushed to the disk and then renamed. The newest two are kept. One
+that fails its checksums is passed over for the one before it, with a warning. Nothing in it can run code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from selfadapt.errors import UserError
+
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What is saved and loaded."""
+
+    epoch: int
+    step: int
+    model: dict[str, Tensor]
+    targets: dict[str, Tensor] | None
+    state: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the checkpoint below `folder` and drop all but the newest two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"{checkpoint.epoch:05d}-{checkpoint.step:07d}"
+    draft = folder / f".draft-{final.name}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in checkpoint.model.items()}, draft / "model.safetensors")
+    if checkpoint.targets is not None:
+        save_file(checkpoint.targets, draft / "targets.safetensors")
+    torch.save(checkpoint.state, draft / "state.pt")
+    sums = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
+    (draft / "manifest.json").write_text(json.dumps(sums, indent=2))
+    for path in draft.iterdir():
+        _flush(path)
+    shutil.rmtree(final, ignore_errors=True)
+    draft.rename(final)
+    _flush(folder)
+    for old in _newest_first(folder)[_KEPT:]:
+        shutil.rmtree(old)
+
+
+def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
+    """The newest checkpoint that is whole, or None if there is none at all."""
+    found = _newest_first(folder)
+    for path in found:
+        fault = _fault(path)
+        if fault is None:
+            return _load(path, device)
+        warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the one before it", stacklevel=2)
+    if found:
+        raise UserError(f"every checkpoint in {folder} is damaged; start the run anew in another folder")
+    return None
+
+
+def _load(path: Path, device: torch.device | str) -> Checkpoint:
+    epoch, step = path.name.split("-")
+    targets = path / "targets.safetensors"
+    return Checkpoint(
+        epoch=int(epoch),
+        step=int(step),
+        model=load_file(path / "model.safetensors", device=str(device)),
+        targets=load_file(targets) if targets.exists() else None,
+        state=torch.load(path / "state.pt", weights_only=True, map_location="cpu"),
+    )
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*-[0-9]*"), reverse=True)
+
+
+def _fault(path: Path) -> str | None:
+    """What is wrong with the checkpoint's files, if anything is."""
+    try:
+        sums = json.loads((path / "manifest.json").read_text())
+        for name, expected in sums.items():
+            if _sha256(path / name) != expected:
+                return f"{name} has another checksum than when it was written"
+    except (OSError, ValueError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,210 @@
+"""The training loop. It knows no method, no data set and no file but its checkpoints.
+
+Shapes: B samples of a batch, N samples in all, K classes.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from selfadapt.data.loader import Batch, Loader
+from selfadapt.engine import checkpoint
+from selfadapt.engine.checkpoint import Checkpoint
+from selfadapt.engine.interrupt import stop_on_signal
+from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
+from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError
+from selfadapt.objectives.objective import Loss, Objective, Progress
+from selfadapt.targets.store import TargetStore
+
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """How long and in which steps to train."""
+
+    epochs: int = 200
+    pieces: int = 1  # a batch is forwarded in so many pieces before one step of the optimiser
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    precision: Precision = "float32"
+    compile: bool = False
+    checkpoint_minutes: float = 10.0  # within an epoch; the end of an epoch is always saved
+
+
+class Tally:
+    """The running figures of an epoch: the loss, and the class last predicted for each training sample."""
+
+    def __init__(self, num_samples: int, device: torch.device) -> None:
+        self.total = torch.zeros((), dtype=torch.float64)
+        self.weight = torch.zeros((), dtype=torch.float64)
+        self.predicted_N = torch.full((num_samples,), -1, dtype=torch.int32, device=device)
+
+    @property
+    def loss(self) -> float:
+        return (self.total / self.weight).item()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"total": self.total, "weight": self.weight, "predicted": self.predicted_N}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.total, self.weight = state["total"], state["weight"]
+        self.predicted_N = state["predicted"].to(self.predicted_N.device)
+
+
+class Training:
+    """A model, its method and its data in the middle of being trained."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        model: nn.Module,
+        targets: TargetStore | None,
+        loader: Loader,
+        settings: FitSettings,
+        *,
+        num_classes: int,
+        device: torch.device,
+    ) -> None:
+        self.objective, self.targets, self.loader, self.settings = objective, targets, loader, settings
+        self.num_classes, self.device = num_classes, device
+        self.model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.forward_model = cast(nn.Module, torch.compile(self.model)) if settings.compile else self.model
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = make_optimizer(settings.optimizer, self.parameters, device)
+        self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
+        self.epoch = self.step = 0
+        self.tally = Tally(loader.num_samples, device)
+
+    @property
+    def progress(self) -> Progress:
+        steps = self.loader.steps_per_epoch
+        return Progress(self.epoch, (self.epoch * steps + self.step) / (self.settings.epochs * steps))
+
+    def take_step(self, batch: Batch) -> None:
+        """One step of the optimiser on one batch."""
+        progress = self.progress
+        rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        weight = torch.zeros((), dtype=torch.float64, device=self.device)
+        for piece in batch.split(self.settings.pieces):
+            loss = self._loss(piece, progress)
+            self.scaler.scale(loss.total / len(batch)).backward()
+            total += loss.total.detach()
+            weight += loss.weight
+            if loss.logits_BK is not None:
+                predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
+                self.tally.predicted_N[piece.index] = predicted_B.int()
+        # Each piece was divided by the batch's size. The mean is over the weights of the whole step, which are
+        # known only now, so the gradients are put right here, in one place.
+        self.scaler.unscale_(self.optimizer)
+        correction = (len(batch) / weight).float()
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(correction)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.objective.after_step(self.model, progress)
+        self.tally.total += total.cpu()
+        self.tally.weight += weight.cpu()
+
+    def _loss(self, batch: Batch, progress: Progress) -> Loss:
+        try:
+            with self._autocast():
+                loss = self.objective.loss(self.forward_model, batch, self.targets, progress)
+        except NonFinitePrediction as error:
+            raise self._not_finite(list(error.samples)) from error
+        if not torch.isfinite(loss.total):
+            logits_BK = loss.logits_BK
+            broken_B = None if logits_BK is None else ~logits_BK.isfinite().all(1)
+            culprits = batch.index[broken_B] if broken_B is not None and broken_B.any() else batch.index
+            raise self._not_finite(culprits.tolist())
+        return loss
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.settings.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.settings.precision))
+
+    def _not_finite(self, samples: list[int]) -> TrainingError:
+        ids = ", ".join(self.loader.ids[i] for i in samples[:5])
+        more = f" and {len(samples) - 5} more" if len(samples) > 5 else ""
+        return TrainingError(
+            f"the loss is not finite in epoch {self.epoch + 1}, step {self.step + 1}, at the samples {ids}{more}; "
+            "lower the learning rate or look at these samples. The last checkpoint is kept"
+        )
+
+    def save(self, folder: Path) -> None:
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "random": random,
+            "tally": self.tally.state_dict(),
+        }
+        checkpoint.save(
+            folder,
+            Checkpoint(
+                epoch=self.epoch,
+                step=self.step,
+                model=self.model.state_dict(),
+                targets=None if self.targets is None else self.targets.state_dict(),
+                state=state,
+            ),
+        )
+
+    def restore(self, saved: Checkpoint) -> None:
+        self.model.load_state_dict(saved.model)
+        if self.targets is not None and saved.targets is not None:
+            self.targets.load_state_dict(saved.targets)
+        self.optimizer.load_state_dict(saved.state["optimizer"])
+        self.scaler.load_state_dict(saved.state["scaler"])
+        self.tally.load_state_dict(saved.state["tally"])
+        self.epoch, self.step = saved.epoch, saved.step
+        torch.set_rng_state(saved.state["random"]["cpu"])
+        if "cuda" in saved.state["random"] and self.device.type == "cuda":
+            torch.cuda.set_rng_state(saved.state["random"]["cuda"], self.device)
+
+
+def fit(
+    training: Training,
+    folder: Path | None = None,
+    *,
+    after_epoch: Callable[[Training], None] = lambda training: None,
+    after_step: Callable[[Training], None] = lambda training: None,
+) -> None:
+    """Train to the last epoch, with checkpoints in `folder` if there is one.
+
+    `after_epoch` measures and records an epoch before it is saved, so it may see an epoch again on resume.
+    """
+    with stop_on_signal() as stop:
+        saved_at = time.monotonic()
+        while training.epoch < training.settings.epochs:
+            training.model.train()
+            for batch in training.loader.epoch(training.epoch, start=training.step):
+                training.take_step(batch)
+                training.step += 1
+                after_step(training)
+                due = time.monotonic() - saved_at > 60 * training.settings.checkpoint_minutes
+                if folder is not None and (stop or due):
+                    training.save(folder)
+                    saved_at = time.monotonic()
+                if stop:
+                    raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
+            after_epoch(training)
+            training.epoch, training.step = training.epoch + 1, 0
+            training.tally = Tally(training.loader.num_samples, training.device)
+            if folder is not None:
+                training.save(folder)
+                saved_at = time.monotonic()

@@ -1,0 +1,23 @@
+"""What may go wrong for a reason that a user can mend or must know."""
+
+from collections.abc import Sequence
+
+
+class UserError(Exception):
+    """A mistake in what the user gave: the message says what, where, and what to do. Exit code 2."""
+
+
+class TrainingError(Exception):
+    """Training cannot go on, through no fault in the program. Exit code 1."""
+
+
+class Interrupted(Exception):
+    """A signal asked for a stop; everything is saved and the run can be resumed. Exit code 130."""
+
+
+class NonFinitePrediction(ValueError):
+    """A prediction holds NaN or infinity; `samples` are the rows of the store that it was meant for."""
+
+    def __init__(self, message: str, samples: Sequence[int]) -> None:
+        super().__init__(message)
+        self.samples = samples

@@ -1,0 +1,1 @@
+"""Evaluation: pure functions of tensors."""

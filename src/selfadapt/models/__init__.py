@@ -1,0 +1,1 @@
+"""Networks. A backbone maps images to features; a head, chosen by the method, maps features to outputs."""

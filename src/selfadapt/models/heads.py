@@ -1,0 +1,43 @@
+"""What goes before and after a backbone.
+
+Shapes: B images, C channels, F features, K outputs.
+"""
+
+from typing import cast
+
+from torch import Tensor, nn
+
+
+class Backbone(nn.Module):
+    """A network from images to `num_features` features."""
+
+    num_features: int
+
+
+class Normalised(Backbone):
+    """A backbone behind the normalisation of its inputs, so that inputs, and attacks on them, live in 0..1."""
+
+    mean_C11: Tensor
+    std_C11: Tensor
+
+    def __init__(self, backbone: Backbone, mean_C: Tensor, std_C: Tensor) -> None:
+        super().__init__()
+        self.num_features = backbone.num_features
+        self.register_buffer("mean_C11", mean_C.clone().view(-1, 1, 1))
+        self.register_buffer("std_C11", std_C.clone().view(-1, 1, 1))
+        self.backbone = backbone
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        return cast(Tensor, self.backbone((images_BCHW - self.mean_C11) / self.std_C11))
+
+
+class Classifier(nn.Module):
+    """A backbone with a linear layer on top."""
+
+    def __init__(self, backbone: Backbone, num_outputs: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(backbone.num_features, num_outputs)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        return cast(Tensor, self.head(self.backbone(images_BCHW)))

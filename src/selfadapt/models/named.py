@@ -1,0 +1,30 @@
+"""Backbones by name, for the command line and the recipes."""
+
+from selfadapt.errors import UserError
+from selfadapt.models.heads import Backbone
+from selfadapt.models.mlp import MLP
+from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
+
+LARGE_IMAGE = 96  # pixels on the shorter side from which a residual network starts with a stride and a pool
+
+_RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], int]] = {
+    "resnet-small": ((1, 1, 1), BasicBlock, 16),
+    "resnet18": ((2, 2, 2, 2), BasicBlock, 64),
+    "resnet34": ((3, 4, 6, 3), BasicBlock, 64),
+    "resnet50": ((3, 4, 6, 3), Bottleneck, 64),
+    "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
+}
+NAMES = (*_RESNETS, "mlp")
+
+
+def backbone(name: str, *, channels: int, height: int, width_pixels: int, width: int | None = None) -> Backbone:
+    """The named network for images of this shape; `width` overrides the width of its first stage or layer."""
+    if width is not None and width < 1:
+        raise UserError(f"--width {width} is not a width; give at least 1")
+    if name == "mlp":
+        return MLP(channels * height * width_pixels, width=width or 256)
+    if name not in _RESNETS:
+        raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
+    blocks, block, standard_width = _RESNETS[name]
+    large = min(height, width_pixels) >= LARGE_IMAGE
+    return ResNet(blocks, width=width or standard_width, block=block, channels=channels, large_images=large)

@@ -1,0 +1,41 @@
+"""Empirical risk minimisation: ordinary training with cross entropy on the labels as given.
+
+    L = -1/B  sum_i  log p_i[y_i],    p_i = softmax(f(x_i))
+
+Shapes: B samples of a batch, K classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from selfadapt.data.loader import Batch
+from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.objectives.objective import Loss, Progress
+from selfadapt.targets.store import Storage, TargetStore
+
+
+def label_loss(logits_BK: Tensor, labels_B: Tensor) -> Loss:
+    """Cross entropy with the labels, every sample with weight one."""
+    logits_BK = logits_BK.float()
+    total = cross_entropy(logits_BK, labels_B, reduction="sum")
+    return Loss(total, torch.full_like(total, len(labels_B)).detach(), logits_BK.detach())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ERM:
+    """Ordinary training."""
+
+    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        return Classifier(backbone, num_classes)
+
+    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
+        return None
+
+    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
+        return label_loss(model(batch.image), batch.label)
+
+    def after_step(self, model: nn.Module, progress: Progress) -> None:
+        pass

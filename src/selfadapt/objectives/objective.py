@@ -1,0 +1,61 @@
+"""What a training method is to the loop.
+
+The meta-algorithm of the paper (Algorithm 1) leaves three choices: the initial targets, the normalisation of
+the prediction, and the loss. A method makes the first in `initial_targets` and the other two in `loss`.
+
+Shapes: B samples of a batch, K classes, N samples in all.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from selfadapt.data.loader import Batch
+from selfadapt.models.heads import Backbone
+from selfadapt.targets.store import Storage, TargetStore
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a piece of a step as two sums, because its mean is taken over the whole step.
+
+    A step may be cut into pieces and spread over processes. Only the loop sees all of them, so only the loop
+    divides: `sum of total / sum of weight`.
+    """
+
+    total: Tensor  # sum over samples of weight times loss, with gradient
+    weight: Tensor  # sum of the weights, without gradient
+    logits_BK: Tensor | None = None  # outputs for the classes, where there are any
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / self.weight
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training has come."""
+
+    epoch: int  # finished epochs, so it counts from 0
+    fraction: float  # of all steps, from 0 to 1
+
+
+class Objective(Protocol):
+    """A training method."""
+
+    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        """The backbone with the heads this method needs. The first `num_classes` outputs are the classes."""
+        ...
+
+    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
+        """t_i before training, or None for a method without targets."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
+        """One step: forward (once or several times), targets, weights, loss."""
+        ...
+
+    def after_step(self, model: nn.Module, progress: Progress) -> None:
+        """What follows the optimiser's step, such as moving a momentum encoder."""
+        ...

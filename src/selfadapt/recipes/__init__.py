@@ -1,0 +1,1 @@
+"""Recipes: whole jobs, from data to the finished run folder."""

@@ -1,0 +1,93 @@
+"""The audit of a run: a verdict on every training label, as labels.csv and in numbers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfadapt.data.samples import Data
+from selfadapt.engine.fit import Training
+from selfadapt.evaluation.accuracy import accuracy, predict
+from selfadapt.evaluation.recovery import Verdicts, average_precision, judge
+from selfadapt.report.figures import contact_sheet
+from selfadapt.report.results import RunFolder
+
+_PIECE = 65_536
+_SHOWN = 40  # suspects on the contact sheet
+
+
+def audit_training(folder: RunFolder, data: Data, training: Training) -> dict[str, Any]:
+    """Judge every training label, write labels.csv and the sheet of suspects, and return the summary.
+
+    The evidence is the targets; a method without targets is judged by its predictions on the training images.
+    """
+    verdicts = judge(_beliefs(data, training), data.train.labels)
+    _write_labels(folder, data, verdicts)
+    _draw_suspects(folder, data, verdicts)
+    return {**_summary(data, verdicts), "labels": str(folder.labels_file)}
+
+
+def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
+    if training.targets is None:
+        yield predict(training.model, data.train.images, data.num_classes, training.device)
+    else:
+        for index_n in torch.arange(len(data.train)).split(_PIECE):
+            yield training.targets.read(index_n)
+
+
+def _suspects(data: Data, verdicts: Verdicts) -> Tensor:
+    return verdicts.suggested_N != data.train.labels
+
+
+def _summary(data: Data, verdicts: Verdicts) -> dict[str, Any]:
+    suspect_N = _suspects(data, verdicts)
+    summary: dict[str, Any] = {
+        "suspects": int(suspect_N.sum()),
+        "estimated_noise_rate": suspect_N.double().mean().item(),
+    }
+    truth = data.train.truth
+    if truth is not None:
+        wrong_N = data.train.labels != truth
+        caught = int((suspect_N & wrong_N).sum())
+        summary |= {
+            "wrong": int(wrong_N.sum()),
+            "precision": caught / int(suspect_N.sum()) if suspect_N.any() else None,
+            "recall": caught / int(wrong_N.sum()) if wrong_N.any() else None,
+            "recovery": accuracy(verdicts.suggested_N, truth),
+            "average_precision": average_precision(verdicts.order_N, wrong_N),
+        }
+    return summary
+
+
+def _write_labels(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
+    train, suspect_N = data.train, _suspects(data, verdicts)
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for i in verdicts.order_N.tolist():
+            row = (
+                train.ids[i],
+                "" if train.paths is None else train.paths[i],
+                data.classes[int(train.labels[i])],
+                data.classes[int(verdicts.suggested_N[i])],
+                f"{float(verdicts.confidence_N[i]):.6f}",
+                f"{float(verdicts.weight_N[i]):.6f}",
+                str(int(suspect_N[i])),
+            )
+            yield row if train.truth is None else (*row, data.classes[int(train.truth[i])])
+
+    folder.write_labels(rows(), truth_known=train.truth is not None)
+
+
+def _draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
+    suspect_N = _suspects(data, verdicts)
+    chosen = [i for i in verdicts.order_N.tolist() if suspect_N[i]][:_SHOWN]
+    path = folder.figures / "suspects.svg"
+    if not chosen:
+        path.unlink(missing_ok=True)
+        return
+    images = [data.train.images[i].permute(1, 2, 0).numpy() for i in chosen]
+    captions = [
+        f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}" for i in chosen
+    ]
+    contact_sheet(images, captions, path)

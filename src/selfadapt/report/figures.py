@@ -1,0 +1,108 @@
+"""Figures as SVG, each from what a run folder holds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+_INK, _FAINT = "#1f2430", "#d8dce3"
+_CURVES = (  # key in metrics.jsonl, words, colour, line
+    ("train_accuracy_given", "training, labels as given", "#c8553d", "--"),
+    ("train_accuracy_true", "training, true labels", "#c8553d", "-"),
+    ("validation_accuracy_given", "validation, labels as given", "#2f6690", "--"),
+    ("validation_accuracy_true", "validation, true labels", "#2f6690", "-"),
+)
+_MOST_ANNOTATED = 20  # classes up to which a matrix shows its numbers
+
+
+def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {
+        "font.family": "sans-serif",
+        "font.size": 10,
+        "axes.edgecolor": _INK,
+        "axes.labelcolor": _INK,
+        "text.color": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
+    with rc_context(style):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    from matplotlib import rc_context
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None})
+
+
+def accuracy_curves(metrics: Sequence[dict[str, Any]], start_epoch: int | None, path: Path) -> None:
+    """The four curves of the paper's Figure 1, as far as they were measured; a line where the targets begin to move."""
+    figure, axes = _figure(6.4, 4.0)
+    epochs = [record["epoch"] for record in metrics]
+    for key, words, colour, line in _CURVES:
+        values = [record.get(key) for record in metrics]
+        if any(value is not None for value in values):
+            percent = [float("nan") if value is None else 100 * value for value in values]
+            axes.plot(epochs, percent, line, color=colour, label=words, linewidth=1.8)
+    if start_epoch is not None and 0 < start_epoch < len(epochs):
+        axes.axvline(start_epoch, color=_INK, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            "targets begin to move", (start_epoch, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
+            textcoords="offset points", fontsize=8,
+        )  # fmt: skip
+    axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, 101))
+    axes.grid(color=_FAINT, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def matrix(values: "Matrix", classes: Sequence[str], rows: str, columns: str, path: Path, *, decimals: int) -> None:
+    """A class-by-class matrix; an empty cell (NaN) stays white."""
+    size = min(8.0, 2.6 + 0.36 * len(classes))
+    figure, axes = _figure(size + 0.6, size)
+    image = axes.imshow(values, cmap="Blues", aspect="equal")
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    axes.set(xlabel=columns, ylabel=rows)
+    if len(classes) <= _MOST_ANNOTATED:
+        ticks = range(len(classes))
+        axes.set_xticks(ticks, classes, rotation=0 if max(map(len, classes)) < 4 else 60)
+        axes.set_yticks(ticks, classes)
+        finite = values[np.isfinite(values)]
+        middle = (finite.min() + finite.max()) / 2 if finite.size else 0.0
+        for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True):
+            if values[i, j]:
+                axes.text(
+                    j, i, f"{values[i, j]:.{decimals}f}", ha="center", va="center", fontsize=7,
+                    color="white" if values[i, j] > middle else _INK,
+                )  # fmt: skip
+    _save(figure, path)
+
+
+def contact_sheet(images: Sequence["Matrix"], captions: Sequence[str], path: Path) -> None:
+    """Small pictures with a line of text below each; images are H×W×C, uint8."""
+    from matplotlib.figure import Figure
+
+    columns = 8
+    rows = -(-len(images) // columns)
+    figure = Figure(figsize=(columns, 1.3 * rows), layout="constrained")
+    for position, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        axes = figure.add_subplot(rows, columns, position + 1)
+        axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axes.set_axis_off()
+        axes.set_title(caption, fontsize=7, color=_INK, y=-0.28, parse_math=False)
+    _save(figure, path)

@@ -1,0 +1,148 @@
+"""The run folder: which files it holds and how they are written and read.
+
+run.json        settings, versions, seed, data fingerprint, noise nominal and actual; the result once there is one
+metrics.jsonl   a line for each finished epoch
+samples.csv     id, path, part, given label and (where known) truth of each training and validation sample
+checkpoint/     everything that is needed to go on
+labels.csv      the verdict on each training label, most suspicious first
+figures/        the figures of the page, as SVG
+report.html     the page
+"""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from selfadapt.errors import UserError
+
+LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
+SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[str]]:
+    """A text file that appears under its name only once it is written to the end."""
+    draft = path.with_name(f".draft-{path.name}")
+    with open(draft, "w", encoding="utf-8", newline="") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def samples_file(self) -> Path:
+        return self.path / "samples.csv"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def labels_file(self) -> Path:
+        return self.path / "labels.csv"
+
+    @property
+    def figures(self) -> Path:
+        return self.path / "figures"
+
+    @property
+    def page(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def exists(self) -> bool:
+        return self.settings_file.exists()
+
+    def create(self) -> None:
+        """Make the folder, or say why it cannot be the home of a new run."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if any(self.path.iterdir()):
+                remedy = "add --resume to go on with it, or give another --out" if self.exists else "give another --out"
+                raise UserError(f"{self.path} is not empty; {remedy}")
+            if not os.access(self.path, os.W_OK):
+                raise PermissionError(13, "no permission to write")
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be used as a run folder: {error.strerror or error}") from error
+
+    def write_run(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.settings_file) as file:
+            json.dump(content, file, indent=2)
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            content = json.loads(self.settings_file.read_text(encoding="utf-8"))
+            return dict(content)
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(
+                f"{self.path} is not a run folder: it has no run.json; give the folder that train made"
+            ) from None
+        except ValueError as error:
+            raise UserError(f"{self.settings_file} is damaged: {error}") from error
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        with open(self.metrics_file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The finished epochs. A line that a crash cut short is not one."""
+        if not self.metrics_file.exists():
+            return []
+        records = []
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def forget_metrics_after(self, epochs: int) -> None:
+        """Drop the lines past so many epochs, as a resumed run will write them again."""
+        kept = self.read_metrics()[:epochs]
+        with whole_file(self.metrics_file) as file:
+            file.writelines(json.dumps(record) + "\n" for record in kept)
+
+    def write_samples(self, rows: Iterable[Sequence[str]]) -> None:
+        _write_table(self.samples_file, SAMPLE_COLUMNS, rows)
+
+    def read_samples(self) -> list[dict[str, str]]:
+        return _read_table(self.samples_file)
+
+    def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
+        _write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
+
+    def read_labels(self) -> list[dict[str, str]]:
+        return _read_table(self.labels_file)
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    with whole_file(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def _read_table(path: Path) -> list[dict[str, str]]:
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise UserError(f"there is no {path}; was the run stopped before it was written?") from None

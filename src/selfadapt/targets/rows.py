@@ -1,0 +1,123 @@
+"""Where the rows of a target store live: memory of a device, or a memory-mapped file.
+
+Shapes: B rows of a batch, N samples, K columns (classes or features).
+"""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from selfadapt.errors import UserError
+
+_GOLDEN = 0.6180339887498949
+_DROPPED_BITS = 13  # float32 has 23 bits of mantissa, float16 has 10
+
+
+class Rows(Protocol):
+    """N rows of K numbers that are read and written as float32, however they are kept."""
+
+    num_rows: int
+    num_columns: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def read(self, index_B: Tensor) -> Tensor: ...
+
+    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        """Keep the rows and return them as they were kept."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
+
+
+def _reserve(descriptor: int, num_bytes: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    else:  # macOS has no such call; its file grows as it is written
+        os.truncate(descriptor, num_bytes)
+
+
+class DenseRows:
+    """Every number of every row, as float32 or float16, in one tensor.
+
+    A float16 row rounds at random, up or down with the odds that keep the mean. Rounding to the nearest
+    would freeze a slow target: at momentum 0.99 a step of (1 - 0.99) (p - t) is often less than half a unit
+    in the last place and would be lost each time. The draw depends on the number of writes so far, the row
+    and the column only, so a resumed run and a run over several processes round alike.
+    """
+
+    def __init__(self, values_NK: Tensor) -> None:
+        if values_NK.dtype not in (torch.float32, torch.float16):
+            raise ValueError(f"rows are kept as float32 or float16, not {values_NK.dtype}")
+        self.values_NK = values_NK
+        self.num_rows, self.num_columns = values_NK.shape
+        self.writes = 0
+
+    @classmethod
+    def in_memory(cls, num_rows: int, num_columns: int, dtype: torch.dtype, device: torch.device) -> "DenseRows":
+        return cls(torch.zeros(num_rows, num_columns, dtype=dtype, device=device))
+
+    @classmethod
+    def in_file(cls, path: Path, num_rows: int, num_columns: int, dtype: torch.dtype) -> "DenseRows":
+        """Rows in a new file of zeros whose space is reserved, so that a full disk is told here and now."""
+        size = num_rows * num_columns
+        try:
+            with open(path, "wb") as file:
+                _reserve(file.fileno(), size * dtype.itemsize)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise UserError(
+                f"cannot reserve {size * dtype.itemsize:,} bytes for the targets in {path}: {error.strerror}; "
+                "free some space or choose another folder"
+            ) from error
+        flat = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
+        return cls(flat.view(num_rows, num_columns))
+
+    @property
+    def device(self) -> torch.device:
+        return self.values_NK.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.values_NK.nbytes
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.values_NK[index_B].float()
+
+    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        if self.values_NK.dtype == torch.float16:
+            rows_BK = self._round_at_random(index_B, rows_BK)
+        self.values_NK[index_B] = rows_BK.to(self.values_NK.dtype)
+        self.writes += 1
+        return rows_BK
+
+    def _round_at_random(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(self.writes)
+        noise_K = torch.rand(self.num_columns, generator=generator, dtype=torch.float64).to(rows_BK.device)
+        noise_BK = torch.frac(noise_K + index_B.double().unsqueeze(1) * _GOLDEN)
+        bits_BK = rows_BK.contiguous().view(torch.int32)
+        bits_BK = bits_BK + (noise_BK * (1 << _DROPPED_BITS)).to(torch.int32)
+        return (bits_BK & -(1 << _DROPPED_BITS)).view(torch.float32).half().float()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"values": self.values_NK, "writes": torch.tensor(self.writes)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        values_NK = state["values"]
+        if values_NK.shape != self.values_NK.shape or values_NK.dtype != self.values_NK.dtype:
+            raise ValueError(
+                f"the saved targets are {tuple(values_NK.shape)} {values_NK.dtype}, but this store holds "
+                f"{tuple(self.values_NK.shape)} {self.values_NK.dtype}; make the store with the same samples, "
+                "classes and dtype as the saved one"
+            )
+        self.values_NK.copy_(values_NK)
+        self.writes = int(state["writes"])

@@ -1,0 +1,188 @@
+"""The target store: t_i for every sample i, moved towards the model's predictions (Equation 2).
+
+    t_i  <-  alpha t_i + (1 - alpha) p_i
+
+`update` is the only writer after the store is made. It checks what it is given before it touches a row.
+The store is no module and no buffer: a module's buffers are overwritten by rank 0 under data-parallel training.
+
+Shapes: B samples of a batch, N samples in all, K columns (classes, or features of a direction).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selfadapt.errors import NonFinitePrediction, UserError
+from selfadapt.targets.initial import gaussian_rows, one_hot_rows
+from selfadapt.targets.rows import DenseRows, Rows
+
+Kind = Literal["distribution", "direction"]
+
+_SUM_TOLERANCE = 0.05  # wide enough for a softmax in bfloat16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """How a store keeps its rows: the number format, and the device or the file they live on."""
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+    file: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str, *, device: torch.device | str = "cpu", file: Path | None = None) -> "Storage":
+        """The storage that `--targets` names; `file` is the place to use if it asks for one."""
+        if text == "float32":
+            return cls(device=device)
+        if text == "float16":
+            return cls(dtype=torch.float16, device=device)
+        if text == "file":
+            return cls(file=file)
+        raise UserError(f"--targets {text!r} is not known; choose float32, float16 or file")
+
+    def allocate(self, num_rows: int, num_columns: int) -> Rows:
+        if self.file is not None:
+            return DenseRows.in_file(self.file, num_rows, num_columns, self.dtype)
+        return DenseRows.in_memory(num_rows, num_columns, self.dtype, torch.device(self.device))
+
+
+class TargetStore:
+    """A target for each of N samples, found by the sample's index."""
+
+    def __init__(self, rows: Rows, *, momentum: float, kind: Kind = "distribution") -> None:
+        _check_momentum(momentum)
+        self.rows = rows
+        self.momentum = momentum
+        self.kind = kind
+
+    @classmethod
+    def from_labels(
+        cls, labels: Tensor, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
+    ) -> "TargetStore":
+        """Targets that start as the given labels: t_i = one_hot(y_i)."""
+        labels = torch.as_tensor(labels)
+        pieces = one_hot_rows(labels, num_classes)
+        return cls._filled(pieces, len(labels), num_classes, momentum, "distribution", storage)
+
+    @classmethod
+    def gaussian(
+        cls,
+        num_samples: int,
+        num_features: int = 256,
+        momentum: float = 0.7,
+        seed: int = 0,
+        storage: Storage | None = None,
+    ) -> "TargetStore":
+        """Targets that start as noise: t_i ~ N(0, I). Only their direction counts."""
+        pieces = gaussian_rows(num_samples, num_features, seed)
+        return cls._filled(pieces, num_samples, num_features, momentum, "direction", storage)
+
+    @classmethod
+    def _filled(
+        cls,
+        pieces: Iterable[tuple[Tensor, Tensor]],
+        num_rows: int,
+        num_columns: int,
+        momentum: float,
+        kind: Kind,
+        storage: Storage | None,
+    ) -> "TargetStore":
+        store = cls((storage or Storage()).allocate(num_rows, num_columns), momentum=momentum, kind=kind)
+        for index_n, rows_nK in pieces:
+            store.rows.write(index_n.to(store.rows.device), rows_nK.to(store.rows.device))
+        return store
+
+    def __len__(self) -> int:
+        return self.rows.num_rows
+
+    @torch.no_grad()
+    def update(self, index: Tensor, prediction: Tensor, *, momentum: float | None = None) -> Tensor:
+        """Move the rows of this batch towards the prediction and return them, without gradient.
+
+        `momentum` stands in for the store's own for this call, for methods that ramp it.
+        """
+        momentum = self.momentum if momentum is None else _check_momentum(momentum)
+        index_B = self._checked_index(index)
+        prediction_BK = self._checked_prediction(index_B, prediction)
+        rows_BK = self.rows.read(index_B)
+        if self.kind == "direction":
+            rows_BK, prediction_BK = normalize(rows_BK, dim=1), normalize(prediction_BK, dim=1)
+        moved_BK = self.rows.write(index_B, torch.lerp(prediction_BK, rows_BK, momentum))
+        return moved_BK.to(prediction.device)
+
+    @torch.no_grad()
+    def read(self, index: Tensor) -> Tensor:
+        """The rows of these samples as float32, on the device of the index."""
+        return self.rows.read(self._checked_index(index, unique=False)).to(index.device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.rows.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.rows.load_state_dict(state)
+
+    def _checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
+        if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"index must be a vector of whole numbers, not {tuple(index.shape)} {index.dtype}")
+        index_B = index.to(self.rows.device, torch.int64)
+        if not len(index_B):
+            return index_B
+        sorted_B = index_B.sort().values
+        if sorted_B[0] < 0 or sorted_B[-1] >= len(self):
+            culprit = int(sorted_B[0] if sorted_B[0] < 0 else sorted_B[-1])
+            raise ValueError(
+                f"index {culprit} is outside 0..{len(self) - 1}; pass each sample's position in the whole training set"
+            )
+        if unique:
+            repeated = (sorted_B[1:] == sorted_B[:-1]).nonzero()
+            if len(repeated):
+                raise ValueError(
+                    f"sample {int(sorted_B[repeated[0]])} is in this batch more than once; a target moves once a step, "
+                    "so drop the duplicates (a sampler that pads makes them)"
+                )
+        return index_B
+
+    def _checked_prediction(self, index_B: Tensor, prediction: Tensor) -> Tensor:
+        expected = (len(index_B), self.rows.num_columns)
+        if tuple(prediction.shape) != expected:
+            raise ValueError(
+                f"prediction must be {expected}, one row of {self.rows.num_columns} for each index, "
+                f"not {tuple(prediction.shape)}"
+            )
+        prediction_BK = prediction.to(self.rows.device, torch.float32)
+        if self.kind == "distribution" and len(index_B):
+            sums_B = prediction_BK.sum(1)
+            fine = ((sums_B - 1).abs().amax() <= _SUM_TOLERANCE) & (prediction_BK.amin() >= 0)
+        else:
+            fine = prediction_BK.isfinite().all()
+        if not fine:
+            self._raise_for(index_B, prediction_BK)
+        return prediction_BK
+
+    def _raise_for(self, index_B: Tensor, prediction_BK: Tensor) -> None:
+        def first(bad_B: Tensor) -> str:
+            position = int(bad_B.nonzero()[0])
+            return f"sample {int(index_B[position])} (row {position} of the batch)"
+
+        bad_B = ~prediction_BK.isfinite().all(1)
+        if bad_B.any():
+            message = f"the prediction for {first(bad_B)} holds NaN or infinity; {int(bad_B.sum())} rows do"
+            raise NonFinitePrediction(message, index_B[bad_B].tolist())
+        bad_B = (prediction_BK < 0).any(1)
+        if bad_B.any():
+            raise ValueError(
+                f"the prediction for {first(bad_B)} has a negative entry; pass probabilities: logits.softmax(1)"
+            )
+        bad_B = (prediction_BK.sum(1) - 1).abs() > _SUM_TOLERANCE
+        raise ValueError(f"the prediction for {first(bad_B)} does not sum to 1; pass probabilities: logits.softmax(1)")
+
+
+def _check_momentum(momentum: float) -> float:
+    if not 0 <= momentum <= 1:
+        raise ValueError(f"momentum must be within 0..1, not {momentum}")
+    return momentum

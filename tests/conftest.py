@@ -1,0 +1,39 @@
+"""Fixtures that several rooms share."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from selfadapt.data.samples import Samples
+
+
+@pytest.fixture
+def tiny_samples() -> Samples:
+    """48 images of 1×4×4 in three classes, told apart by their brightness."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(48) % 3
+    noise = torch.randint(0, 60, (48, 1, 4, 4), generator=generator)
+    images = (labels.view(-1, 1, 1, 1) * 90 + noise).to(torch.uint8)
+    return Samples(images=images, labels=labels, truth=labels, ids=[f"tiny/{i}" for i in range(48)])
+
+
+@pytest.fixture
+def npz_file(tmp_path: Path) -> Path:
+    """A small .npz with words for labels and all three parts."""
+    generator = np.random.default_rng(0)
+
+    def part(count: int) -> tuple["np.ndarray[tuple[int, ...], np.dtype[np.uint8]]", list[str]]:
+        labels = np.arange(count) % 3
+        images = labels[:, None, None, None] * 80 + generator.integers(0, 60, (count, 6, 6, 3))
+        return images.astype(np.uint8), [("cat", "dog", "emu")[k] for k in labels]
+
+    path = tmp_path / "pets.npz"
+    arrays: dict[str, Any] = {}
+    for name, count in (("train", 60), ("val", 15), ("test", 30)):
+        arrays[f"x_{name}"], labels = part(count)
+        arrays[f"y_{name}"] = np.array(labels)
+    np.savez(path, **arrays)
+    return path

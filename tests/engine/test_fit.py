@@ -1,0 +1,190 @@
+"""The loop: pieces of a batch, bad numbers, precision, damaged checkpoints."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from selfadapt.data.augment import named_augment
+from selfadapt.data.loader import Batch, MemoryLoader
+from selfadapt.data.samples import Samples
+from selfadapt.engine import checkpoint
+from selfadapt.engine.fit import FitSettings, Training, fit
+from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.errors import TrainingError, UserError
+from selfadapt.models.heads import Backbone
+from selfadapt.models.mlp import MLP
+from selfadapt.models.resnet import ResNet
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Objective
+from selfadapt.targets.store import Storage
+
+CPU = torch.device("cpu")
+
+
+class Smooth(Backbone):
+    """A network without batch normalisation, so that pieces of a batch see what the whole would."""
+
+    num_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.tanh(self.layer(images.flatten(1)))
+
+
+def _training(
+    samples: Samples, objective: Objective | None = None, backbone: Backbone | None = None, **settings: object
+) -> Training:
+    torch.manual_seed(0)
+    objective = objective or NoisyLabels(start_epoch=1, momentum=0.8)
+    model = objective.build(backbone or Smooth(), 3)
+    return Training(
+        objective,
+        model,
+        objective.initial_targets(samples.labels, 3, Storage()),
+        MemoryLoader(samples, batch_size=20, seed=0, device=CPU),
+        replace(FitSettings(epochs=3, optimizer=OptimizerSettings(lr=0.2)), **settings),  # type: ignore[arg-type]
+        num_classes=3,
+        device=CPU,
+    )
+
+
+def test_pieces_of_a_batch_give_the_step_of_the_whole(tiny_samples: Samples) -> None:
+    """The weights' sum runs over the whole step: a sum for each piece would show here."""
+    whole, cut = _training(tiny_samples), _training(tiny_samples, pieces=4)
+    fit(whole)
+    fit(cut)
+    for name, tensor in whole.model.state_dict().items():
+        torch.testing.assert_close(cut.model.state_dict()[name], tensor, atol=1e-6, rtol=0)
+
+
+def test_every_epoch_visits_every_sample_once(tiny_samples: Samples) -> None:
+    training = _training(tiny_samples)
+    for epoch in range(2):
+        batches = list(training.loader.epoch(epoch))
+        assert sorted(torch.cat([batch.index for batch in batches]).tolist()) == list(range(48))
+        assert {len(batch) for batch in batches} == {16}
+    first, second = (torch.cat([b.index for b in training.loader.epoch(e)]) for e in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_a_loader_started_in_the_middle_gives_the_rest(tiny_samples: Samples) -> None:
+    loader = MemoryLoader(tiny_samples, batch_size=10, seed=3, device=CPU, augment=named_augment("crop-flip", 4))
+    whole, rest = list(loader.epoch(4)), list(loader.epoch(4, start=2))
+    assert len(rest) == len(whole) - 2
+    assert all(
+        torch.equal(a.image, b.image) and torch.equal(a.index, b.index) for a, b in zip(whole[2:], rest, strict=True)
+    )
+
+
+class Spoilt(ERM):
+    """Ordinary training whose third batch of the second epoch goes wrong."""
+
+    def loss(self, model: nn.Module, batch: Batch, targets, progress):  # type: ignore[no-untyped-def]
+        image = batch.image.clone()
+        if progress.epoch == 1:
+            image[batch.index == 7] = torch.nan
+        return super().loss(model, replace(batch, image=image), targets, progress)
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_place(tiny_samples: Samples, tmp_path: Path) -> None:
+    training = _training(tiny_samples, Spoilt())
+    with pytest.raises(TrainingError, match=r"not finite in epoch 2, step \d, at the samples tiny/7; lower"):
+        fit(training, tmp_path)
+    assert all(parameter.isfinite().all() for parameter in training.model.parameters())
+    saved = checkpoint.load_newest(tmp_path)
+    assert saved is not None
+    assert saved.epoch == 1
+
+
+def test_a_nan_meant_for_the_targets_names_the_place_too(tiny_samples: Samples) -> None:
+    training = _training(tiny_samples)
+    training.model.head.weight.data.fill_(torch.nan)
+    training.epoch = 2
+    with pytest.raises(TrainingError, match=r"epoch 3, step 1, at the samples tiny/\d+.* and 11 more"):
+        fit(training)
+
+
+def test_mixed_precision_trains(tiny_samples: Samples) -> None:
+    training = _training(tiny_samples, precision="bfloat16")
+    losses: list[float] = []
+    fit(training, after_epoch=lambda t: losses.append(t.tally.loss))
+    exact: list[float] = []
+    fit(_training(tiny_samples), after_epoch=lambda t: exact.append(t.tally.loss))
+    assert losses == pytest.approx(exact, rel=0.05)
+    assert losses != exact
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_alike(tiny_samples: Samples) -> None:
+    plain, compiled = _training(tiny_samples), _training(tiny_samples, compile=True)
+    fit(plain)
+    fit(compiled)
+    for name, tensor in plain.model.state_dict().items():
+        torch.testing.assert_close(compiled.model.state_dict()[name], tensor, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("backbone", [ResNet((1, 1), width=4, channels=1), MLP(16, width=8)], ids=["resnet", "mlp"])
+def test_memorises_a_clean_set(tiny_samples: Samples, backbone: Backbone) -> None:
+    training = _training(tiny_samples, ERM(), backbone, epochs=12)
+    accuracies: list[float] = []
+
+    def record(training: Training) -> None:
+        accuracies.append((training.tally.predicted_N.long() == tiny_samples.labels).float().mean().item())
+
+    fit(training, after_epoch=record)
+    assert accuracies[-1] > 0.95
+
+
+def _trained(tiny_samples: Samples, folder: Path) -> Training:
+    training = _training(tiny_samples)
+    fit(training, folder)
+    return training
+
+
+def test_two_checkpoints_are_kept(tiny_samples: Samples, tmp_path: Path) -> None:
+    _trained(tiny_samples, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00002-0000000", "00003-0000000"]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "targets.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_checkpoint_is_passed_over(tiny_samples: Samples, tmp_path: Path, file: str, damage: str) -> None:
+    _trained(tiny_samples, tmp_path)
+    path = tmp_path / "00003-0000000" / file
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+    elif damage == "truncate":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        path.unlink()
+    with pytest.warns(UserWarning, match="00003-0000000 is damaged"):
+        saved = checkpoint.load_newest(tmp_path)
+    assert saved is not None
+    assert saved.epoch == 2
+
+
+def test_only_damaged_checkpoints_is_an_error(tiny_samples: Samples, tmp_path: Path) -> None:
+    _trained(tiny_samples, tmp_path)
+    for path in tmp_path.iterdir():
+        (path / "manifest.json").write_text(json.dumps({"model.safetensors": "0"}))
+    with pytest.warns(UserWarning, match="damaged"), pytest.raises(UserError, match="every checkpoint"):
+        checkpoint.load_newest(tmp_path)
+
+
+def test_a_draft_that_a_crash_left_is_ignored(tiny_samples: Samples, tmp_path: Path) -> None:
+    _trained(tiny_samples, tmp_path)
+    shutil.copytree(tmp_path / "00003-0000000", tmp_path / ".draft-00004-0000000")
+    saved = checkpoint.load_newest(tmp_path)
+    assert saved is not None
+    assert saved.epoch == 3

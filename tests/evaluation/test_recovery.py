@@ -1,0 +1,63 @@
+"""Metrics against scikit-learn and plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+from torch import nn
+
+from selfadapt.evaluation.accuracy import accuracy, predict
+from selfadapt.evaluation.recovery import average_precision, confusion_matrix, judge, mean_weights
+
+GENERATOR = torch.Generator().manual_seed(0)
+TRUE = torch.randint(5, (300,), generator=GENERATOR)
+RECOVERED = torch.where(torch.rand(300, generator=GENERATOR) < 0.7, TRUE, torch.randint(4, (300,), generator=GENERATOR))
+WEIGHT = torch.rand(300, generator=GENERATOR)
+
+
+def test_accuracy_equals_scikit_learn() -> None:
+    assert accuracy(RECOVERED, TRUE) == pytest.approx(metrics.accuracy_score(TRUE, RECOVERED))
+    assert accuracy(TRUE[:0], TRUE[:0]) is None
+
+
+def test_confusion_equals_scikit_learn() -> None:
+    expected = metrics.confusion_matrix(TRUE, RECOVERED, labels=range(5))
+    np.testing.assert_array_equal(confusion_matrix(TRUE, RECOVERED, 5).numpy(), expected)
+
+
+def test_mean_weights_equal_a_loop() -> None:
+    ours = mean_weights(TRUE, RECOVERED, WEIGHT, 6)
+    for i in range(6):
+        for j in range(6):
+            chosen = WEIGHT[(i == TRUE) & (j == RECOVERED)]
+            assert (
+                ours[i, j].isnan()
+                if not len(chosen)
+                else ours[i, j].item() == pytest.approx(chosen.double().mean().item())
+            )
+
+
+def test_average_precision_equals_scikit_learn() -> None:
+    margin = torch.randperm(300, generator=GENERATOR).double()
+    wrong = TRUE != RECOVERED
+    expected = metrics.average_precision_score(wrong, -margin)
+    assert average_precision(margin.argsort(), wrong) == pytest.approx(expected)
+    assert average_precision(margin.argsort(), torch.zeros(300, dtype=torch.bool)) is None
+
+
+def test_verdicts_read_the_targets() -> None:
+    rows = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.2, 0.5, 0.3]])
+    verdicts = judge([rows[:2], rows[2:]], torch.tensor([0, 0, 2]))
+    assert verdicts.suggested_N.tolist() == [0, 2, 1]
+    torch.testing.assert_close(verdicts.confidence_N, torch.tensor([0.7, 0.6, 0.5]))
+    torch.testing.assert_close(verdicts.margin_N, torch.tensor([0.5, -0.5, -0.2]))
+    assert verdicts.order_N.tolist() == [1, 2, 0]
+
+
+def test_prediction_is_in_evaluation_mode_and_over_the_classes_only() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.9)).train()
+    images = torch.randint(0, 256, (10, 1, 2, 2), dtype=torch.uint8)
+    ours = predict(model, images, 3, torch.device("cpu"), batch_size=4)
+    expected = model[1](images.flatten(1).float() / 255)[:, :3].softmax(1)
+    torch.testing.assert_close(ours, expected.detach())
+    assert model.training

@@ -1,0 +1,188 @@
+"""Supervised self-adaptive training against the paper, written out independently."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from oracles.softmax_regression import Oracle
+from selfadapt import TargetStore, self_adaptive_cross_entropy
+from selfadapt.data.loader import Batch, MemoryLoader
+from selfadapt.data.samples import Samples
+from selfadapt.engine.fit import FitSettings, Training, fit
+from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.models.heads import Backbone
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Progress
+from selfadapt.targets.store import Storage
+
+CPU = torch.device("cpu")
+
+
+class Pixels(Backbone):
+    """The pixels themselves as features."""
+
+    num_features = 16
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)
+
+
+def _training(
+    samples: Samples, objective: NoisyLabels, *, epochs: int = 6, lr: float = 0.5, pieces: int = 1
+) -> Training:
+    torch.manual_seed(1)
+    return Training(
+        objective,
+        objective.build(Pixels(), 3),
+        objective.initial_targets(samples.labels, 3, Storage()),
+        MemoryLoader(samples, batch_size=16, seed=5, device=CPU),
+        FitSettings(
+            epochs=epochs, pieces=pieces, optimizer=OptimizerSettings(lr=lr, weight_decay=0.0, schedule="constant")
+        ),
+        num_classes=3,
+        device=CPU,
+    )
+
+
+@pytest.mark.parametrize("reweight", [True, False])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_training_equals_the_oracle(tiny_samples: Samples, reweight: bool, pieces: int) -> None:
+    """Weights, losses and targets over six epochs, three before E_s and three after."""
+    noisy = tiny_samples.relabelled((tiny_samples.labels + (torch.arange(48) % 5 == 0)) % 3)
+    training = _training(noisy, NoisyLabels(start_epoch=3, momentum=0.7, reweight=reweight), pieces=pieces)
+    weight, bias = training.model.head.weight, training.model.head.bias
+    assert isinstance(weight, Tensor)
+    assert isinstance(bias, Tensor)
+    oracle = Oracle(
+        weight.detach().double().numpy().copy(), bias.detach().double().numpy().copy(),
+        np.eye(3)[noisy.labels.numpy()], alpha=0.7, start_epoch=3, reweight=reweight,
+    )  # fmt: skip
+    inputs = (noisy.images.double() / 255).flatten(1).numpy()
+    losses: list[float] = []
+    before = [0.0, 0.0]
+
+    def check_step(training: Training) -> None:
+        index = list(training.loader.epoch(training.epoch))[training.step - 1].index.tolist()
+        expected = oracle.step(inputs, index, training.epoch, lr=0.5, momentum=0.9)
+        tally = training.tally
+        total, counted = float(tally.total) - before[0], float(tally.weight) - before[1]
+        before[:] = [float(tally.total), float(tally.weight)]
+        losses.append(expected)
+        assert total / counted == pytest.approx(expected, abs=1e-6)
+        np.testing.assert_allclose(weight.detach().numpy(), oracle.weight, atol=1e-6)
+        np.testing.assert_allclose(bias.detach().numpy(), oracle.bias, atol=1e-6)
+        assert training.targets is not None
+        np.testing.assert_allclose(training.targets.read(torch.arange(48)).numpy(), oracle.targets, atol=1e-6)
+
+    def forget(training: Training) -> None:
+        before[:] = [0.0, 0.0]
+
+    fit(training, after_step=check_step, after_epoch=forget)
+    assert len(losses) == 18
+    assert not np.allclose(oracle.targets, np.eye(3)[noisy.labels.numpy()], atol=0.01), "the targets must have moved"
+
+
+@pytest.mark.parametrize("reweight", [True, False])
+def test_before_the_start_the_loss_is_cross_entropy_to_the_bit(reweight: bool) -> None:
+    objective = NoisyLabels(start_epoch=2, reweight=reweight)
+    for batch_size, classes in ((1, 2), (7, 3), (64, 10), (256, 100)):
+        logits, labels = 3 * torch.randn(batch_size, classes), torch.randint(classes, (batch_size,))
+        targets = objective.initial_targets(labels, classes, Storage())
+        batch = Batch(logits, labels, torch.arange(batch_size))
+        loss = objective.loss(nn.Identity(), batch, targets, Progress(1, 0.0))
+        assert torch.equal(loss.mean, cross_entropy(logits, labels))
+        assert targets is not None
+        assert torch.equal(targets.read(batch.index), one_hot(labels, classes).float())
+
+
+def test_targets_move_from_the_start_epoch_on() -> None:
+    objective = NoisyLabels(start_epoch=2)
+    labels = torch.tensor([0, 1])
+    targets = objective.initial_targets(labels, 2, Storage())
+    assert targets is not None
+    batch = Batch(torch.zeros(2, 2), labels, torch.arange(2))
+    objective.loss(nn.Identity(), batch, targets, Progress(2, 0.0))
+    torch.testing.assert_close(targets.read(batch.index), torch.tensor([[0.95, 0.05], [0.05, 0.95]]))
+
+
+def test_without_the_moving_average_it_is_ordinary_training() -> None:
+    objective = NoisyLabels(start_epoch=0, moving_average=False)
+    logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    targets = objective.initial_targets(labels, 3, Storage())
+    loss = objective.loss(nn.Identity(), Batch(logits, labels, torch.arange(5)), targets, Progress(9, 0.5))
+    assert torch.equal(loss.mean, cross_entropy(logits, labels))
+
+
+def _random_case(seed: int, batch: int, classes: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(batch, classes, generator=generator, dtype=torch.float64)
+    targets = (4 * torch.randn(batch, classes, generator=generator, dtype=torch.float64)).softmax(1)
+    return logits.float(), targets.float()
+
+
+CASES = given(seed=st.integers(0, 10_000), batch=st.integers(1, 40), classes=st.integers(1, 30))
+
+
+@settings(max_examples=60, deadline=None)
+@CASES
+def test_loss_equals_the_formula(seed: int, batch: int, classes: int) -> None:
+    logits, targets = _random_case(seed, batch, classes)
+    z, t = logits.double().numpy(), targets.double().numpy()
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    w = t.max(1)
+    expected = -(w[:, None] * t * np.log(p)).sum() / w.sum()
+    assert float(self_adaptive_cross_entropy(logits, targets)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@CASES
+def test_loss_does_not_depend_on_the_order(seed: int, batch: int, classes: int) -> None:
+    logits, targets = _random_case(seed, batch, classes)
+    order = torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(
+        self_adaptive_cross_entropy(logits[order], targets[order]), self_adaptive_cross_entropy(logits, targets)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@CASES
+def test_without_reweighting_every_weight_is_one(seed: int, batch: int, classes: int) -> None:
+    logits, targets = _random_case(seed, batch, classes)
+    torch.testing.assert_close(
+        self_adaptive_cross_entropy(logits, targets, reweight=False), cross_entropy(logits, targets)
+    )
+
+
+def _gradient(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    leaf = logits.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(leaf), leaf)
+    return gradient
+
+
+def test_gradient_passes_through_the_prediction_only() -> None:
+    """With p inside the targets' update the slope must still be w_i (p_i - t_i) / sum w."""
+    logits = torch.randn(6, 4)
+    labels, index = torch.tensor([0, 1, 2, 3, 0, 1]), torch.arange(6)
+    store = TargetStore.from_labels(labels, 4, 0.6)
+    gradient = _gradient(lambda z: self_adaptive_cross_entropy(z, store.update(index, z.softmax(1))), logits)
+    rows = store.read(index)
+    w = rows.amax(1, keepdim=True)
+    torch.testing.assert_close(gradient, w * (logits.softmax(1) - rows) / w.sum())
+
+
+def test_a_wide_gap_between_logits_stays_finite() -> None:
+    logits = torch.tensor([[500.0, 0.0, -500.0]])
+    loss = self_adaptive_cross_entropy(logits, torch.tensor([[0.0, 0.5, 0.5]]))
+    assert float(loss) == pytest.approx(750.0)
+
+
+def test_mismatched_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="both must be B×K"):
+        self_adaptive_cross_entropy(torch.zeros(2, 3), torch.zeros(2, 4))

@@ -1,0 +1,155 @@
+"""The run folder and its page, from files alone."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from selfadapt.errors import UserError
+from selfadapt.recipes.run import start, train
+from selfadapt.recipes.settings import RunSettings
+from selfadapt.report.page import write_comparison_page, write_run_page
+from selfadapt.report.results import RunFolder, whole_file
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = RunFolder(tmp_path_factory.mktemp("runs") / "small")
+    settings = RunSettings(
+        data="digits", noise="symmetric:0.4", epochs=6, start_epoch=2, model="mlp", momentum=0.5, limit=400
+    )
+    train(start(settings, folder))
+    return folder
+
+
+class Outline(HTMLParser):
+    """The tags of a page, checked for proper nesting, and its outside references."""
+
+    VOID = frozenset({"meta", "img", "br", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+        self.pictures = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.outside += [v for k, v in values.items() if k in ("src", "href") and v and not v.startswith("data:")]
+        self.pictures += tag == "img"
+        assert tag != "script"
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def _outline(page: Path) -> Outline:
+    outline = Outline()
+    outline.feed(page.read_text(encoding="utf-8"))
+    assert not outline.open
+    return outline
+
+
+def test_the_run_folder_is_complete(folder: RunFolder) -> None:
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {"run.json", "metrics.jsonl", "samples.csv", "checkpoint", "labels.csv", "figures", "report.html"}
+    figures = {path.name for path in folder.figures.iterdir()}
+    assert figures == {"accuracy.svg", "suspects.svg", "recovered.svg", "weights.svg"}
+    assert [record["epoch"] for record in folder.read_metrics()] == [1, 2, 3, 4, 5, 6]
+    run = folder.read_run()
+    assert run["noise"]["nominal"] == 0.4
+    assert 0.3 < run["noise"]["actual"] < 0.42
+    assert run["result"]["test_accuracy"] > 0.5
+
+
+def test_labels_are_all_there_and_most_suspicious_first(folder: RunFolder) -> None:
+    rows = folder.read_labels()
+    assert list(rows[0]) == ["id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth"]
+    assert len({row["id"] for row in rows}) == 400
+    suspect = [row["suspect"] == "1" for row in rows]
+    assert 0 < sum(suspect) < 400
+    assert suspect == sorted(suspect, reverse=True)
+    assert all((row["given"] != row["suggested"]) == (row["suspect"] == "1") for row in rows)
+
+
+def test_the_page_stands_alone(folder: RunFolder) -> None:
+    outline = _outline(folder.page)
+    assert outline.pictures == 4
+    assert not outline.outside
+
+
+def test_a_page_over_several_runs_links_to_each(folder: RunFolder, tmp_path: Path) -> None:
+    page = write_comparison_page([folder, folder], folder.path.parent / "both.html")
+    assert _outline(page).outside == ["small/report.html"] * 2
+    assert "self-adaptive training" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_escapes_what_came_from_data(folder: RunFolder, tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    copy = RunFolder(tmp_path)
+    run = folder.read_run()
+    run["data"] = {**run["data"], "name": evil, "classes": [evil, *run["data"]["classes"][1:]]}
+    copy.write_run(run)
+    copy.metrics_file.write_text(folder.metrics_file.read_text(encoding="utf-8"), encoding="utf-8")
+    rows = [
+        {**row, "id": evil} for row in folder.read_labels() if "0" not in (row["given"], row["suggested"], row["truth"])
+    ]
+    copy.write_labels([tuple(row.values()) for row in rows], truth_known=True)
+    html = write_run_page(copy).read_text(encoding="utf-8")
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)" in html
+    _outline(copy.page)
+
+
+def test_an_unfinished_run_has_a_page_too(folder: RunFolder, tmp_path: Path) -> None:
+    run = folder.read_run()
+    del run["result"]
+    copy = RunFolder(tmp_path)
+    copy.write_run(run)
+    assert "unfinished: 0 of 6 epochs" in write_run_page(copy).read_text(encoding="utf-8")
+
+
+def test_metrics_past_a_checkpoint_and_torn_lines_are_forgotten(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for epoch in (1, 2, 3):
+        folder.append_metrics({"epoch": epoch})
+    with open(folder.metrics_file, "a", encoding="utf-8") as file:
+        file.write('{"epoch": 4, "train_')
+    assert len(folder.read_metrics()) == 3
+    folder.forget_metrics_after(2)
+    assert folder.metrics_file.read_text(encoding="utf-8") == '{"epoch": 1}\n{"epoch": 2}\n'
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with whole_file(path) as file:
+            file.write("new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
+    assert path.read_text() == "old"
+
+
+def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a run folder: it has no run.json"):
+        RunFolder(tmp_path).read_run()
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        RunFolder(tmp_path).read_run()
+    with pytest.raises(UserError, match=r"there is no .*labels.csv"):
+        RunFolder(tmp_path).read_labels()
+
+
+def test_settings_come_back_from_json_and_unknown_ones_fail() -> None:
+    settings = RunSettings(data="digits", lr=0.3, width=7)
+    content = json.loads(json.dumps(settings.to_json()))
+    assert RunSettings.from_json(content) == settings
+    with pytest.raises(UserError, match="does not know: warp"):
+        RunSettings.from_json({**content, "warp": 1})

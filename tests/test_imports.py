@@ -1,0 +1,54 @@
+"""The rule of the rooms: a module never imports from its right, and light modules stay light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import selfadapt
+
+SOURCE = Path(selfadapt.__file__).parent
+ORDER = {
+    "errors": 0, "data": 1, "models": 1, "targets": 2, "attacks": 2, "objectives": 3, "engine": 4, "evaluation": 5,
+    "report": 6, "recipes": 7, "cli": 8, "__main__": 9,
+}  # fmt: skip
+FREE = {"__init__"}
+
+
+def _imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("selfadapt."):
+            names.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("selfadapt.")}
+    return names
+
+
+def test_no_module_imports_from_its_right() -> None:
+    steps_back = []
+    for path in SOURCE.rglob("*.py"):
+        room = path.relative_to(SOURCE).with_suffix("").parts[0]
+        if room in FREE:
+            continue
+        steps_back += [f"{path.name}: {room} imports {other}" for other in _imports(path) if ORDER[other] > ORDER[room]]
+    assert not steps_back
+
+
+def _loaded_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in result.stdout.split()}
+
+
+def test_core_needs_nothing_but_torch() -> None:
+    heavy = {"torchvision", "matplotlib", "sklearn", "jinja2", "rich", "typer"}
+    loaded = _loaded_after(
+        "import selfadapt.targets.store, selfadapt.objectives.noisy_labels; from selfadapt import TargetStore"
+    )
+    assert "torch" in loaded
+    assert not loaded & heavy
+
+
+def test_command_line_starts_without_torch() -> None:
+    assert not _loaded_after("import selfadapt.cli.app") & {"torch", "numpy", "matplotlib", "sklearn"}
