@@ -52,7 +52,7 @@ def _save(figure: "Figure", path: Path) -> None:
 
 def accuracy_curves(metrics: Sequence[dict[str, Any]], start_epoch: int | None, path: Path) -> None:
     """The four curves of the paper's Figure 1, as far as they were measured; a line where the targets begin to move."""
-    figure, axes = _figure(6.4, 4.0)
+    figure, axes = _figure(8.4, 4.0)
     epochs = [record["epoch"] for record in metrics]
     for key, words, colour, line in _CURVES:
         values = [record.get(key) for record in metrics]
@@ -99,10 +99,10 @@ def contact_sheet(images: Sequence["Matrix"], captions: Sequence[str], path: Pat
 
     columns = 8
     rows = -(-len(images) // columns)
-    figure = Figure(figsize=(columns, 1.3 * rows), layout="constrained")
+    figure = Figure(figsize=(1.2 * columns, 1.5 * rows), layout="constrained")
     for position, (image, caption) in enumerate(zip(images, captions, strict=True)):
         axes = figure.add_subplot(rows, columns, position + 1)
         axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         axes.set_axis_off()
-        axes.set_title(caption, fontsize=7, color=_INK, y=-0.28, parse_math=False)
+        axes.set_title(caption, fontsize=9, color=_INK, y=-0.26, parse_math=False)
     _save(figure, path)

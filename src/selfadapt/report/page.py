@@ -23,6 +23,7 @@ class Picture:
     title: str
     caption: str
     source: str  # a data address, so that the page needs no other file
+    wide: bool = False
 
 
 def write_run_page(folder: RunFolder) -> Path:
@@ -58,13 +59,7 @@ def _write(path: Path, html: str) -> Path:
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
-        loader=PackageLoader("selfadapt.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(loader=PackageLoader("selfadapt.report"), autoescape=True, undefined=StrictUndefined)
     environment.filters["percent"] = lambda value: "–" if value is None else f"{100 * value:.1f} %"
     environment.filters["count"] = lambda value: "–" if value is None else f"{value:,}"
     return environment
@@ -99,12 +94,12 @@ def _draw(folder: RunFolder) -> list[Picture]:
             "where it is known. A dashed training line that climbs far above the dashed validation line is a model "
             "that learns the mistakes by heart."
         )
-        pictures.append(_picture("Accuracy over training", caption, path))
-    if (folder.figures / "suspects.svg").exists():
-        caption = "The most suspicious labels: as given → as suggested."
-        pictures.append(_picture("Look at these first", caption, folder.figures / "suspects.svg"))
+        pictures.append(_picture("Accuracy over training", caption, path, wide=True))
     if folder.labels_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:
         pictures += _draw_matrices(folder, run["data"]["classes"])
+    if (folder.figures / "suspects.svg").exists():
+        caption = "The most suspicious labels: as given → as suggested."
+        pictures.append(_picture("Look at these first", caption, folder.figures / "suspects.svg", wide=True))
     return pictures
 
 
@@ -133,6 +128,6 @@ def _draw_matrices(folder: RunFolder, classes: Sequence[str]) -> list[Picture]:
     ]
 
 
-def _picture(title: str, caption: str, path: Path) -> Picture:
+def _picture(title: str, caption: str, path: Path, *, wide: bool = False) -> Picture:
     encoded = base64.b64encode(path.read_bytes()).decode() if path.exists() else ""
-    return Picture(title, caption, f"data:image/svg+xml;base64,{encoded}")
+    return Picture(title, caption, f"data:image/svg+xml;base64,{encoded}", wide)

@@ -1,0 +1,38 @@
+"""The examples run and do what they say; the README's figures are what the files hold."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_own_loop_corrects_the_labels() -> None:
+    module = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
+    assert module["main"]() > 0.9
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_files_named_in_the_method_page_hold_what_it_says() -> None:
+    source = ROOT / "src" / "selfadapt"
+    for line in (ROOT / "docs" / "method.md").read_text(encoding="utf-8").splitlines():
+        named = re.findall(r"`([A-Za-z_.]+)`", line.rpartition(" | ")[2] if line.startswith("|") else "")
+        for name, file in re.findall(r"`([A-Za-z_.]+)`(?: and `[A-Za-z_]+`)? in `([a-z_/]+\.py)`", line):
+            assert name.split(".")[-1] in (source / file).read_text(encoding="utf-8"), f"{name} is not in {file}"
+        assert all((source / name).exists() for name in named if name.endswith(".py") and "/" in name)
+
+
+def test_the_step_benchmark_is_what_the_readme_says() -> None:
+    ratios = json.loads((ROOT / "benchmarks" / "results" / "step.json").read_text())["ratios"]
+    claimed = re.search(
+        r"\[([\d.]+) times\]\(benchmarks/results/step.md\)", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    assert claimed is not None
+    assert float(claimed[1]) >= round(ratios["self-adaptive step / ordinary step"], 2)
