@@ -7,9 +7,11 @@ the median time of the first side over that of the second, both in one process, 
 import torch
 
 from benchmarks.timing import medians
-from selfadapt.data.loader import Batch, MemoryLoader
+from selfadapt.data.images import TensorImages
+from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
+from selfadapt.models.heads import Normalised
 from selfadapt.models.named import backbone
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels
@@ -24,9 +26,9 @@ def _training(objective: Objective, samples: Samples) -> Training:
     network = backbone("resnet-small", channels=3, height=32, width_pixels=32)
     return Training(
         objective,
-        objective.build(network, 10),
+        objective.build(Normalised(network, torch.full((3,), 0.5), torch.full((3,), 0.25)), 10),
         objective.initial_targets(samples.labels, 10, Storage()),
-        MemoryLoader(samples, batch_size=256, seed=0, device=CPU),
+        SampleLoader(samples, batch_size=256, seed=0, device=CPU),
         FitSettings(),
         num_classes=10,
         device=CPU,
@@ -36,7 +38,7 @@ def _training(objective: Objective, samples: Samples) -> Training:
 def run() -> dict[str, float]:
     count = 2560
     samples = Samples(
-        images=torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8),
+        images=TensorImages(torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)),
         labels=torch.randint(10, (count,)),
         truth=None,
         ids=[str(i) for i in range(count)],

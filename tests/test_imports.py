@@ -18,8 +18,12 @@ FREE = {"__init__"}
 def _imports(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("selfadapt."):
-            names.add(node.module.split(".")[1])
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            if node.module == "selfadapt":
+                names |= {alias.name for alias in node.names if (SOURCE / alias.name).is_dir()}
+            elif node.module and node.module.startswith("selfadapt."):
+                names.add(node.module.split(".")[1])
         elif isinstance(node, ast.Import):
             names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("selfadapt.")}
     return names

@@ -11,8 +11,8 @@ class TrainingError(Exception):
     """Training cannot go on, through no fault in the program. Exit code 1."""
 
 
-class Interrupted(Exception):
-    """A signal asked for a stop; everything is saved and the run can be resumed. Exit code 130."""
+class Interrupted(BaseException):
+    """A signal asked for a stop; what was begun can be resumed. Exit code 130. No handler of errors may swallow it."""
 
 
 class NonFinitePrediction(ValueError):

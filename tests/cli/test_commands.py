@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import selfadapt
 from selfadapt.cli.app import main
+from selfadapt.data.fetch import FASHION_MNIST_FILES
+from selfadapt.data.sources import open_data
+from selfadapt.report.results import RunFolder
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
 
@@ -39,7 +45,8 @@ def _process(*arguments: str | Path, folder: Path) -> Result:
 def _run(*arguments: str | Path, folder: Path) -> Result:
     """The program in this process, which saves the seconds that torch takes to start."""
     words, errors = io.StringIO(), io.StringIO()
-    handler, warn = signal.getsignal(signal.SIGINT), warnings.showwarning
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    warn = warnings.showwarning
     here, before = os.getcwd(), sys.argv
     os.chdir(folder)
     sys.argv = ["selfadapt", *map(str, arguments)]
@@ -49,7 +56,8 @@ def _run(*arguments: str | Path, folder: Path) -> Result:
     finally:
         os.chdir(here)
         sys.argv, warnings.showwarning = before, warn
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     assert isinstance(stop.value.code, int)
     return Result(stop.value.code, words.getvalue(), errors.getvalue())
 
@@ -118,6 +126,210 @@ def test_other_target_stores(targets: str, tmp_path: Path) -> None:
     assert result["test_accuracy"] == pytest.approx(plain["test_accuracy"], abs=0.02 if targets == "float16" else 1e-9)
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """200 JPEGs of two classes, bright and dark, two of them broken."""
+    generator = np.random.default_rng(0)
+    for position in range(200):
+        kind = ("dark", "light")[position % 2]
+        pixels = generator.integers(0, 100, (16, 16, 3)) + 120 * (position % 2)
+        path = tmp_path / "photos" / kind / f"{position}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    (tmp_path / "photos" / "dark" / "0.jpg").write_bytes(b"no picture")
+    half = tmp_path / "photos" / "light" / "1.jpg"
+    half.write_bytes(half.read_bytes()[:200])
+    return tmp_path / "photos"
+
+
+PHOTOS = ("--epochs", "4", "--width", "4", "--noise", "symmetric:0.2")
+
+
+def test_a_folder_with_broken_files_trains(photos: Path, home: Path, tmp_path: Path) -> None:
+    result = _json("train", "photos", *PHOTOS, "--out", "run", folder=tmp_path)
+    assert result["unreadable"] == 2
+    assert result["validation_accuracy"] > 0.6
+    rows = (tmp_path / "run" / "unreadable.csv").read_text().splitlines()
+    assert {row.split(",")[0] for row in rows[1:]} == {"dark/0.jpg", "light/1.jpg"}
+    assert "2 files could not be read" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    labels = (tmp_path / "run" / "labels.csv").read_text().splitlines()
+    assert len(labels) == 1 + 178  # 198 readable, a tenth for validation
+    assert str(photos) in labels[1]
+
+
+def test_streaming_gives_what_the_decoded_copy_gives(photos: Path, home: Path, tmp_path: Path) -> None:
+    (photos / "dark" / "0.jpg").unlink()
+    (photos / "light" / "1.jpg").unlink()
+    kept = _json("train", "photos", *PHOTOS, "--out", "kept", folder=tmp_path)
+    streamed = _json("train", "photos", *PHOTOS, "--stream", "--out", "streamed", folder=tmp_path)
+    assert (tmp_path / "kept" / "labels.csv").read_text() == (tmp_path / "streamed" / "labels.csv").read_text()
+    assert kept["validation_accuracy"] == streamed["validation_accuracy"]
+
+
+def test_a_run_finds_its_samples_by_id(photos: Path, home: Path, tmp_path: Path) -> None:
+    _json("train", "photos", *PHOTOS, "--out", "run", folder=tmp_path)
+    before = _json("audit", "run", folder=tmp_path)
+    (photos / "dark" / "aaa.jpg").write_bytes((photos / "dark" / "2.jpg").read_bytes())
+    after = _run("audit", "run", "--json", folder=tmp_path)
+    assert json.loads(after.stdout) == before
+    (photos / "dark" / "4.jpg").unlink()
+    gone = _run("audit", "run", folder=tmp_path)
+    assert gone.returncode == 2
+    assert "1 samples of run are gone from the data, such as dark/4.jpg" in gone.stderr
+
+
+def test_a_table_trains(photos: Path, home: Path, tmp_path: Path) -> None:
+    lines = ["path,label,split"]
+    for position in range(2, 200):
+        kind = ("dark", "light")[position % 2]
+        lines.append(f"{kind}/{position}.jpg,{kind},{'test' if position > 160 else 'train'}")
+    (photos / "list.csv").write_text("\n".join(lines))
+    result = _json("train", "photos/list.csv", "--epochs", "4", "--width", "4", "--out", "run", folder=tmp_path)
+    assert result["test_accuracy"] > 0.8
+    assert result["label_recovery"] is None
+
+
+NOISES = [
+    "symmetric-other:0.3",
+    "asymmetric:0.3",
+    "instance:0.3",
+    "gaussian:0.3",
+    "random-pixels:0.3",
+    "shuffled-pixels:0.3",
+]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_every_noise_trains_and_resumes(noise: str, tmp_path: Path) -> None:
+    arguments = (
+        "train",
+        "digits",
+        "--limit",
+        "300",
+        "--model",
+        "mlp",
+        "--epochs",
+        "3",
+        "--noise",
+        noise,
+        "--out",
+        "run",
+    )
+    result = _json(*arguments, folder=tmp_path)
+    assert result["noise"]["nominal"] == 0.3
+    assert result["noise"]["actual"] == pytest.approx(0.3, abs=0.09)
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "validation_accuracy_true" in metrics[-1]
+    again = _json("train", "--resume", "--out", "run", folder=tmp_path)
+    assert again["test_accuracy"] == result["test_accuracy"]
+    assert again["audit"] == result["audit"]
+
+
+def test_labels_of_people_take_the_place_of_the_data_s_own(tmp_path: Path) -> None:
+    train = open_data("digits").train
+    np.save(tmp_path / "people.npy", np.where(np.arange(len(train)) % 4 == 0, 3, train.labels.numpy()))
+    result = _json(
+        "train", "digits", "--labels", "people.npy", "--model", "mlp", "--epochs", "4", "--out", "run", folder=tmp_path
+    )
+    assert result["noise"]["kind"] == "labels file"
+    assert result["noise"]["actual"] == pytest.approx(0.225, abs=0.02)
+    assert result["label_recovery"] is not None
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
+    _json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    with RunFolder(tmp_path / "run").locked():
+        second = _run("train", "--resume", "--out", "run", folder=tmp_path)
+    assert second.returncode == 2
+    assert "another process is training in run" in second.stderr
+
+
+def test_an_audit_leaves_a_live_file_of_targets_alone(tmp_path: Path) -> None:
+    _json("train", "digits", *SMALL, "--targets", "file", "--out", "run", folder=tmp_path)
+    before = (tmp_path / "run" / "targets.bin").stat()
+    _json("audit", "run", folder=tmp_path)
+    after = (tmp_path / "run" / "targets.bin").stat()
+    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+
+
+def test_a_start_that_was_killed_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "samples.csv").write_text("torn")
+    _json("train", "digits", *SMALL, "--resume", "--out", "run", folder=tmp_path)
+
+
+def test_changed_samples_are_noticed(tmp_path: Path) -> None:
+    _json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    path = tmp_path / "run" / "samples.csv"
+    path.write_text(path.read_text().replace(",train,3,", ",train,4,", 1))
+    result = _run("audit", "run", folder=tmp_path)
+    assert result.returncode == 2
+    assert "samples.csv was changed after the run began" in result.stderr
+
+
+def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
+    _json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    result = _run("audit", "run", folder=tmp_path)
+    assert result.returncode == 2
+    assert "knows nothing of its labels yet: 0 epochs are done" in result.stderr
+
+
+def test_odd_class_names_do_no_harm(tmp_path: Path) -> None:
+    names = np.array(["$\\frac$", "=1+1", "漢字", "<b>"])
+    generator = np.random.default_rng(0)
+    labels = np.arange(120) % 4
+    images = (labels[:, None, None] * 60 + generator.integers(0, 50, (120, 6, 6))).astype(np.uint8)
+    np.savez(tmp_path / "odd.npz", x_train=images, y_train=names[labels])
+    result = _run(
+        "train",
+        "odd.npz",
+        "--epochs",
+        "4",
+        "--model",
+        "mlp",
+        "--noise",
+        "symmetric:0.3",
+        "--out",
+        "run",
+        folder=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert _run("audit", "run", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
+def test_real_cifar10_trains(home: Path, tmp_path: Path) -> None:
+    got = _json("data", "get", "cifar10", folder=tmp_path)
+    assert got == {"name": "cifar10", "path": str(home / "data" / "cifar10"), "images": 60_000, "verified": True}
+    result = _json(
+        "train", "cifar10", "--limit", "2000", "--test-limit", "1000", "--epochs", "3", "--width", "8",
+        "--noise", "asymmetric:0.4", "--out", "run", folder=tmp_path,
+    )  # fmt: skip
+    assert result["noise"]["actual"] == pytest.approx(0.2, abs=0.03)
+    assert result["test_accuracy"] > 0.15
+    assert _json("data", "list", folder=tmp_path)["sets"]["cifar10"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FASHION_MNIST_FILES.exists(), reason="Debian's package dataset-fashion-mnist is not installed")
+def test_real_fashion_mnist_trains(home: Path, tmp_path: Path) -> None:
+    assert _json("data", "get", "fashion-mnist", folder=tmp_path)["images"] == 70_000
+    result = _json(
+        "train", "fashion-mnist", "--limit", "2000", "--test-limit", "1000", "--epochs", "3", "--width", "8",
+        "--noise", "symmetric:0.4", "--out", "run", folder=tmp_path,
+    )  # fmt: skip
+    assert result["test_accuracy"] > 0.3
+
+
 def test_arrays_train(npz_file: Path, tmp_path: Path) -> None:
     result = _json("train", npz_file, "--epochs", "5", "--width", "4", "--out", "run", folder=tmp_path)
     assert result["test_accuracy"] > 0.9
@@ -127,19 +339,26 @@ def test_arrays_train(npz_file: Path, tmp_path: Path) -> None:
 
 
 MISTAKES = {
-    "cannot open data 'dgits'": ("train", "dgits"),
+    "no data set or path 'dgits'": ("train", "dgits"),
     "no DATA given": ("train",),
     "--method 'magic' is not known; choose one of erm, sat": ("train", "digits", "--method", "magic"),
     "is not KIND:RATE": ("train", "digits", "--noise", "symmetric:7"),
     "--epochs 0 must be at least 1": ("train", "digits", "--epochs", "0"),
-    "--lr -1.0 must not be negative": ("train", "digits", "--lr", "-1"),
+    "--lr -1.0 must be a number from 0 on": ("train", "digits", "--lr", "-1"),
     "--momentum 2.0 must be within 0..1": ("train", "digits", "--momentum", "2"),
     "--targets 'int3' is not known": ("train", "digits", "--targets", "int3"),
     "--model 'brain' is not known": ("train", "digits", "--model", "brain"),
     "--augment 'twirl' is not known": ("train", "digits", "--augment", "twirl"),
     "--device 'tpu9' cannot be used here": ("train", "digits", "--device", "tpu9"),
     "--resume needs --out": ("train", "digits", "--resume"),
-    "at least two are needed": ("train", "digits", "--limit", "1"),
+    "leave less than two to a piece": ("train", "digits", "--limit", "1"),
+    "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--pieces", "64"),
+    "--start-epoch 60 is not before the end": ("train", "digits", "--start-epoch", "60"),
+    "--seed 99999999999999999999 must be": ("train", "digits", "--seed", "99999999999999999999"),
+    "--device 'meta' cannot be used here": ("train", "digits", "--device", "meta"),
+    "there is no file": ("train", "digits", "--labels", "gone.npy"),
+    "the transition matrix": ("train", "digits", "--noise", "matrix:gone.csv"),
+    "there is no data set 'mars'": ("data", "get", "mars"),
     "full is not empty; give another --out": ("train", "digits", "--out", "full"),
     "full is not a run folder": ("audit", "full"),
     "nowhere is not a run folder": ("report", "nowhere"),
@@ -161,8 +380,8 @@ def test_a_mistake_gets_one_clear_line(message: str, tmp_path: Path) -> None:
 
 
 def test_a_mistake_shows_no_traceback(tmp_path: Path) -> None:
-    result = _process("train", "nowhere.npz", folder=tmp_path)
-    assert result == Result(2, "", "error: there is no file nowhere.npz\n")
+    result = _process("train", "digits", "--method", "magic", folder=tmp_path)
+    assert result == Result(2, "", "error: --method 'magic' is not known; choose one of erm, sat\n")
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> None:

@@ -1,40 +1,167 @@
-"""Batched augmentation against torchvision, image by image."""
+"""Batched augmentation against torchvision, image by image on the same parameters."""
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2.functional import InterpolationMode
 
-from selfadapt.data.augment import crop, named_augment, random_crop, random_flip
+from selfadapt.data import augment
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 
 IMAGES = torch.randint(0, 256, (40, 3, 12, 10), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+FLOATS = IMAGES.float() / 255
+
+
+def _uniform(low: float, high: float, seed: int = 0) -> Tensor:
+    return torch.empty(40).uniform_(low, high, generator=torch.Generator().manual_seed(seed))
+
+
+def _each(function: object, *parameters: Tensor) -> Tensor:
+    assert callable(function)
+    columns = zip(*parameters, strict=True)
+    return torch.stack([function(image, *map(float, row)) for image, row in zip(FLOATS, columns, strict=True)])
 
 
 def test_crop_equals_torchvision() -> None:
     top, left = torch.randint(0, 5, (40,)), torch.randint(0, 4, (40,))
-    ours = crop(IMAGES, top, left, 8, 7)
+    ours = augment.crop(IMAGES, top, left, 8, 7)
     theirs = [functional.crop(image, int(t), int(x), 8, 7) for image, t, x in zip(IMAGES, top, left, strict=True)]
     assert torch.equal(ours, torch.stack(theirs))
 
 
 def test_random_crop_cuts_every_window_of_the_padded_image() -> None:
     image = IMAGES[:1].expand(400, -1, -1, -1)
-    ours = random_crop(image, 1, seeded("crop"))
+    ours = augment.random_crop(image, 1, seeded("crop"))
     padded = functional.pad(IMAGES[0], [1, 1, 1, 1])
     windows = {functional.crop(padded, top, left, 12, 10).numpy().tobytes() for top in range(3) for left in range(3)}
     assert {one.numpy().tobytes() for one in ours.contiguous()} == windows
 
 
 def test_random_flip_mirrors_about_half() -> None:
-    flipped = random_flip(IMAGES, seeded("flip"))
-    mirrored = [torch.equal(new, functional.horizontal_flip(old)) for new, old in zip(flipped, IMAGES, strict=True)]
-    kept = [torch.equal(new, old) for new, old in zip(flipped, IMAGES, strict=True)]
+    flipped = augment.random_flip(IMAGES, seeded("flip"))
+    pairs = list(zip(flipped, IMAGES, strict=True))
+    mirrored = [torch.equal(new, functional.horizontal_flip(old)) for new, old in pairs]
+    kept = [torch.equal(new, old) for new, old in pairs]
     assert all(a != b for a, b in zip(mirrored, kept, strict=True))
     assert 8 <= sum(mirrored) <= 32
 
 
+@pytest.mark.parametrize("size", [(12, 10), (20, 30), (5, 4)])
+def test_resized_crop_equals_torchvision(size: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    tall = torch.randint(1, 13, (40,), generator=generator)
+    wide = torch.randint(1, 11, (40,), generator=generator)
+    top = (torch.rand(40, generator=generator) * (13 - tall)).long()
+    left = (torch.rand(40, generator=generator) * (11 - wide)).long()
+    ours = augment.resized_crop(FLOATS, top, left, tall, wide, size)
+    theirs = [
+        functional.resized_crop(
+            FLOATS[i], int(top[i]), int(left[i]), int(tall[i]), int(wide[i]), list(size), antialias=True
+        )
+        for i in range(40)
+    ]
+    torch.testing.assert_close(ours, torch.stack(theirs), atol=1e-5, rtol=0)
+    mirrored = torch.arange(40) % 2 == 0
+    both = augment.resized_crop(FLOATS, top, left, tall, wide, size, mirrored)
+    torch.testing.assert_close(both[mirrored], ours[mirrored].flip(3))
+    torch.testing.assert_close(both[~mirrored], ours[~mirrored])
+
+
+def test_random_resized_crop_has_the_areas_and_shapes_it_should() -> None:
+    boxes: list[Tensor] = []
+    original = augment.resized_crop
+
+    def spy(images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, *rest: object) -> Tensor:
+        boxes.append(torch.stack([top, left, height, width], dim=1))
+        return original(images, top, left, height, width, (4, 4))
+
+    images = torch.zeros(4000, 1, 64, 64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(augment, "resized_crop", spy)
+        augment.random_resized_crop(images, (4, 4), seeded("boxes"), smallest=0.2)
+    top, left, tall, wide = boxes[0].unbind(1)
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (top + tall <= 64).all()
+    assert (left + wide <= 64).all()
+    area = tall * wide / 64**2
+    assert 0.18 < area.min() < 0.25
+    assert area.max() > 0.95
+    inside = (tall < 64) & (wide < 64)
+    assert 0.7 < (wide / tall)[inside].min() < 0.8
+    assert 1.25 < (wide / tall)[inside].max() < 1.4
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "low", "high"),
+    [
+        (augment.adjust_brightness, functional.adjust_brightness, 0.2, 1.8),
+        (augment.adjust_contrast, functional.adjust_contrast, 0.2, 1.8),
+        (augment.adjust_saturation, functional.adjust_saturation, 0.2, 1.8),
+        (augment.adjust_hue, functional.adjust_hue, -0.5, 0.5),
+    ],
+    ids=["brightness", "contrast", "saturation", "hue"],
+)
+def test_colour_adjustments_equal_torchvision(ours: object, theirs: object, low: float, high: float) -> None:
+    assert callable(ours)
+    factor = _uniform(low, high)
+    expected = _each(theirs, factor)
+    torch.testing.assert_close(ours(FLOATS, factor), expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(ours(IMAGES, factor), expected, atol=2e-5, rtol=0)
+
+
+def test_greyscale_equals_torchvision() -> None:
+    expected = functional.rgb_to_grayscale(FLOATS, num_output_channels=3)
+    torch.testing.assert_close(augment.greyscale(FLOATS), expected, atol=1e-4, rtol=0)
+
+
+def test_blur_equals_torchvision() -> None:
+    sigma = _uniform(0.1, 2.0)
+    expected = _each(lambda image, s: functional.gaussian_blur(image, [7, 7], [s, s]), sigma)
+    torch.testing.assert_close(augment.gaussian_blur(FLOATS, sigma, radius=3), expected, atol=1e-5, rtol=0)
+
+
+def test_rotation_equals_torchvision() -> None:
+    degrees = _uniform(-90, 90)
+    expected = _each(lambda image, angle: functional.rotate(image, angle, InterpolationMode.BILINEAR), degrees)
+    torch.testing.assert_close(augment.rotate(FLOATS, degrees), expected, atol=1e-4, rtol=0)
+    turned = augment.random_rotation(FLOATS, 10, seeded("turn"))
+    assert (turned - FLOATS).abs().mean() > 0.01
+
+
+def test_mixup_mixes_images_and_targets_alike() -> None:
+    values = torch.arange(8).float()
+    images, targets = values.view(8, 1, 1, 1) / 8, torch.eye(8)
+    mixed, soft = augment.mixup(images, targets, 1.0, seeded("mix"))
+    torch.testing.assert_close(soft.sum(1), torch.ones(8))
+    torch.testing.assert_close(mixed.flatten(), soft @ (values / 8))
+    shares = np.array([augment.beta(0.4, seeded("share", i)) for i in range(2000)])
+    assert shares.mean() == pytest.approx(0.5, abs=0.03)
+    assert shares.var() == pytest.approx(0.25 / 1.8, abs=0.01)  # 1 / (4 (2 a + 1))
+
+
+@pytest.mark.parametrize("name", ["crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_recipe_gives_images_and_repeats_itself(name: str, channels: int) -> None:
+    images = torch.randint(0, 256, (16, channels, 32, 32), dtype=torch.uint8)
+    recipe = augment.named_augment(name, 32)
+    assert recipe is not None
+    before = images.clone()
+    first, second = recipe(images, seeded(1)), recipe(images, seeded(1))
+    assert torch.equal(first, second)
+    assert torch.equal(images, before), "the images themselves must stay as they are"
+    assert not torch.equal(recipe(images, seeded(2)), first)
+    assert first.shape[:2] == (16, channels)
+    assert first.shape[2] == (28 if name == "resized-crop" else 32)
+    if first.dtype != torch.uint8:
+        assert first.min() >= -1e-5
+        assert first.max() <= 1 + 1e-5
+
+
 def test_an_unknown_name_is_refused() -> None:
-    assert named_augment("none", 8) is None
+    assert augment.named_augment("none", 8) is None
     with pytest.raises(UserError, match="--augment 'twirl' is not known"):
-        named_augment("twirl", 8)
+        augment.named_augment("twirl", 8)

@@ -1,44 +1,131 @@
-"""Label noise: what must hold for every rate, seed and number of classes."""
+"""Noise: what must hold for every rate, seed and number of classes."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfadapt.data.corruption import Noise, actual_rate, corrupt
+from selfadapt.data.corruption import CIFAR10_FLIPS, Noise, actual_rate, corrupt, corrupt_images, flips, noisy_labels
+from selfadapt.data.images import TensorImages
+from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.data.seeds import seeded
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources import CIFAR10_CLASSES, open_data
 from selfadapt.errors import UserError
 
 CASES = given(seed=st.integers(0, 10_000), rate=st.floats(0, 1), classes=st.integers(2, 12))
 
 
-def _draw(kind: str, rate: float, classes: int, seed: int, count: int = 4000) -> tuple[torch.Tensor, torch.Tensor]:
-    labels = torch.arange(count) % classes
-    return labels, Noise(kind=kind, rate=rate).draw(labels, classes, seeded(seed))  # type: ignore[arg-type]
+def _data(classes: int | tuple[str, ...], count: int = 4000) -> Data:
+    names = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else classes
+    labels = torch.arange(count) % len(names)
+    images = torch.randint(0, 256, (count, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    samples = Samples(images=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(count)])
+    return Data(name="made", classes=names, train=samples, validation=None, test=samples)
+
+
+def _draw(kind: str, rate: float, data: Data, seed: int) -> torch.Tensor:
+    return noisy_labels(Noise(kind=kind, rate=rate), data, data.train, seeded(seed), seed)
+
+
+def _share(changed: torch.Tensor) -> float:
+    return changed.double().mean().item()
 
 
 @settings(max_examples=40, deadline=None)
 @CASES
 def test_symmetric_noise_has_its_rate(seed: int, rate: float, classes: int) -> None:
-    labels, noisy = _draw("symmetric", rate, classes, seed)
-    expected = rate * (classes - 1) / classes
-    assert (noisy != labels).double().mean().item() == pytest.approx(expected, abs=0.05)
+    data = _data(classes)
+    noisy = _draw("symmetric", rate, data, seed)
+    assert _share(noisy != data.train.labels) == pytest.approx(rate * (classes - 1) / classes, abs=0.05)
     assert 0 <= noisy.min() <= noisy.max() < classes
 
 
 @settings(max_examples=40, deadline=None)
 @CASES
 def test_symmetric_other_never_keeps_a_label_it_strikes(seed: int, rate: float, classes: int) -> None:
-    labels, noisy = _draw("symmetric-other", rate, classes, seed)
-    assert (noisy != labels).double().mean().item() == pytest.approx(rate, abs=0.05)
-    assert (_draw("symmetric-other", 1.0, classes, seed)[1] != labels).all()
+    data = _data(classes)
+    assert _share(_draw("symmetric-other", rate, data, seed) != data.train.labels) == pytest.approx(rate, abs=0.05)
+    assert (_draw("symmetric-other", 1.0, data, seed) != data.train.labels).all()
+
+
+@settings(max_examples=40, deadline=None)
+@CASES
+def test_circular_noise_goes_to_the_next_class_only(seed: int, rate: float, classes: int) -> None:
+    data = _data(classes)
+    noisy = _draw("asymmetric", rate, data, seed)
+    changed = noisy != data.train.labels
+    assert _share(changed) == pytest.approx(rate, abs=0.05)
+    assert torch.equal(noisy[changed], (data.train.labels[changed] + 1) % classes)
 
 
 @settings(max_examples=20, deadline=None)
-@CASES
-def test_the_same_seed_draws_the_same_noise(seed: int, rate: float, classes: int) -> None:
-    assert torch.equal(_draw("symmetric", rate, classes, seed)[1], _draw("symmetric", rate, classes, seed)[1])
+@given(seed=st.integers(0, 10_000), rate=st.floats(0, 1))
+def test_cifar10_s_asymmetric_noise_touches_its_classes_only(seed: int, rate: float) -> None:
+    data = _data(CIFAR10_CLASSES)
+    noisy, labels = _draw("asymmetric", rate, data, seed), data.train.labels
+    for k, name in enumerate(CIFAR10_CLASSES):
+        changed = noisy[labels == k] != k
+        if name in CIFAR10_FLIPS:
+            assert _share(changed) == pytest.approx(rate, abs=0.1)
+            to = {CIFAR10_CLASSES[int(j)] for j in noisy[labels == k][changed]}
+            assert to <= {CIFAR10_FLIPS[name]}
+        else:
+            assert not changed.any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), rate=st.floats(0, 1), kind=st.sampled_from(["symmetric", "asymmetric", "instance"]))
+def test_the_same_seed_draws_the_same_noise(seed: int, rate: float, kind: str) -> None:
+    data = _data(5, 500)
+    assert torch.equal(_draw(kind, rate, data, seed), _draw(kind, rate, data, seed))
+
+
+def test_the_paper_s_flips() -> None:
+    names = {CIFAR10_CLASSES[i]: CIFAR10_CLASSES[int(j)] for i, j in enumerate(flips(CIFAR10_CLASSES))}
+    moved = {old: new for old, new in names.items() if old != new}
+    assert moved == {"truck": "automobile", "bird": "airplane", "deer": "horse", "cat": "dog", "dog": "cat"}
+
+
+def test_instance_noise_depends_on_the_image() -> None:
+    data = _data(6, 6000)
+    noisy = _draw("instance", 0.4, data, 1)
+    assert _share(noisy != data.train.labels) == pytest.approx(0.4, abs=0.04)
+    bright = data.train.images.read(torch.arange(6000)).float().mean((1, 2, 3)) > 127
+    of_class = data.train.labels == 2
+    odds = [torch.bincount(noisy[of_class & side], minlength=6).double() for side in (bright, ~bright)]
+    assert all((count > 0).sum() > 1 for count in odds)
+
+
+def test_a_user_s_matrix_is_followed(tmp_path: Path) -> None:
+    matrix = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.2, 0.2, 0.6]])
+    np.savetxt(tmp_path / "t.csv", matrix, delimiter=",")
+    np.save(tmp_path / "t.npy", matrix)
+    data = _data(3, 9000)
+    for name in ("t.csv", "t.npy"):
+        noise = Noise.parse(f"matrix:{tmp_path / name}")
+        noisy = noisy_labels(noise, data, data.train, seeded(0), 0)
+        for k in range(3):
+            found = torch.bincount(noisy[data.train.labels == k], minlength=3).double() / 3000
+            np.testing.assert_allclose(found.numpy(), matrix[k], atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1,0\n0,1\n", "is .2, 2.; the data have 3 classes"),
+        ("1,0,0\n0,1,0\n0,1,1\n", "row 2 must"),
+        ("a,b", "cannot be read"),
+    ],
+)
+def test_a_bad_matrix_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    data = _data(3, 30)
+    with pytest.raises(UserError, match=message):
+        corrupt(data, Noise.parse(f"matrix:{tmp_path / 't.csv'}"), 0)
 
 
 def test_noise_spares_the_test_part_and_keeps_the_truth() -> None:
@@ -54,8 +141,49 @@ def test_noise_spares_the_test_part_and_keeps_the_truth() -> None:
     assert noisy.fingerprint == clean.fingerprint
 
 
+def _images(samples: Samples) -> torch.Tensor:
+    return samples.images.read(torch.arange(len(samples)))
+
+
+def test_gaussian_images_have_the_statistics_of_the_set() -> None:
+    data = _data(3, 2000)
+    noisy = corrupt(data, Noise.parse("gaussian:0.5"), 3).train
+    assert noisy.struck is not None
+    assert actual_rate(noisy) == pytest.approx(0.5, abs=0.04)
+    assert torch.equal(noisy.labels, data.train.labels)
+    old, new = _images(data.train), _images(noisy)
+    assert torch.equal(old[~noisy.struck], new[~noisy.struck])
+    mean, std = channel_statistics(data.train.images)
+    replaced = new[noisy.struck].double() / 255
+    assert replaced.mean().item() == pytest.approx(float(mean), abs=0.01)
+    assert replaced.std().item() == pytest.approx(float(std), abs=0.05)  # clipping takes a little
+
+
+@pytest.mark.parametrize("kind", ["random-pixels", "shuffled-pixels"])
+def test_pixels_are_permuted(kind: str) -> None:
+    data = _data(3, 300)
+    noisy = corrupt(data, Noise.parse(f"{kind}:1"), 3).train
+    old, new = _images(data.train).flatten(1), _images(noisy).flatten(1)
+    assert torch.equal(old.sort(1).values, new.sort(1).values)
+    marked = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4).repeat(50, 1, 1, 1)
+    samples = replace(data.train.take(torch.arange(50)), images=TensorImages(marked))
+    everywhere = torch.ones(50, dtype=torch.bool)
+    orders = _images(corrupt_images(samples, kind, everywhere, channel_statistics(samples.images), 3)).flatten(1)
+    different = len({tuple(order.tolist()) for order in orders})
+    assert different == (50 if kind == "random-pixels" else 1)
+
+
+def test_image_noise_depends_on_the_id_and_not_on_the_order() -> None:
+    data = _data(3, 100)
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
+    everywhere, statistics = torch.ones(100, dtype=torch.bool), channel_statistics(data.train.images)
+    one = _images(corrupt_images(data.train, "random-pixels", everywhere, statistics, 5))
+    other = _images(corrupt_images(data.train.take(order), "random-pixels", everywhere, statistics, 5))
+    assert torch.equal(one[order], other)
+
+
 @pytest.mark.parametrize(
-    "text", ["symmetric", "symmetric:", "symmetric:1.2", "symmetric:-1", "upside:0.4", "symmetric:nan"]
+    "text", ["symmetric", "symmetric:", "symmetric:1.2", "symmetric:-1", "upside:0.4", "symmetric:nan", "matrix:"]
 )
 def test_bad_noise_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not KIND:RATE"):

@@ -1,17 +1,43 @@
-"""Digits and arrays: what is read, and what is refused with a clear word."""
+"""Named sets, in the formats they really have."""
 
+import gzip
+import hashlib
+import io
+import json
+import pickle
+import shutil
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
+from torchvision.datasets import CIFAR100, SVHN
 
-from selfadapt.data.samples import channel_statistics, split_off
+from selfadapt.data import fetch, sources
+from selfadapt.data.images import TensorImages
+from selfadapt.data.samples import channel_statistics
 from selfadapt.data.seeds import seeded
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources import cifar10c, get_data, open_data
 from selfadapt.errors import UserError
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def _random_images(count: int, *shape: int) -> Array:
+    return np.random.default_rng(count).integers(0, 256, (count, *shape), np.uint8)
 
 
 def test_digits_are_scikit_learn_s_in_three_parts() -> None:
@@ -27,102 +53,273 @@ def test_digits_are_scikit_learn_s_in_three_parts() -> None:
         for i in (0, len(part) - 1):
             source = int(part.ids[i].split("/")[1])
             assert int(part.labels[i]) == bunch.target[source]
-            np.testing.assert_allclose(part.images[i, 0].numpy() / 255, bunch.images[source] / 16, atol=0.002)
-
-
-def test_digits_are_the_same_each_time() -> None:
-    assert open_data("digits").fingerprint == open_data("digits").fingerprint
+            image = part.images.read(torch.tensor([i]))[0, 0]
+            np.testing.assert_allclose(image.numpy() / 255, bunch.images[source] / 16, atol=0.002)
+    assert data.fingerprint == open_data("digits").fingerprint
 
 
 def test_limits_keep_the_first_samples() -> None:
     whole, limited = open_data("digits"), open_data("digits").limited(50, 20)
     assert limited.test is not None
-    assert (len(limited.train), len(limited.test)) == (50, 20)
+    assert limited.validation is not None
+    assert (len(limited.train), len(limited.validation), len(limited.test)) == (50, 4, 20)
     assert list(limited.train.ids) == list(whole.train.ids[:50])
     assert limited.fingerprint != whole.fingerprint
 
 
-def test_arrays_come_with_their_parts_and_names(npz_file: Path) -> None:
-    data = open_data(str(npz_file))
-    assert data.classes == ("cat", "dog", "emu")
-    assert data.validation is not None
-    assert data.test is not None
-    assert (len(data.train), len(data.validation), len(data.test)) == (60, 15, 30)
-    with np.load(npz_file) as file:
-        np.testing.assert_array_equal(data.train.images.permute(0, 2, 3, 1).numpy(), file["x_train"])
-        assert [data.classes[k] for k in data.train.labels] == list(file["y_train"])
-
-
-def _save(path: Path, **arrays: Any) -> str:
-    np.savez(path, **arrays)
-    return str(path)
-
-
-X, Y = np.zeros((20, 4, 4), np.uint8), np.arange(20) % 2
-
-
-def test_arrays_without_validation_give_up_a_tenth_of_each_class(tmp_path: Path) -> None:
-    data = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y))
-    assert data.validation is not None
-    assert data.test is None
-    assert (len(data.train), len(data.validation)) == (18, 2)
-    assert torch.bincount(data.validation.labels).tolist() == [1, 1]
-    assert not set(data.train.ids) & set(data.validation.ids)
-
-
-def test_numbers_as_labels_count_to_the_largest(tmp_path: Path) -> None:
-    data = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y * 2))
-    assert data.classes == ("0", "1", "2")
-
-
-BAD_ARRAYS: dict[str, dict[str, Any]] = {
-    "it must hold x_train and y_train": {"x_train": X},
-    "images must be uint8": {"x_train": X.astype(np.float32), "y_train": Y},
-    "shape N×H×W": {"x_train": X[:, 0], "y_train": Y},
-    "y_train has shape .19,., but x_train holds 20": {"x_train": X, "y_train": Y[:19]},
-    r"y_train\[3\] is -1; labels count from 0": {"x_train": X, "y_train": np.where(np.arange(20) == 3, -1, Y)},
-    "at least two are needed": {"x_train": X, "y_train": Y * 0},
-    "labels must be whole numbers or words": {"x_train": X, "y_train": Y + 0.5},
-    r"y_test\[1\] is '7', a label that y_train lacks": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": [0, 7]},
-    "holds x_val but no y_val": {"x_train": X, "y_train": Y, "x_val": X},
-    "x_test holds images of C×H×W .1, 5, 5.": {
-        "x_train": X,
-        "y_train": Y,
-        "x_test": np.zeros((2, 5, 5), np.uint8),
-        "y_test": [0, 1],
-    },
-    "plain arrays": {"x_train": X, "y_train": np.array([None] * 20, dtype=object)},
-}
-
-
-@pytest.mark.parametrize("message", BAD_ARRAYS)
-def test_bad_arrays_are_refused(message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        open_data(_save(tmp_path / "bad.npz", **BAD_ARRAYS[message]))
-
-
-def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "broken.npz"
-    path.write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(UserError, match="cannot be read as an"):
-        open_data(str(path))
-
-
-@pytest.mark.parametrize(("source", "message"), [("nowhere.npz", "no file nowhere.npz"), ("dgits", "no such file")])
-def test_a_missing_source_is_refused(source: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        open_data(source)
-
-
-def test_too_few_samples_to_split_are_refused() -> None:
-    train = open_data("digits").limited(3, None).train
-    with pytest.raises(UserError, match="too few to set 10% of each class aside"):
-        split_off(train, 0.1, seeded("x"))
-
-
 def test_channel_statistics_equal_numpy() -> None:
     images = torch.randint(0, 256, (5000, 3, 4, 5), dtype=torch.uint8)
-    mean, std = channel_statistics(images)
+    mean, std = channel_statistics(TensorImages(images))
     values = images.double().numpy() / 255
     np.testing.assert_allclose(mean.numpy(), values.mean((0, 2, 3)), rtol=1e-5)
     np.testing.assert_allclose(std.numpy(), values.std((0, 2, 3)), rtol=1e-5)
+
+
+def test_a_set_that_is_not_here_says_how_to_get_it() -> None:
+    with pytest.raises(UserError, match="fetch it with: selfadapt data get cifar10"):
+        open_data("cifar10")
+    with pytest.raises(UserError, match=r"ImageNet's class folders into .*imagenet/train"):
+        open_data("imagenet")
+    with pytest.raises(UserError, match="ImageNet's class folders into"):
+        get_data("imagenet")
+    with pytest.raises(UserError, match="no data set 'cifar11'; names are digits, fashion-mnist"):
+        get_data("cifar11")
+    with pytest.raises(UserError, match="no data set or path 'dgits'"):
+        open_data("dgits")
+
+
+class Shop(BaseHTTPRequestHandler):
+    """A registry on loopback that serves one file and understands ranges."""
+
+    content = b""
+    ranges: list[str | None]
+    cut_at: int | None = None
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        type(self).ranges.append(asked)
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        piece = self.content[start : self.cut_at]
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(len(self.content) - start))
+        self.end_headers()
+        self.wfile.write(piece)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def shop() -> Any:
+    handler = type("OneShop", (Shop,), {"ranges": []})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield handler, f"http://127.0.0.1:{server.server_port}/file.tgz"
+    server.shutdown()
+    server.server_close()
+
+
+def _watch(done: int, total: int) -> None:
+    assert 0 <= done <= total
+
+
+def test_a_download_goes_on_where_it_broke_off(shop: Any, tmp_path: Path) -> None:
+    handler, address = shop
+    handler.content = bytes(range(256)) * 20_000
+    path = tmp_path / "file.tgz"
+    (tmp_path / "whole").write_bytes(handler.content)
+    integrity = fetch._integrity(tmp_path / "whole")
+    handler.cut_at = 3_000_000
+    with pytest.raises(UserError, match=r"broke off|checksum"):
+        fetch.download(address, path, integrity, _watch)
+    assert not path.exists()
+    handler.cut_at = None
+    fetch.download(address, path, integrity, _watch)
+    assert path.read_bytes() == handler.content
+    fetch.download(address, path, integrity, _watch)
+    assert len(handler.ranges) in (2, 3), "a file that is there and right is not fetched again"
+
+
+def test_a_partial_file_is_completed_by_a_range(shop: Any, tmp_path: Path) -> None:
+    handler, address = shop
+    handler.content = b"0123456789" * 1000
+    (tmp_path / "whole").write_bytes(handler.content)
+    (tmp_path / "file.tgz.part").write_bytes(handler.content[:4321])
+    fetch.download(address, tmp_path / "file.tgz", fetch._integrity(tmp_path / "whole"), _watch)
+    assert handler.ranges == ["bytes=4321-"]
+    assert (tmp_path / "file.tgz").read_bytes() == handler.content
+
+
+def test_a_wrong_checksum_keeps_nothing(shop: Any, tmp_path: Path) -> None:
+    handler, address = shop
+    handler.content = b"not what was promised"
+    with pytest.raises(UserError, match="does not have the checksum it should; it was removed, run the command again"):
+        fetch.download(address, tmp_path / "file.tgz", "sha512-AAAA", _watch)
+    assert list(tmp_path.glob("file*")) == []
+
+
+def test_an_archive_cannot_write_outside_its_folder(shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler, address = shop
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        member = tarfile.TarInfo("../../escaped.txt")
+        member.size = 2
+        tar.addfile(member, io.BytesIO(b"hi"))
+    handler.content = buffer.getvalue()
+    (tmp_path / "whole").write_bytes(handler.content)
+    npm = tmp_path / "bin" / "npm"
+    npm.parent.mkdir()
+    answer = json.dumps({"tarball": address, "integrity": fetch._integrity(tmp_path / "whole")})
+    npm.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npm.parent))
+    with pytest.raises((UserError, tarfile.TarError)):
+        fetch.npm_package("evil", "1.0.0", tmp_path / "a" / "b", _watch)
+    assert not list(tmp_path.rglob("escaped.txt"))
+
+
+def test_without_npm_the_word_is_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="npm is needed"):
+        get_data("cifar10")
+    assert not (tmp_path / "home" / "data" / "cifar10").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
+def test_cifar10_is_the_real_one(home: Path) -> None:
+    folder, data = get_data("cifar10")
+    assert data.test is not None
+    assert (len(data.train), len(data.test)) == (50_000, 10_000)
+    assert data.classes[int(data.train.labels[0])] == "frog"
+    assert torch.bincount(data.train.labels).tolist() == [5000] * 10
+    split = data.with_validation(seeded("any"))
+    assert split.validation is not None
+    assert list(split.validation.ids[:1]) == ["cifar10/train/45000"]
+    path = folder / "cifar-10-batches-bin" / "test_batch.bin"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"test_batch.bin has the sha1"):
+        open_data("cifar10")
+    assert sorted(entry.name for entry in (home / "data").iterdir()) == ["cifar10"]
+
+
+def _idx(values: Array) -> bytes:
+    head = bytes([0, 0, 8, values.ndim]) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    return head + values.tobytes()
+
+
+def test_fashion_mnist_comes_from_the_package_s_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    files = {
+        "train-images-idx3-ubyte": _random_images(60, 28, 28),
+        "train-labels-idx1-ubyte": (np.arange(60) % 10).astype(np.uint8),
+        "t10k-images-idx3-ubyte": _random_images(20, 28, 28),
+        "t10k-labels-idx1-ubyte": (np.arange(20) % 10).astype(np.uint8),
+    }
+    checksums = {}
+    for name, values in files.items():
+        (package / f"{name}.gz").write_bytes(gzip.compress(_idx(values)))
+        checksums[name] = hashlib.sha256(_idx(values)).hexdigest()
+    monkeypatch.setattr(fetch, "FASHION_MNIST_FILES", package)
+    with pytest.raises(UserError, match="train-images-idx3-ubyte has the sha256"):
+        get_data("fashion-mnist")
+    monkeypatch.setattr(fetch, "FASHION_MNIST_SHA256", checksums)
+    _, data = get_data("fashion-mnist")
+    assert data.test is not None
+    assert data.classes[9] == "ankle boot"
+    np.testing.assert_array_equal(
+        data.train.images.read(torch.arange(60))[:, 0].numpy(), files["train-images-idx3-ubyte"]
+    )
+    assert data.test.labels.tolist() == files["t10k-labels-idx1-ubyte"].tolist()
+
+
+def test_cifar100_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = home / "data" / "cifar100" / "cifar-100-python"
+    folder.mkdir(parents=True)
+    images = {"train": _random_images(40, 3072), "test": _random_images(20, 3072)}
+    for name, values in images.items():
+        entry = {"data": values, "fine_labels": [i % 100 for i in range(len(values))]}
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"thing {k}" for k in range(100)]}))
+    monkeypatch.setattr(CIFAR100, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
+    data = open_data("cifar100")
+    assert data.classes[3] == "thing 3"
+    np.testing.assert_array_equal(
+        data.train.images.read(torch.arange(40)).numpy(), images["train"].reshape(-1, 3, 32, 32)
+    )
+    assert data.validation_last == 4
+
+
+def test_svhn_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = home / "data" / "svhn"
+    folder.mkdir(parents=True)
+    images = _random_images(12, 32, 32, 3)
+    for part in ("train", "test"):
+        labels = np.arange(1, 13).clip(1, 10).reshape(-1, 1)  # the file writes 10 for the digit 0
+        scipy.io.savemat(folder / f"{part}_32x32.mat", {"X": images.transpose(1, 2, 3, 0), "y": labels})
+    monkeypatch.setattr(SVHN, "_check_integrity", lambda self: True)
+    data = open_data("svhn")
+    assert data.train.labels.tolist()[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+    np.testing.assert_array_equal(data.train.images.read(torch.tensor([0]))[0].numpy(), images[0].transpose(2, 0, 1))
+    assert data.augment == "crop"
+
+
+def test_stl10_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = home / "data" / "stl10" / "stl10_binary"
+    folder.mkdir(parents=True)
+    images = _random_images(10, 3, 96, 96)
+    for part in ("train", "test"):
+        (folder / f"{part}_X.bin").write_bytes(images.transpose(0, 1, 3, 2).tobytes())  # columns first
+        (folder / f"{part}_y.bin").write_bytes(np.arange(1, 11, dtype=np.uint8).tobytes())
+    (folder / "unlabeled_X.bin").write_bytes(images[:4].transpose(0, 1, 3, 2).tobytes())
+    (folder / "class_names.txt").write_text("\n".join(f"thing {k}" for k in range(10)))
+    monkeypatch.setattr("torchvision.datasets.stl10.STL10._check_integrity", lambda self: True)
+    data = open_data("stl10")
+    np.testing.assert_array_equal(data.train.images.read(torch.arange(10)).numpy(), images)
+    assert data.unlabelled is not None
+    assert len(data.unlabelled) == 4
+    assert data.train.labels.tolist() == list(range(10))
+
+
+def test_cats_dogs_and_imagenet_are_read_from_their_folders(home: Path) -> None:
+    pets = home / "data" / "cats-dogs" / "train"
+    pets.mkdir(parents=True)
+    for kind in ("cat", "dog"):
+        for i in range(10):
+            Image.fromarray(_random_images(1, 40 + i, 50, 3)[0]).save(pets / f"{kind}.{i}.jpg")
+    data = open_data("cats-dogs")
+    assert data.test is not None
+    assert (data.classes, len(data.train), len(data.test)) == (("cat", "dog"), 16, 4)
+    assert data.train.images.shape == (3, 64, 64)
+
+    for part in ("train", "val"):
+        for wnid in ("n01440764", "n01443537"):
+            folder = home / "data" / "imagenet" / part / wnid
+            folder.mkdir(parents=True)
+            for i in range(3):
+                Image.fromarray(_random_images(1, 300, 280, 3)[0]).save(folder / f"{wnid}_{i}.JPEG")
+    data = open_data("imagenet")
+    assert data.test is not None
+    assert (len(data.train), len(data.test), data.train.images.shape) == (6, 6, (3, 256, 256))
+    assert data.train.ids[0] == "train/n01440764/n01440764_0.JPEG"
+
+
+def test_cifar10c_gives_a_corruption_at_a_level(tmp_path: Path) -> None:
+    images = _random_images(50, 32, 32, 3)
+    np.save(tmp_path / "fog.npy", images)
+    np.save(tmp_path / "labels.npy", np.tile(np.arange(10), 5))
+    samples = cifar10c(tmp_path, "fog", 3)
+    np.testing.assert_array_equal(samples.images.read(torch.arange(10)).numpy(), images[20:30].transpose(0, 3, 1, 2))
+    with pytest.raises(UserError, match="level 6 of fog is not there"):
+        cifar10c(tmp_path, "fog", 6)
+    with pytest.raises(UserError, match=r"must hold rain.npy and labels.npy"):
+        cifar10c(tmp_path, "rain", 1)
+
+
+def test_every_name_has_a_way_to_its_data() -> None:
+    for name, source in sources.SOURCES.items():
+        assert name == "digits" or source.fetch or "{folder}" in source.by_hand

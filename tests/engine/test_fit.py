@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.data.augment import named_augment
-from selfadapt.data.loader import Batch, MemoryLoader
+from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
@@ -50,7 +50,7 @@ def _training(
         objective,
         model,
         objective.initial_targets(samples.labels, 3, Storage()),
-        MemoryLoader(samples, batch_size=20, seed=0, device=CPU),
+        SampleLoader(samples, batch_size=20, seed=0, device=CPU),
         replace(FitSettings(epochs=3, optimizer=OptimizerSettings(lr=0.2)), **settings),  # type: ignore[arg-type]
         num_classes=3,
         device=CPU,
@@ -77,7 +77,7 @@ def test_every_epoch_visits_every_sample_once(tiny_samples: Samples) -> None:
 
 
 def test_a_loader_started_in_the_middle_gives_the_rest(tiny_samples: Samples) -> None:
-    loader = MemoryLoader(tiny_samples, batch_size=10, seed=3, device=CPU, augment=named_augment("crop-flip", 4))
+    loader = SampleLoader(tiny_samples, batch_size=10, seed=3, device=CPU, augment=named_augment("crop-flip", 4))
     whole, rest = list(loader.epoch(4)), list(loader.epoch(4, start=2))
     assert len(rest) == len(whole) - 2
     assert all(
@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_place(tiny_samples: Sampl
 
 def test_a_nan_meant_for_the_targets_names_the_place_too(tiny_samples: Samples) -> None:
     training = _training(tiny_samples)
-    training.model.head.weight.data.fill_(torch.nan)
+    training.model.get_parameter("head.weight").data.fill_(torch.nan)
     training.epoch = 2
     with pytest.raises(TrainingError, match=r"epoch 3, step 1, at the samples tiny/\d+.* and 11 more"):
         fit(training)

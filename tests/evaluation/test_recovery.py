@@ -6,6 +6,7 @@ import torch
 from sklearn import metrics
 from torch import nn
 
+from selfadapt.data.images import TensorImages
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import average_precision, confusion_matrix, judge, mean_weights
 
@@ -47,17 +48,19 @@ def test_average_precision_equals_scikit_learn() -> None:
 
 def test_verdicts_read_the_targets() -> None:
     rows = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.2, 0.5, 0.3]])
-    verdicts = judge([rows[:2], rows[2:]], torch.tensor([0, 0, 2]))
+    verdicts = judge([rows[:2], rows[2:]], torch.tensor([0, 0, 2]), weighted=True)
     assert verdicts.suggested_N.tolist() == [0, 2, 1]
     torch.testing.assert_close(verdicts.confidence_N, torch.tensor([0.7, 0.6, 0.5]))
     torch.testing.assert_close(verdicts.margin_N, torch.tensor([0.5, -0.5, -0.2]))
     assert verdicts.order_N.tolist() == [1, 2, 0]
+    assert torch.equal(verdicts.weight_N, verdicts.confidence_N)
+    assert judge([rows], torch.tensor([0, 0, 2]), weighted=False).weight_N.tolist() == [1, 1, 1]
 
 
 def test_prediction_is_in_evaluation_mode_and_over_the_classes_only() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.9)).train()
     images = torch.randint(0, 256, (10, 1, 2, 2), dtype=torch.uint8)
-    ours = predict(model, images, 3, torch.device("cpu"), batch_size=4)
+    ours = predict(model, TensorImages(images), 3, torch.device("cpu"), batch_size=4)
     expected = model[1](images.flatten(1).float() / 255)[:, :3].softmax(1)
     torch.testing.assert_close(ours, expected.detach())
     assert model.training

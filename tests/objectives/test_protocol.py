@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, normalize
 
-from selfadapt.data.loader import Batch, MemoryLoader
+from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
@@ -114,7 +114,7 @@ def _training(objective: Objective, samples: Samples) -> Training:
         objective,
         objective.build(MLP(16, width=12), 3),
         objective.initial_targets(samples.labels, 3, Storage()),
-        MemoryLoader(samples, batch_size=16, seed=0, device=cpu),
+        SampleLoader(samples, batch_size=16, seed=0, device=cpu),
         FitSettings(epochs=4, optimizer=OptimizerSettings(lr=0.05)),
         num_classes=3,
         device=cpu,

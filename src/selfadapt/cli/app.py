@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from selfadapt import __version__
-from selfadapt.cli import audit, demo, report, train
+from selfadapt.cli import audit, data, demo, report, train
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("demo", epilog=demo.EXAMPLE)(demo.command)
 app.command("train", epilog=train.EXAMPLE)(train.command)
 app.command("audit", epilog=audit.EXAMPLE)(audit.command)
 app.command("report", epilog=report.EXAMPLE)(report.command)
+app.add_typer(data.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,7 +43,8 @@ def options(
 def main() -> NoReturn:
     """Run the program; a user's mistake becomes one clear line and exit code 2."""
     warnings.showwarning = _show_warning
-    signal.signal(signal.SIGINT, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         app()
     except UserError as error:
@@ -63,7 +65,7 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise Interrupted("nothing was left half-written")
+    raise Interrupted("stopped by a signal")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -14,13 +14,14 @@ def command(
     as_json: bool = Json,
 ) -> None:
     """List the labels of RUN that look wrong, with suggestions, in labels.csv."""
-    from selfadapt.recipes.audit import audit_training
+    from selfadapt.recipes.audit import audit_training, draw_suspects
     from selfadapt.recipes.run import reopen
     from selfadapt.report.page import write_run_page
     from selfadapt.report.results import RunFolder
 
-    opened = reopen(RunFolder(run))
-    summary = audit_training(opened.folder, opened.data, opened.training)
+    opened = reopen(RunFolder(run), to_train=False)
+    summary, verdicts = audit_training(opened.folder, opened.data, opened.training)
+    draw_suspects(opened.folder, opened.data, verdicts)
     write_run_page(opened.folder)
     if as_json:
         print_json(summary)

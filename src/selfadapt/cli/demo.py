@@ -29,7 +29,7 @@ def command(
     try:
         result = run_demo(path, seed, lambda method: progress_bar(words[method], quiet=quiet or as_json))
     except Interrupted:
-        raise Interrupted("the demo was stopped; run it again from the start") from None
+        raise Interrupted(f"go on with: selfadapt demo --seed {seed} --out {path}") from None
     if as_json:
         print_json(result)
         return

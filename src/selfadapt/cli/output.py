@@ -47,6 +47,20 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
+def count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that counts (done, total), on a terminal; elsewhere silence. It shows once there is work."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(words, total=None, visible=False)
+        yield lambda done, total: progress.update(task, total=total, completed=done, visible=True)
+
+
+@contextmanager
 def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Training"], None]]:
     """A bar over all steps of a training with the time left, on a terminal; elsewhere silence."""
     if quiet or not sys.stderr.isatty():

@@ -1,65 +1,76 @@
-"""Seeded label noise, for experiments in which the truth is known.
+"""Seeded noise in labels or images, for experiments in which the truth is known.
 
-Shapes: N samples.
+Every kind strikes a sample with probability `rate`. Shapes: N samples, K classes, C channels, H by W pixels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.data.samples import Data, Samples
+from selfadapt.data.images import Images, Shape, TensorImages
+from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 
-Kind = Literal["symmetric", "symmetric-other"]
+LabelKind = Literal["symmetric", "symmetric-other", "asymmetric", "instance", "matrix"]
+ImageKind = Literal["gaussian", "random-pixels", "shuffled-pixels"]
+KINDS = (*get_args(LabelKind), *get_args(ImageKind))
+
+# The paper's rules for CIFAR10 (Section 4.2). Elsewhere a class becomes the next one, in a circle.
+CIFAR10_FLIPS = {"truck": "automobile", "bird": "airplane", "deer": "horse", "cat": "dog", "dog": "cat"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """A kind of noise and the probability with which it strikes a sample."""
 
-    kind: Kind
+    kind: str
     rate: float
+    file: Path | None = None  # of the transition matrix, for kind matrix
 
     @classmethod
     def parse(cls, text: str) -> "Noise":
-        """The noise that KIND:RATE names, such as symmetric:0.4."""
-        kind, _, rate_text = text.partition(":")
+        """The noise that KIND:RATE names, such as symmetric:0.4; or matrix:FILE."""
+        kind, _, value = text.partition(":")
+        if kind == "matrix" and value:
+            return cls(kind=kind, rate=1.0, file=Path(value))
         try:
-            rate = float(rate_text)
+            rate = float(value)
         except ValueError:
             rate = -1.0
-        if kind not in get_args(Kind) or not 0 <= rate <= 1:
-            kinds = " or ".join(get_args(Kind))
-            raise UserError(f"--noise {text!r} is not KIND:RATE with KIND {kinds} and RATE within 0..1")
-        return cls(kind=kind, rate=rate)  # type: ignore[arg-type]
+        if kind not in KINDS or kind == "matrix" or not 0 <= rate <= 1:
+            kinds = ", ".join(kind for kind in KINDS if kind != "matrix")
+            raise UserError(
+                f"--noise {text!r} is not KIND:RATE with KIND one of {kinds} and RATE within 0..1, nor matrix:FILE"
+            )
+        return cls(kind=kind, rate=rate)
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.rate:g}"
+        return f"{self.kind}:{self.rate:g}" if self.file is None else f"{self.kind}:{self.file}"
 
-    def draw(self, labels_N: Tensor, num_classes: int, generator: torch.Generator) -> Tensor:
-        """Corrupted labels.
+    def resolved(self) -> "Noise":
+        """The same noise with an absolute path."""
+        return self if self.file is None else replace(self, file=self.file.resolve())
 
-        symmetric: with probability `rate` a label is redrawn over all classes, its own among them (the paper).
-        symmetric-other: with probability `rate` a label becomes one of the other classes.
-        """
-        struck_N = torch.rand(len(labels_N), generator=generator) < self.rate
-        if self.kind == "symmetric":
-            drawn_N = torch.randint(num_classes, labels_N.shape, generator=generator)
-        else:
-            offset_N = torch.randint(1, num_classes, labels_N.shape, generator=generator)
-            drawn_N = (labels_N + offset_N) % num_classes
-        return torch.where(struck_N, drawn_N, labels_N)
+    @property
+    def of_images(self) -> bool:
+        return self.kind in get_args(ImageKind)
 
 
 def corrupt(data: Data, noise: Noise, seed: int) -> Data:
-    """The data with noise in training and validation labels. Test labels stay as they are."""
+    """The data with noise in training and validation. Test data stay as they are."""
 
     def struck(part: str, samples: Samples) -> Samples:
         generator = seeded(seed, "noise", part)
-        return samples.relabelled(noise.draw(samples.labels, data.num_classes, generator))
+        if not noise.of_images:
+            return samples.relabelled(noisy_labels(noise, data, samples, generator, seed))
+        struck_N = torch.rand(len(samples), generator=generator) < noise.rate
+        return corrupt_images(samples, noise.kind, struck_N, channel_statistics(data.train.images), seed)
 
     return replace(
         data,
@@ -68,6 +79,130 @@ def corrupt(data: Data, noise: Noise, seed: int) -> Data:
     )
 
 
+def noisy_labels(noise: Noise, data: Data, samples: Samples, generator: torch.Generator, seed: int) -> Tensor:
+    """The labels after noise of this kind."""
+    labels_N, num_classes = samples.labels, data.num_classes
+    struck_N = torch.rand(len(labels_N), generator=generator) < noise.rate
+    if noise.kind == "instance":
+        return _instance_dependent(noise.rate, samples, num_classes, generator, seed)
+    if noise.kind == "symmetric":  # redrawn over all classes, its own among them
+        drawn_N = torch.randint(num_classes, labels_N.shape, generator=generator)
+    elif noise.kind == "symmetric-other":
+        drawn_N = (labels_N + torch.randint(1, num_classes, labels_N.shape, generator=generator)) % num_classes
+    elif noise.kind == "asymmetric":
+        drawn_N = flips(data.classes)[labels_N]
+    else:
+        assert noise.file is not None
+        matrix_KK = transition_matrix(noise.file, num_classes)
+        drawn_N = torch.multinomial(matrix_KK[labels_N], 1, generator=generator).squeeze(1)
+    return torch.where(struck_N, drawn_N, labels_N)
+
+
+def flips(classes: Sequence[str]) -> Tensor:
+    """The class that each class is mistaken for: CIFAR10's look-alikes, or the next class in a circle."""
+    number = {name: k for k, name in enumerate(classes)}
+    if {*CIFAR10_FLIPS, *CIFAR10_FLIPS.values()} <= set(classes):
+        return torch.tensor([number[CIFAR10_FLIPS.get(name, name)] for name in classes])
+    return (torch.arange(len(classes)) + 1) % len(classes)
+
+
+def transition_matrix(path: Path, num_classes: int) -> Tensor:
+    """A user's matrix of P(given label | true label), from .npy or .csv: K rows that sum to 1."""
+    try:
+        loaded: Any = (
+            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+        )
+        matrix = np.asarray(loaded, np.float64)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"the transition matrix {path} cannot be read: {error}") from error
+    if matrix.shape != (num_classes, num_classes):
+        raise UserError(f"the transition matrix {path} is {matrix.shape}; the data have {num_classes} classes")
+    wrong = np.flatnonzero(~((matrix >= 0).all(1) & (np.abs(matrix.sum(1) - 1) < 1e-6)))
+    if wrong.size:
+        raise UserError(f"the transition matrix {path}: row {wrong[0]} must hold numbers from 0 that sum to 1")
+    return torch.from_numpy(matrix)
+
+
+def _instance_dependent(
+    rate: float, samples: Samples, num_classes: int, generator: torch.Generator, seed: int
+) -> Tensor:
+    """Noise that depends on the image (Xia et al., 2020): look-alikes under a random projection are confused.
+
+    Each sample has its own probability of being wrong, drawn around `rate`, and its own odds over the other classes.
+    """
+    flat = samples.images.shape[0] * samples.images.shape[1] * samples.images.shape[2]
+    projection = torch.randn(num_classes, flat, num_classes, generator=seeded(seed, "instance projection"))
+    own_rate_N = torch.normal(rate, 0.1, (len(samples),), generator=generator).clamp(0, 1)
+    noisy_N = samples.labels.clone()
+    for index_B in torch.arange(len(samples)).split(512):
+        pixels_BF = samples.images.read(index_B).flatten(1).float() / 255
+        labels_B = samples.labels[index_B]
+        scores_BK = torch.einsum("bf,bfk->bk", pixels_BF, projection[labels_B]) / flat**0.5
+        odds_BK = scores_BK.scatter(1, labels_B.unsqueeze(1), -torch.inf).softmax(1) * own_rate_N[index_B].unsqueeze(1)
+        odds_BK = odds_BK.scatter(1, labels_B.unsqueeze(1), (1 - own_rate_N[index_B]).unsqueeze(1))
+        noisy_N[index_B] = torch.multinomial(odds_BK, 1, generator=generator).squeeze(1)
+    return noisy_N
+
+
+def corrupt_images(
+    samples: Samples, kind: str, struck_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
+) -> Samples:
+    """The samples with noise in the images that are struck. What strikes an image depends on its id and the seed."""
+    corrupted: Images = CorruptedImages(samples.images, kind, struck_N, statistics, samples.ids, seed)
+    if isinstance(samples.images, TensorImages):
+        values = samples.images.values_NCHW.clone()
+        where = struck_N.nonzero().flatten()
+        for index_B in where.split(1024):
+            values[index_B] = corrupted.read(index_B)
+        corrupted = TensorImages(values)
+    return replace(samples, images=corrupted, clean_images=samples.images, struck=struck_N)
+
+
+@dataclass(frozen=True)
+class CorruptedImages:
+    """Images some of which are corrupted as they are read."""
+
+    images: Images
+    kind: str
+    struck_N: Tensor
+    statistics: tuple[Tensor, Tensor]  # mean and standard deviation of each channel, on the scale 0..1
+    ids: Sequence[str]
+    seed: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.images.shape
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index_B: Tensor) -> Tensor:
+        images_BCHW = self.images.read(index_B).clone()
+        for position, sample in enumerate(index_B.tolist()):
+            if self.struck_N[sample]:
+                images_BCHW[position] = self._corrupt(images_BCHW[position], self.ids[sample])
+        return images_BCHW
+
+    def _corrupt(self, image_CHW: Tensor, sample_id: str) -> Tensor:
+        channels, height, width = image_CHW.shape
+        if self.kind == "gaussian":
+            mean_C, std_C = self.statistics
+            noise = torch.randn(channels, height, width, generator=seeded(self.seed, "gaussian", sample_id))
+            return ((noise * std_C.view(-1, 1, 1) + mean_C.view(-1, 1, 1)) * 255).round().clamp(0, 255).to(torch.uint8)
+        name = sample_id if self.kind == "random-pixels" else "one permutation for all"
+        order = torch.randperm(height * width, generator=seeded(self.seed, "pixels", name))
+        return image_CHW.flatten(1)[:, order].view_as(image_CHW)
+
+    def take(self, index_n: Tensor) -> "CorruptedImages":
+        ids = [self.ids[i] for i in index_n.tolist()]
+        return replace(self, images=self.images.take(index_n), struck_N=self.struck_N[index_n], ids=ids)
+
+    def signature(self) -> bytes:
+        return self.images.signature()
+
+
 def actual_rate(samples: Samples) -> float | None:
-    """The share of labels that differ from the truth, where it is known."""
+    """The share of samples that noise changed, where that is known: struck images, or labels that are not the truth."""
+    if samples.struck is not None:
+        return samples.struck.double().mean().item()
     return None if samples.truth is None else (samples.labels != samples.truth).double().mean().item()

@@ -3,19 +3,26 @@
 Every epoch visits every sample once. The batches of an epoch differ in size by one at most, so there is no
 small last batch to upset batch normalisation, and none is dropped.
 
+Decoding draws no random numbers; augmentation draws them here, for each step by name. So the number of worker
+processes changes nothing, and an epoch can begin at any step.
+
 Shapes: B samples of a batch, N samples in all, C channels, H by W pixels.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from selfadapt.data.augment import Augment
+from selfadapt.data.images import ImageFiles, Images, TensorImages, UnreadableImage
 from selfadapt.data.samples import Samples
 from selfadapt.data.seeds import seeded
+from selfadapt.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -52,31 +59,104 @@ class Loader(Protocol):
         ...
 
 
-class MemoryLoader:
-    """Samples that fit in memory, as one uint8 tensor on the device where the batches are cut."""
+class SampleLoader:
+    """The pipeline over a set of samples.
+
+    Images in one tensor live on the device, and batches are cut there. Image files are decoded ahead of time in
+    worker processes; one that turns out broken is left out of its batch and noted in `broken`.
+    """
 
     def __init__(
-        self, samples: Samples, *, batch_size: int, seed: int, device: torch.device, augment: Augment | None = None
+        self,
+        samples: Samples,
+        *,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        augment: Augment | None = None,
+        workers: int | None = None,
     ) -> None:
-        self.images_NCHW = samples.images.to(device)
+        images = samples.images
+        self.images: Images = (
+            TensorImages(images.values_NCHW.to(device)) if isinstance(images, TensorImages) else images
+        )
         self.labels_N = samples.labels.to(device)
         self.ids = samples.ids
         self.num_samples = len(samples)
         self.steps_per_epoch = -(-self.num_samples // batch_size)
-        self.seed = seed
-        self.augment = augment
+        self.seed, self.device, self.augment, self.workers = seed, device, augment, workers
+        self.broken: dict[str, str] = {}
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
-        batches = order_N.tensor_split(self.steps_per_epoch)
-        for step in range(start, self.steps_per_epoch):
-            index_B = batches[step].to(self.labels_N.device)
-            images_BCHW = self.images_NCHW[index_B]
+        batches = order_N.tensor_split(self.steps_per_epoch)[start:]
+        steps = range(start, self.steps_per_epoch)
+        reads = read_batches(self.images, batches, workers=self.workers, device=self.device)
+        for step, read in zip(steps, reads, strict=True):
+            self.broken |= {self.ids[position]: reason for position, reason in read.broken}
+            if not len(read.index_B):
+                sample, reason = next(iter(self.broken.items()))
+                raise TrainingError(
+                    f"no image of a whole batch can be read, such as {sample}: {reason}; are the data still there?"
+                )
+            images_BCHW = read.images_BCHW
             if self.augment is not None:
                 images_BCHW = self.augment(images_BCHW, seeded(self.seed, "augment", epoch, step))
+            index_B = read.index_B.to(self.device)
             yield Batch(as_input(images_BCHW), self.labels_N[index_B], index_B)
 
 
 def as_input(images: Tensor) -> Tensor:
-    """uint8 images as the model takes them: float, 0..1, channels last."""
-    return (images.float() / 255).contiguous(memory_format=torch.channels_last)
+    """Images as the model takes them: float, 0..1."""
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
+
+
+@dataclass(frozen=True)
+class Read:
+    """The images of a batch that could be read, and those that could not."""
+
+    index_B: Tensor
+    images_BCHW: Tensor
+    broken: Sequence[tuple[int, str]] = ()
+
+
+def read_batches(
+    images: Images, batches: Sequence[Tensor], *, workers: int | None = None, device: torch.device | None = None
+) -> Iterator[Read]:
+    """The images of each batch in turn, on the device; files are decoded by worker processes."""
+    device = device or torch.device("cpu")
+    if not isinstance(images, ImageFiles):
+        for index_B in batches:
+            yield Read(index_B, images.read(index_B).to(device))
+        return
+    count = min(os.cpu_count() or 1, 16) if workers is None else workers
+    pipeline: Iterable[Any] = DataLoader(
+        _Decoding(images),
+        batch_sampler=[index_B.tolist() for index_B in batches],
+        collate_fn=_collate,
+        num_workers=count,
+        pin_memory=device.type == "cuda",
+        prefetch_factor=4 if count else None,
+    )
+    for index_B, images_BCHW, broken in pipeline:
+        yield Read(index_B, images_BCHW.to(device, non_blocking=True), broken)
+
+
+class _Decoding(Dataset[tuple[int, Tensor | str]]):
+    """Image files for worker processes: the pixels, or the reason why there are none."""
+
+    def __init__(self, images: ImageFiles) -> None:
+        self.images = images
+
+    def __getitem__(self, position: int) -> tuple[int, Tensor | str]:
+        try:
+            return position, self.images.decode(position)
+        except UnreadableImage as error:
+            return position, str(error)
+
+
+def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[tuple[int, str]]]:
+    fine = [(position, pixels) for position, pixels in items if isinstance(pixels, Tensor)]
+    broken = [(position, reason) for position, reason in items if isinstance(reason, str)]
+    index_B = torch.tensor([position for position, _ in fine], dtype=torch.int64)
+    return index_B, torch.stack([pixels for _, pixels in fine]) if fine else torch.empty(0), broken

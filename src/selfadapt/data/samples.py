@@ -12,18 +12,26 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
+from selfadapt.data.images import Images
 from selfadapt.errors import UserError
+
+VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validation part of their own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Images with the labels that training may see, and the truth where it is known."""
+    """Images with the labels that training may see, and the truth where it is known.
 
-    images: Tensor  # N×C×H×W, uint8
+    Every sample has an id that stays the same when files are added, removed or put in another order.
+    """
+
+    images: Images
     labels: Tensor  # N, int64
     truth: Tensor | None
     ids: Sequence[str]
     paths: Sequence[str] | None = None
+    clean_images: Images | None = None  # as they were, where the images were corrupted
+    struck: Tensor | None = None  # which images were corrupted
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -31,13 +39,14 @@ class Samples:
     def take(self, index: Tensor) -> "Samples":
         """These samples only, in this order."""
         chosen = index.tolist()
-        return replace(
-            self,
-            images=self.images[index],
+        return Samples(
+            images=self.images.take(index),
             labels=self.labels[index],
             truth=None if self.truth is None else self.truth[index],
             ids=[self.ids[i] for i in chosen],
             paths=None if self.paths is None else [self.paths[i] for i in chosen],
+            clean_images=None if self.clean_images is None else self.clean_images.take(index),
+            struck=None if self.struck is None else self.struck[index],
         )
 
     def relabelled(self, labels: Tensor) -> "Samples":
@@ -54,7 +63,10 @@ class Data:
     train: Samples
     validation: Samples | None
     test: Samples | None
+    unlabelled: Images | None = None
     augment: AugmentName = "crop"  # what suits the images
+    validation_last: int = 0  # the last so many training samples are for validation, where a paper says so
+    unreadable: Sequence[tuple[str, str]] = ()  # files that were skipped, and why
 
     @property
     def num_classes(self) -> int:
@@ -69,17 +81,30 @@ class Data:
                 digest.update(b"none")
                 continue
             labels = part.labels if part.truth is None else part.truth
-            digest.update(repr(tuple(part.images.shape)).encode())
-            digest.update(part.images.contiguous().numpy().data)
+            digest.update(part.images.signature())
             digest.update(labels.contiguous().numpy().data)
             digest.update("\n".join(part.ids).encode())
         return digest.hexdigest()
 
+    def with_validation(self, generator: torch.Generator) -> "Data":
+        """The data with a validation part: their own, the one a paper names, or a tenth of each class."""
+        if self.validation is not None:
+            return self
+        if self.validation_last:
+            kept, held_out = torch.arange(len(self.train)).tensor_split([len(self.train) - self.validation_last])
+            return replace(self, train=self.train.take(kept), validation=self.train.take(held_out))
+        train, validation = split_off(self.train, VALIDATION_FRACTION, generator)
+        return replace(self, train=train, validation=validation)
+
     def limited(self, train: int | None, test: int | None) -> "Data":
-        """The first samples only; None keeps all."""
+        """The first samples only; None keeps all. Validation shrinks in proportion to training."""
+        validation = self.validation
+        if validation is not None and train is not None:
+            validation = _first(validation, max(1, round(len(validation) * train / max(train, len(self.train)))))
         return replace(
             self,
             train=_first(self.train, train),
+            validation=validation,
             test=None if self.test is None else _first(self.test, test),
         )
 
@@ -88,16 +113,19 @@ def _first(samples: Samples, number: int | None) -> Samples:
     return samples if number is None else samples.take(torch.arange(min(number, len(samples))))
 
 
-def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel of N×C×H×W uint8 images, on the scale 0..1."""
-    total, square = torch.zeros(images.shape[1]).double(), torch.zeros(images.shape[1]).double()
-    for piece in images.split(4096):
-        values = piece.double() / 255
+def channel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel on the scale 0..1, from `most` images spread over the set."""
+    channels = images.shape[0]
+    total, square = torch.zeros(channels).double(), torch.zeros(channels).double()
+    pixels = 0
+    chosen = torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
+    for index_B in chosen.split(1024):
+        values = images.read(index_B).double() / 255
         total += values.sum((0, 2, 3))
         square += values.square().sum((0, 2, 3))
-    count = images.numel() / images.shape[1]
-    mean = total / count
-    std = (square / count - mean.square()).clamp_min(0).sqrt()
+        pixels += values[:, 0].numel()
+    mean = total / pixels
+    std = (square / pixels - mean.square()).clamp_min(0).sqrt()
     return mean.float(), std.clamp_min(1e-3).float()  # a constant channel must not divide by zero
 
 

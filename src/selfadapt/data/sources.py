@@ -1,130 +1,266 @@
-"""Where data come from: named sets, and arrays of the user's own.
+"""Where data come from: named sets, and paths of a user's own.
 
-`open_data` takes what the user wrote for DATA and returns the samples with their parts.
+`open_data` takes what the user wrote for DATA; `get_data` fetches a named set.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from selfadapt.data import own
+from selfadapt.data.augment import AugmentName
+from selfadapt.data.fetch import (
+    CIFAR10_SHA1,
+    Watch,
+    appearing,
+    by_torchvision,
+    fetch_cifar10,
+    fetch_fashion_mnist,
+    fetch_mnist,
+    verify,
+)
+from selfadapt.data.home import home
+from selfadapt.data.images import Images, TensorImages
 from selfadapt.data.samples import Data, Samples, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 
-VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validation part of their own
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def open_data(source: str) -> Data:
-    """The data set that a name or a path stands for."""
-    if source == "digits":
-        return digits()
+@dataclass(frozen=True)
+class Source:
+    """A named set: how it is opened from its folder, and how it gets there."""
+
+    open: Callable[[Path, int | None], Data]
+    fetch: Callable[[Path, Watch], None] | None = None
+    by_hand: str = ""  # what to put where, if it cannot be fetched
+
+
+def open_data(source: str, *, resize: int | None = None) -> Data:
+    """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path."""
+    if source in SOURCES:
+        folder = home() / "data" / source
+        if source != "digits" and not folder.exists():
+            advice = f"fetch it with: selfadapt data get {source}" if SOURCES[source].fetch else SOURCES[source].by_hand
+            raise UserError(f"the data set {source} is not on this machine; {advice.format(folder=folder)}")
+        return SOURCES[source].open(folder, resize)
     path = Path(source)
+    if path.is_dir():
+        return own.folder(path, resize=resize)
+    if not path.exists():
+        raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
+    if path.suffix in (".csv", ".parquet"):
+        return own.table(path, resize=resize)
     if path.suffix == ".npz":
-        return arrays(path)
-    hint = "there is no such file" if not path.exists() else "only .npz files are read"
-    raise UserError(f"cannot open data {source!r}: {hint}; give the name digits or the path of an .npz file")
+        return own.arrays(path)
+    raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
 
 
-def digits() -> Data:
+def get_data(name: str, watch: Watch = lambda done, total: None) -> tuple[Path, Data]:
+    """Fetch a named set if it is not there, verify it, and open it."""
+    if name not in SOURCES:
+        raise UserError(f"there is no data set {name!r}; names are {', '.join(SOURCES)}")
+    source, folder = SOURCES[name], home() / "data" / name
+    if name != "digits" and not folder.exists():
+        if source.fetch is None:
+            raise UserError(f"{name} cannot be fetched; {source.by_hand.format(folder=folder)}")
+        source.fetch(folder, watch)
+    return folder, open_data(name)
+
+
+def digits(folder: Path, resize: int | None) -> Data:
     """1,797 handwritten digits of 8×8 pixels, inside scikit-learn: 1,397 train, 100 validation, 300 test."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = torch.from_numpy(np.round(bunch.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
-    labels = torch.from_numpy(bunch.target.astype(np.int64))
-    whole = Samples(images=images, labels=labels, truth=labels, ids=[f"digits/{i}" for i in range(len(labels))])
-    order = torch.randperm(len(labels), generator=seeded("digits", "split"))
+    whole = _samples("digits", images, bunch.target)
+    order = torch.randperm(len(whole), generator=seeded("digits", "split"))
     train, validation, test = (whole.take(part) for part in order.split([1397, 100, 300]))
-    classes = tuple(str(k) for k in range(10))
-    return Data(name="digits", classes=classes, train=train, validation=validation, test=test)
+    return Data(name="digits", classes=_numbers(10), train=train, validation=validation, test=test)
 
 
-def arrays(path: Path) -> Data:
-    """An .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise UserError(f"there is no file {path}") from None
-    except (ValueError, OSError, BadZipFile, KeyError) as error:
-        raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
-    if "x_train" not in found or "y_train" not in found:
-        raise UserError(f"{path} holds {sorted(found) or 'nothing'}; it must hold x_train and y_train")
-
-    names = sorted({str(label) for label in found["y_train"].ravel()}, key=_natural)
-    classes = _classes(path, found["y_train"], names)
-    train = _part(path, found, "train", classes)
-    if train is None:
-        raise UserError(f"{path}: x_train is empty")
-    validation, test = _part(path, found, "val", classes), _part(path, found, "test", classes)
-    for name, part in (("x_val", validation), ("x_test", test)):
-        if part is not None and part.images.shape[1:] != train.images.shape[1:]:
-            raise UserError(
-                f"{path}: {name} holds images of C×H×W {tuple(part.images.shape[1:])}, "
-                f"but x_train of {tuple(train.images.shape[1:])}"
-            )
-    if validation is None:
-        train, validation = split_off(train, VALIDATION_FRACTION, seeded("arrays", "split"))
-    return Data(name=path.stem, classes=classes, train=train, validation=validation, test=test)
+def _samples(prefix: str, images_NCHW: Any, labels: Any) -> Samples:
+    """Samples of a named set, whose order is official: an id is the position in it. The labels count as the truth."""
+    images = torch.from_numpy(np.require(images_NCHW, requirements=["C", "W"]))
+    numbers = torch.tensor(np.asarray(labels), dtype=torch.int64)
+    ids = [f"{prefix}/{i}" for i in range(len(numbers))]
+    return Samples(images=TensorImages(images), labels=numbers, truth=numbers, ids=ids)
 
 
-def _natural(label: str) -> tuple[int, int, str]:
-    return (0, int(label), "") if label.lstrip("-").isdigit() else (1, 0, label)
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(k) for k in range(count))
 
 
-def _classes(
-    path: Path, labels: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]", names: list[str]
-) -> tuple[str, ...]:
-    """The classes in order: numbers count from 0 to the largest, words are sorted."""
-    if labels.dtype.kind in "iu":
-        if labels.size and labels.min() < 0:
-            row = int(labels.ravel().argmin())
-            raise UserError(f"{path}: y_train[{row}] is {labels.ravel()[row]}; labels count from 0")
-        names = [str(k) for k in range(int(labels.max()) + 1)] if labels.size else []
-    elif labels.dtype.kind != "U":
-        raise UserError(f"{path}: y_train is {labels.dtype}; labels must be whole numbers or words")
-    if len(names) < 2:
-        raise UserError(f"{path}: y_train holds {len(names)} class; at least two are needed")
-    return tuple(names)
+def _mnist_family(kind: str, name: str, classes: tuple[str, ...] | None) -> Callable[[Path, int | None], Data]:
+    def open_set(folder: Path, resize: int | None) -> Data:
+        from torchvision import datasets
 
-
-def _part(
-    path: Path,
-    found: Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"],
-    part: str,
-    classes: tuple[str, ...],
-) -> Samples | None:
-    images_name, labels_name = f"x_{part}", f"y_{part}"
-    if images_name not in found and labels_name not in found:
-        return None
-    for name, other in ((images_name, labels_name), (labels_name, images_name)):
-        if name not in found:
-            raise UserError(f"{path} holds {other} but no {name}")
-    images, labels = found[images_name], found[labels_name]
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise UserError(
-            f"{path}: {images_name} is {images.dtype} of shape {images.shape}; "
-            "images must be uint8 of shape N×H×W or N×H×W×C"
+        parts = {}
+        for part in ("train", "test"):
+            dataset = getattr(datasets, kind)(folder, train=part == "train")
+            parts[part] = _samples(f"{name}/{part}", dataset.data.unsqueeze(1), dataset.targets)
+        augment: AugmentName = "crop" if classes is None else "crop-flip"
+        return Data(
+            name=name,
+            classes=classes or _numbers(10),
+            train=parts["train"],
+            test=parts["test"],
+            validation=None,
+            augment=augment,
         )
-    if labels.ndim != 1 or len(labels) != len(images):
-        raise UserError(f"{path}: {labels_name} has shape {labels.shape}, but {images_name} holds {len(images)} images")
-    if not len(images):
-        return None
-    channels_last = images if images.ndim == 4 else images[..., None]
-    tensor = torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1)))
-    ids = [f"{part}/{i}" for i in range(len(labels))]
-    return Samples(images=tensor, labels=_numbered(path, labels_name, labels, classes), truth=None, ids=ids)
+
+    return open_set
 
 
-def _numbered(
-    path: Path, name: str, labels: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]", classes: tuple[str, ...]
-) -> Tensor:
-    number = {label: k for k, label in enumerate(classes)}
-    for row, label in enumerate(labels):
-        if str(label) not in number:
-            raise UserError(f"{path}: {name}[{row}] is {str(label)!r}, a label that y_train lacks")
-    return torch.tensor([number[str(label)] for label in labels], dtype=torch.int64)
+def cifar10(folder: Path, resize: int | None) -> Data:
+    """CIFAR10 with the paper's split: 45,000 train, the last 5,000 validation, 10,000 test."""
+    binary = folder / "cifar-10-batches-bin"
+    if not binary.exists():
+        return _torchvision_cifar("CIFAR10", "cifar10", folder)
+    rows = {}
+    for name, expected in CIFAR10_SHA1.items():
+        content = (binary / f"{name}.bin").read_bytes()
+        verify(str(binary / f"{name}.bin"), content, expected)
+        rows[name] = np.frombuffer(content, np.uint8).reshape(-1, 3073)
+    test = rows.pop("test_batch")
+    train = np.concatenate(list(rows.values()))
+    return _cifar("cifar10", CIFAR10_CLASSES, *(_binary_rows(part) for part in (train, test)))
+
+
+def _binary_rows(rows: Any) -> tuple[Any, Any]:
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
+
+
+def _cifar(name: str, classes: tuple[str, ...], train: tuple[Any, Any], test: tuple[Any, Any]) -> Data:
+    return Data(
+        name=name,
+        classes=classes,
+        train=_samples(f"{name}/train", *train),
+        validation=None,
+        test=_samples(f"{name}/test", *test),
+        augment="crop-flip",
+        validation_last=len(train[1]) // 10,
+    )
+
+
+def _torchvision_cifar(kind: str, name: str, folder: Path) -> Data:
+    from torchvision import datasets
+
+    parts = []
+    with by_torchvision(name, f"put its files into {folder}"):
+        for train in (True, False):
+            dataset = getattr(datasets, kind)(folder, train=train)
+            parts.append((dataset.data.transpose(0, 3, 1, 2), dataset.targets))
+    return _cifar(name, tuple(dataset.classes), *parts)
+
+
+def cifar100(folder: Path, resize: int | None) -> Data:
+    return _torchvision_cifar("CIFAR100", "cifar100", folder)
+
+
+def svhn(folder: Path, resize: int | None) -> Data:
+    """House numbers; flips would change them, so crops only."""
+    from torchvision.datasets import SVHN
+
+    with by_torchvision("svhn", f"put its files into {folder}"):
+        parts = {
+            part: _samples(f"svhn/{part}", (dataset := SVHN(folder, split=part)).data, dataset.labels)
+            for part in ("train", "test")
+        }
+    return Data(name="svhn", classes=_numbers(10), train=parts["train"], test=parts["test"], validation=None)
+
+
+def stl10(folder: Path, resize: int | None) -> Data:
+    """5,000 labelled and 100,000 unlabelled images of 96×96."""
+    from torchvision.datasets import STL10
+
+    with by_torchvision("stl10", f"put its files into {folder}"):
+        parts = {
+            part: _samples(f"stl10/{part}", (dataset := STL10(folder, split=part)).data, dataset.labels)
+            for part in ("train", "test")
+        }
+        unlabelled: Images = TensorImages(torch.from_numpy(STL10(folder, split="unlabeled").data))
+    return Data(
+        name="stl10",
+        classes=tuple(dataset.classes),
+        train=parts["train"],
+        test=parts["test"],
+        validation=None,
+        unlabelled=unlabelled,
+        augment="crop-flip",
+    )
+
+
+def cats_dogs(folder: Path, resize: int | None) -> Data:
+    """Dogs vs. Cats as Kaggle gives it: train/cat.0.jpg and so on; a fifth of each class is the test."""
+    files = sorted((folder / "train").glob("*.jpg"))
+    entries = [own.Entry(str(file.relative_to(folder)), file, file.name.split(".")[0]) for file in files]
+    if not entries:
+        raise UserError(f"{folder} holds no train/cat.0.jpg and so on")
+    data = own.from_entries("cats-dogs", entries, resize=resize or 64)
+    train, test = split_off(data.train, 0.2, seeded("cats-dogs", "split"))
+    return Data(
+        name=data.name, classes=data.classes, train=train, validation=None, test=test,
+        augment=data.augment, unreadable=data.unreadable,
+    )  # fmt: skip
+
+
+def imagenet(folder: Path, resize: int | None) -> Data:
+    """ImageNet's usual folders, train/n01440764/*.JPEG and val/…; the official validation part is the test."""
+    data = own.folder(folder, resize=resize or 256)
+    if data.validation is None:
+        raise UserError(f"{folder} must hold train/ and val/ with a folder for each class")
+    return Data(
+        name="imagenet", classes=data.classes, train=data.train, validation=None, test=data.validation,
+        augment="resized-crop", unreadable=data.unreadable,
+    )  # fmt: skip
+
+
+def cifar10c(folder: Path, corruption: str, level: int) -> Samples:
+    """The CIFAR10 test set under one corruption at a level from 1 to 5: NAME.npy and labels.npy of CIFAR-10-C."""
+    try:
+        images = np.load(folder / f"{corruption}.npy", mmap_mode="r")
+        labels = np.load(folder / "labels.npy")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} must hold {corruption}.npy and labels.npy of CIFAR-10-C: {error}") from error
+    count = len(labels) // 5
+    if not 1 <= level <= 5 or len(images) != len(labels):
+        raise UserError(
+            f"level {level} of {corruption} is not there; {folder} holds {len(images)} images for levels 1..5"
+        )
+    chosen = slice((level - 1) * count, level * count)
+    return _samples(f"cifar10c/{corruption}/{level}", images[chosen].transpose(0, 3, 1, 2), labels[chosen])
+
+
+def _download(kind: str, name: str, *options: dict[str, Any]) -> Callable[[Path, Watch], None]:
+    def fetch(final: Path, watch: Watch) -> None:
+        from torchvision import datasets
+
+        with appearing(final) as draft, by_torchvision(name, f"get its files elsewhere and put them into {final}"):
+            for option in options:
+                getattr(datasets, kind)(draft, download=True, **option)
+
+    return fetch
+
+
+_FASHION = (
+    "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(digits),
+    "fashion-mnist": Source(_mnist_family("FashionMNIST", "fashion-mnist", _FASHION), fetch_fashion_mnist),
+    "mnist": Source(_mnist_family("MNIST", "mnist", None), fetch_mnist),
+    "cifar10": Source(cifar10, fetch_cifar10),
+    "cifar100": Source(cifar100, _download("CIFAR100", "cifar100", {})),
+    "svhn": Source(svhn, _download("SVHN", "svhn", {"split": "train"}, {"split": "test"})),
+    "stl10": Source(stl10, _download("STL10", "stl10", {})),
+    "cats-dogs": Source(cats_dogs, by_hand="unpack Kaggle's Dogs vs. Cats so that {folder}/train/cat.0.jpg exists"),
+    "imagenet": Source(imagenet, by_hand="put ImageNet's class folders into {folder}/train and {folder}/val"),
+}

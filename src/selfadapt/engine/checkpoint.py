@@ -13,6 +13,7 @@ that fails its checksums is passed over for the one before it, with a warning. N
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ def _load(path: Path, device: torch.device | str) -> Checkpoint:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[0-9]*-[0-9]*"), reverse=True)
+    named = [path for path in folder.glob("*-*") if re.fullmatch(r"[0-9]+-[0-9]+", path.name)]
+    return sorted(named, key=lambda path: [int(number) for number in path.name.split("-")], reverse=True)
 
 
 def _fault(path: Path) -> str | None:

@@ -74,8 +74,10 @@ class Training:
     ) -> None:
         self.objective, self.targets, self.loader, self.settings = objective, targets, loader, settings
         self.num_classes, self.device = num_classes, device
-        self.model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.forward_model = cast(nn.Module, torch.compile(self.model)) if settings.compile else self.model
+        self.model = model.to(device)
+        self.forward_model = (
+            cast(nn.Module, torch.compile(self.model, dynamic=False)) if settings.compile else self.model
+        )
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(settings.optimizer, self.parameters, device)
         self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
@@ -93,8 +95,8 @@ class Training:
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        weight = torch.zeros((), dtype=torch.float64, device=self.device)
+        total = torch.zeros((), device=self.device)
+        weight = torch.zeros((), device=self.device)
         for piece in batch.split(self.settings.pieces):
             loss = self._loss(piece, progress)
             self.scaler.scale(loss.total / len(batch)).backward()
@@ -106,7 +108,7 @@ class Training:
         # Each piece was divided by the batch's size. The mean is over the weights of the whole step, which are
         # known only now, so the gradients are put right here, in one place.
         self.scaler.unscale_(self.optimizer)
-        correction = (len(batch) / weight).float()
+        correction = len(batch) / weight
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(correction)
@@ -114,8 +116,8 @@ class Training:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.objective.after_step(self.model, progress)
-        self.tally.total += total.cpu()
-        self.tally.weight += weight.cpu()
+        self.tally.total += total.cpu().double()
+        self.tally.weight += weight.cpu().double()
 
     def _loss(self, batch: Batch, progress: Progress) -> Loss:
         try:
@@ -140,7 +142,7 @@ class Training:
         more = f" and {len(samples) - 5} more" if len(samples) > 5 else ""
         return TrainingError(
             f"the loss is not finite in epoch {self.epoch + 1}, step {self.step + 1}, at the samples {ids}{more}; "
-            "lower the learning rate or look at these samples. The last checkpoint is kept"
+            "lower the learning rate or look at these samples"
         )
 
     def save(self, folder: Path) -> None:

@@ -6,22 +6,22 @@ Shapes: N samples, K classes.
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.loader import as_input
+from selfadapt.data.images import Images
+from selfadapt.data.loader import as_input, read_batches
 
 
 @torch.inference_mode()
-def predict(
-    model: nn.Module, images_NCHW: Tensor, num_classes: int, device: torch.device, batch_size: int = 1024
-) -> Tensor:
-    """Class probabilities (N×K, on the CPU) for uint8 images, with the model in evaluation mode."""
+def predict(model: nn.Module, images: Images, num_classes: int, device: torch.device, batch_size: int = 1024) -> Tensor:
+    """Class probabilities (N×K, on the CPU) of all images, with the model in evaluation mode; NaN for a broken file."""
     was_training = model.training
     model.eval()
-    pieces = [
-        model(as_input(piece.to(device)))[:, :num_classes].float().softmax(1).cpu()
-        for piece in images_NCHW.split(batch_size)
-    ]
+    probabilities_NK = torch.full((len(images), num_classes), torch.nan)
+    for read in read_batches(images, torch.arange(len(images)).split(batch_size), device=device):
+        if len(read.index_B):
+            logits_BK = model(as_input(read.images_BCHW))[:, :num_classes].float()
+            probabilities_NK[read.index_B] = logits_BK.softmax(1).cpu()
     model.train(was_training)
-    return torch.cat(pieces)
+    return probabilities_NK
 
 
 def accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:

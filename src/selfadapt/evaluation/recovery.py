@@ -16,7 +16,7 @@ class Verdicts:
 
     suggested_N: Tensor  # argmax_j t_ij
     confidence_N: Tensor  # t_ij of the suggested class
-    weight_N: Tensor  # w_i = max_j t_ij, with which the sample counts in training
+    weight_N: Tensor  # with which the sample counts in training: w_i = max_j t_ij, or 1
     margin_N: Tensor  # t_ij of the given label minus the largest other entry, from 1 (sure) to -1 (surely wrong)
 
     @property
@@ -25,8 +25,11 @@ class Verdicts:
         return self.margin_N.argsort(stable=True)
 
 
-def judge(rows: Iterable[Tensor], given_N: Tensor) -> Verdicts:
-    """Verdicts from the targets, or predictions, which come in pieces of n×K."""
+def judge(rows: Iterable[Tensor], given_N: Tensor, *, weighted: bool) -> Verdicts:
+    """Verdicts from the targets, or predictions, which come in pieces of n×K.
+
+    `weighted` says whether training weighs a sample by its target; otherwise every sample counts as one.
+    """
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     start = 0
     for rows_nK in rows:
@@ -37,17 +40,18 @@ def judge(rows: Iterable[Tensor], given_N: Tensor) -> Verdicts:
         columns.append((suggested_n, confidence_n, margin_n))
         start += len(rows_nK)
     suggested_N, confidence_N, margin_N = (torch.cat(column) for column in zip(*columns, strict=True))
-    return Verdicts(suggested_N=suggested_N, confidence_N=confidence_N, weight_N=confidence_N, margin_N=margin_N)
+    weight_N = confidence_N if weighted else torch.ones_like(confidence_N)
+    return Verdicts(suggested_N=suggested_N, confidence_N=confidence_N, weight_N=weight_N, margin_N=margin_N)
 
 
 def confusion_matrix(true_N: Tensor, recovered_N: Tensor, num_classes: int) -> Tensor:
-    """How many samples of true class i were recovered as class j (Figure 5)."""
+    """How many samples of true class i were recovered as class j (Figure 6)."""
     cells_N = true_N * num_classes + recovered_N
     return torch.bincount(cells_N, minlength=num_classes**2).view(num_classes, num_classes)
 
 
 def mean_weights(true_N: Tensor, recovered_N: Tensor, weight_N: Tensor, num_classes: int) -> Tensor:
-    """The mean weight of samples of true class i recovered as class j; NaN where there are none (Figure 6)."""
+    """The mean weight of samples of true class i recovered as class j; NaN where there are none (Figure 7)."""
     cells_N = true_N * num_classes + recovered_N
     sums = torch.bincount(cells_N, weights=weight_N.double(), minlength=num_classes**2)
     return sums.view(num_classes, num_classes) / confusion_matrix(true_N, recovered_N, num_classes)

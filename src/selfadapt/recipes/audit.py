@@ -8,6 +8,7 @@ from torch import Tensor
 
 from selfadapt.data.samples import Data
 from selfadapt.engine.fit import Training
+from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge
 from selfadapt.report.figures import contact_sheet
@@ -17,20 +18,26 @@ _PIECE = 65_536
 _SHOWN = 40  # suspects on the contact sheet
 
 
-def audit_training(folder: RunFolder, data: Data, training: Training) -> dict[str, Any]:
-    """Judge every training label, write labels.csv and the sheet of suspects, and return the summary.
+def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[dict[str, Any], Verdicts]:
+    """Judge every training label, write labels.csv, and return the summary and the verdicts.
 
     The evidence is the targets; a method without targets is judged by its predictions on the training images.
     """
-    verdicts = judge(_beliefs(data, training), data.train.labels)
+    start = folder.read_run()["start_epoch"] or 0
+    if (training.epoch, training.step) <= (start, 0):
+        raise UserError(
+            f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
+            f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
+        )
+    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=training.targets is not None)
     _write_labels(folder, data, verdicts)
-    _draw_suspects(folder, data, verdicts)
-    return {**_summary(data, verdicts), "labels": str(folder.labels_file)}
+    return {**_summary(data, verdicts), "labels": str(folder.labels_file)}, verdicts
 
 
 def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
     if training.targets is None:
-        yield predict(training.model, data.train.images, data.num_classes, training.device)
+        predicted_NK = predict(training.model, data.train.images, data.num_classes, training.device)
+        yield predicted_NK.nan_to_num(1 / data.num_classes)  # of a file that broke meanwhile, nothing is known
     else:
         for index_n in torch.arange(len(data.train)).split(_PIECE):
             yield training.targets.read(index_n)
@@ -79,14 +86,15 @@ def _write_labels(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
     folder.write_labels(rows(), truth_known=train.truth is not None)
 
 
-def _draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
+def draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
+    """A sheet of the most suspicious images, as figures/suspects.svg."""
     suspect_N = _suspects(data, verdicts)
     chosen = [i for i in verdicts.order_N.tolist() if suspect_N[i]][:_SHOWN]
     path = folder.figures / "suspects.svg"
     if not chosen:
         path.unlink(missing_ok=True)
         return
-    images = [data.train.images[i].permute(1, 2, 0).numpy() for i in chosen]
+    images = [image.permute(1, 2, 0).numpy() for image in data.train.images.read(torch.tensor(chosen))]
     captions = [
         f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}" for i in chosen
     ]

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from selfadapt.errors import UserError
-from selfadapt.recipes.run import Watcher, start, train
+from selfadapt.recipes.run import StepWatch, reopen, start, train
 from selfadapt.recipes.settings import RunSettings
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
@@ -16,15 +15,14 @@ METHODS = ("erm", "sat")
 NOISE = "symmetric:0.4"
 
 
-def run_demo(path: Path, seed: int, watcher: Callable[[str], AbstractContextManager[Watcher]]) -> dict[str, Any]:
+def run_demo(path: Path, seed: int, watcher: Callable[[str], AbstractContextManager[StepWatch]]) -> dict[str, Any]:
     """Train both, write the page over both, and return the comparison."""
     folders = {method: RunFolder(path / method) for method in METHODS}
-    if any(folder.path.exists() for folder in folders.values()):
-        raise UserError(f"{path} holds a demo already; give another --out")
     began = time.monotonic()
     results = {}
     for method, folder in folders.items():
-        run = start(RunSettings(data="digits", method=method, noise=NOISE, seed=seed), folder)
+        settings: dict[str, Any] = {"data": "digits", "method": method, "noise": NOISE, "seed": seed}
+        run = reopen(folder, settings) if folder.exists else start(RunSettings.given(**settings), folder)
         with watcher(method) as watch:
             results[method] = train(run, watch)
     page = write_comparison_page(list(folders.values()), path / "report.html")

@@ -1,5 +1,6 @@
 """Figures as SVG, each from what a run folder holds."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,9 +45,14 @@ def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
 
 def _save(figure: "Figure", path: Path) -> None:
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_parse_math(False)  # a class may be called $x$
     path.parent.mkdir(parents=True, exist_ok=True)
-    with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}):
+    with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the browser has the fonts that matplotlib lacks
         figure.savefig(path, metadata={"Date": None})
 
 
@@ -104,5 +110,5 @@ def contact_sheet(images: Sequence["Matrix"], captions: Sequence[str], path: Pat
         axes = figure.add_subplot(rows, columns, position + 1)
         axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         axes.set_axis_off()
-        axes.set_title(caption, fontsize=9, color=_INK, y=-0.26, parse_math=False)
+        axes.set_title(caption, fontsize=9, color=_INK, y=-0.26)
     _save(figure, path)

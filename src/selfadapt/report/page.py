@@ -70,6 +70,7 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
     return {
         "run": run,
         "name": folder.path.name,
+        "path": folder.path,
         "method": METHOD_NAMES.get(run["settings"]["method"], run["settings"]["method"]),
         "epochs_done": len(metrics),
         "result": run.get("result"),

@@ -2,7 +2,8 @@
 
 run.json        settings, versions, seed, data fingerprint, noise nominal and actual; the result once there is one
 metrics.jsonl   a line for each finished epoch
-samples.csv     id, path, part, given label and (where known) truth of each training and validation sample
+samples.csv     each training and validation sample: id, path, part, given label, truth, and if noise struck its image
+unreadable.csv  files that could not be read and were left out, if there are any
 checkpoint/     everything that is needed to go on
 labels.csv      the verdict on each training label, most suspicious first
 figures/        the figures of the page, as SVG
@@ -10,6 +11,8 @@ report.html     the page
 """
 
 import csv
+import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,18 +24,24 @@ from typing import IO, Any
 from selfadapt.errors import UserError
 
 LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
-SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth")
+SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "struck")
+_BEFORE_THE_START = {".lock", ".draft-samples.csv", "samples.csv", "targets.bin", "unreadable.csv", ".draft-run.json"}
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only once it is written to the end."""
     draft = path.with_name(f".draft-{path.name}")
-    with open(draft, "w", encoding="utf-8", newline="") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with open(draft, "w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -72,16 +81,28 @@ class RunFolder:
         return self.settings_file.exists()
 
     def create(self) -> None:
-        """Make the folder, or say why it cannot be the home of a new run."""
+        """Make the folder, or say why it cannot be the home of a new run. What a broken start left is no hindrance."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if any(self.path.iterdir()):
+            if self.exists or any(path.name not in _BEFORE_THE_START for path in self.path.iterdir()):
                 remedy = "add --resume to go on with it, or give another --out" if self.exists else "give another --out"
                 raise UserError(f"{self.path} is not empty; {remedy}")
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(13, "no permission to write")
         except OSError as error:
             raise UserError(f"{self.path} cannot be used as a run folder: {error.strerror or error}") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in this folder while the block runs."""
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"another process is training in {self.path}; wait for it or give another --out"
+                ) from None
+            yield
 
     def write_run(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.settings_file) as file:
@@ -90,6 +111,9 @@ class RunFolder:
     def read_run(self) -> dict[str, Any]:
         try:
             content = json.loads(self.settings_file.read_text(encoding="utf-8"))
+            missing = {"settings", "data", "noise", "start_epoch"} - set(content)
+            if missing:
+                raise ValueError(f"it lacks {', '.join(sorted(missing))}")
             return dict(content)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(
@@ -101,6 +125,8 @@ class RunFolder:
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         with open(self.metrics_file, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The finished epochs. A line that a crash cut short is not one."""
@@ -125,6 +151,12 @@ class RunFolder:
 
     def read_samples(self) -> list[dict[str, str]]:
         return _read_table(self.samples_file)
+
+    def samples_sha256(self) -> str:
+        return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
+
+    def write_unreadable(self, rows: Iterable[tuple[str, str]]) -> None:
+        _write_table(self.path / "unreadable.csv", ("id", "reason"), rows)
 
     def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
         _write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)

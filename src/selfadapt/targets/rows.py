@@ -12,7 +12,7 @@ from torch import Tensor
 
 from selfadapt.errors import UserError
 
-_GOLDEN = 0.6180339887498949
+_SPREAD = 2654435769  # 2^32 by the golden ratio: neighbouring rows get far-apart draws
 _DROPPED_BITS = 13  # float32 has 23 bits of mantissa, float16 has 10
 
 
@@ -101,12 +101,13 @@ class DenseRows:
         return rows_BK
 
     def _round_at_random(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        steps = 1 << _DROPPED_BITS
         generator = torch.Generator().manual_seed(self.writes)
-        noise_K = torch.rand(self.num_columns, generator=generator, dtype=torch.float64).to(rows_BK.device)
-        noise_BK = torch.frac(noise_K + index_B.double().unsqueeze(1) * _GOLDEN)
-        bits_BK = rows_BK.contiguous().view(torch.int32)
-        bits_BK = bits_BK + (noise_BK * (1 << _DROPPED_BITS)).to(torch.int32)
-        return (bits_BK & -(1 << _DROPPED_BITS)).view(torch.float32).half().float()
+        column_K = torch.randint(steps, (self.num_columns,), generator=generator).to(rows_BK.device)
+        row_B = (index_B * _SPREAD) >> _DROPPED_BITS
+        draw_BK = ((column_K + row_B.unsqueeze(1)) % steps).to(torch.int32)
+        bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK
+        return (bits_BK & -steps).view(torch.float32).half().float()
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"values": self.values_NK, "writes": torch.tensor(self.writes)}

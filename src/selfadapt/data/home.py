@@ -1,0 +1,12 @@
+"""Where fetched and decoded data live on this machine: $SELFADAPT_HOME, or the user's cache folder."""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    given = os.environ.get("SELFADAPT_HOME")
+    if given:
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "selfadapt"

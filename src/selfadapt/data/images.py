@@ -1,0 +1,169 @@
+"""Images of one size, wherever they are: in memory, in a mapped file, or in files that are decoded on demand.
+
+Shapes: B images of a batch, N images in all, C channels, H by W pixels.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Shape = tuple[int, int, int]
+
+_ORIENTATION = 0x0112  # the EXIF tag
+
+
+class UnreadableImage(Exception):
+    """A file that is no image, or a broken one."""
+
+
+class Images(Protocol):
+    """N images of shape C×H×W, read as uint8."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, index_B: Tensor) -> Tensor:
+        """These images, B×C×H×W."""
+        ...
+
+    def take(self, index_n: Tensor) -> "Images":
+        """The set that holds these images only."""
+        ...
+
+    def signature(self) -> bytes:
+        """A hash that changes when an image does."""
+        ...
+
+
+@dataclass(frozen=True)
+class TensorImages:
+    """One uint8 tensor, in memory or mapped from a file."""
+
+    values_NCHW: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        channels, height, width = self.values_NCHW.shape[1:]
+        return channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.values_NCHW)
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.values_NCHW.index_select(0, index_B.to(self.values_NCHW.device))
+
+    def take(self, index_n: Tensor) -> "TensorImages":
+        whole = len(index_n) == len(self) and bool((index_n == torch.arange(len(self))).all())
+        return self if whole else TensorImages(self.values_NCHW[index_n])
+
+    def signature(self) -> bytes:
+        digest = hashlib.sha256()
+        for piece in self.values_NCHW.split(4096):
+            digest.update(piece.contiguous().numpy().data)
+        return digest.digest()
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Image files, decoded each time they are read.
+
+    With `resize`, the shorter side is brought to that length and the middle square is kept.
+    """
+
+    paths: Sequence[Path]
+    shape: Shape
+    resize: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def decode(self, position: int) -> Tensor:
+        """One image as C×H×W; raises UnreadableImage."""
+        pixels = decode(self.paths[position], channels=self.shape[0], resize=self.resize)
+        if pixels.shape != self.shape:
+            raise UnreadableImage(
+                f"it is {pixels.shape[2]}×{pixels.shape[1]}, the others {self.shape[2]}×{self.shape[1]}"
+            )
+        return pixels
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return torch.stack([self.decode(position) for position in index_B.tolist()])
+
+    def take(self, index_n: Tensor) -> "ImageFiles":
+        return ImageFiles([self.paths[i] for i in index_n.tolist()], self.shape, self.resize)
+
+    def signature(self) -> bytes:
+        sizes = [path.stat().st_size if path.exists() else -1 for path in self.paths]
+        return hashlib.sha256(repr((self.shape, self.resize, sizes)).encode()).digest()
+
+
+def decode(path: Path, *, channels: int, resize: int | None) -> Tensor:
+    """A file as uint8 pixels, C×H×W, upright, in colour or grey.
+
+    Of a moving picture the first frame counts; transparency shows white; 16 bits become 8.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as image:
+            if resize is not None:
+                image.draft("L" if channels == 1 else "RGB", (resize, resize))  # lets JPEG skip detail
+            upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
+            plain = _plain(upright, "L" if channels == 1 else "RGB")
+            if resize is not None:
+                plain = _middle_square(plain, resize)
+            pixels = torch.from_numpy(np.array(plain))
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise UnreadableImage(str(error) or type(error).__name__) from error
+    return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1)
+
+
+def header(path: Path) -> tuple[tuple[int, int], bool]:
+    """Size (width, height) as it will be decoded and whether the image is grey, without decoding it."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            if image.getexif().get(_ORIENTATION, 1) >= 5:  # lies on its side
+                width, height = height, width
+            return (width, height), image.mode in ("1", "L", "I", "F", "I;16", "I;16B", "I;16L", "LA")
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise UnreadableImage(str(error) or type(error).__name__) from error
+
+
+def _plain(image: "Image", mode: str) -> "Image":
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":  # 16 or 32 bits
+        values = np.asarray(image).astype(np.float64)
+        if values.max(initial=0) > 255:
+            values = values / 257  # 65535 becomes 255
+        return Image.fromarray(np.clip(np.round(values), 0, 255).astype(np.uint8)).convert(mode)
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        layers = image.convert("RGBA")
+        white = Image.new("RGBA", layers.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, layers).convert(mode)
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _middle_square(image: "Image", size: int) -> "Image":
+    from PIL import Image
+
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.crop((left, top, left + size, top + size))

@@ -1,0 +1,410 @@
+"""A user's own data, tidy and untidy."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from selfadapt.data.decoded import keep_decoded
+from selfadapt.data.images import ImageFiles, TensorImages, decode
+from selfadapt.data.own import IndexedDataset, apply_labels, samples_from_dataset
+from selfadapt.data.samples import split_off
+from selfadapt.data.seeds import seeded
+from selfadapt.data.sources import open_data
+from selfadapt.errors import UserError
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def _picture(path: Path, size: tuple[int, int] = (12, 10), seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    for kind in ("cat", "dog"):
+        for i in range(10):
+            _picture(tmp_path / "zoo" / kind / f"{i}.png", seed=i)
+    return tmp_path / "zoo"
+
+
+def test_a_folder_of_class_folders(zoo: Path) -> None:
+    (zoo / "cat" / "notes.txt").write_text("no image")
+    (zoo / ".hidden").mkdir()
+    data = open_data(str(zoo))
+    assert data.classes == ("cat", "dog")
+    assert data.validation is None
+    assert data.test is None
+    assert list(data.train.ids[:2]) == ["cat/0.png", "cat/1.png"]
+    assert data.train.images.shape == (3, 10, 12)
+    assert data.train.labels.tolist() == [0] * 10 + [1] * 10
+
+
+def test_ids_survive_adding_removing_and_reordering(zoo: Path) -> None:
+    before = open_data(str(zoo)).train
+    _picture(zoo / "ant" / "0.png")
+    (zoo / "cat" / "3.png").unlink()
+    after = open_data(str(zoo)).train
+    assert set(before.ids) - set(after.ids) == {"cat/3.png"}
+    assert set(after.ids) - set(before.ids) == {"ant/0.png"}
+
+
+def test_a_folder_with_parts(tmp_path: Path) -> None:
+    for part, count in (("train", 4), ("val", 2), ("test", 3)):
+        for kind in ("cat", "dog"):
+            for i in range(count):
+                _picture(tmp_path / "zoo" / part / kind / f"{i}.png")
+    data = open_data(str(tmp_path / "zoo"))
+    assert data.validation is not None
+    assert data.test is not None
+    assert (len(data.train), len(data.validation), len(data.test)) == (8, 4, 6)
+    assert data.test.ids[0] == "test/cat/0.png"
+
+
+def _table(path: Path, rows: list[dict[str, str]]) -> Path:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_a_table(zoo: Path) -> None:
+    rows = [
+        {"path": f"{kind}/{i}.png", "label": kind.upper(), "id": f"{kind}-{i}", "split": "test" if i > 7 else "train"}
+        for kind in ("cat", "dog")
+        for i in range(10)
+    ]
+    data = open_data(str(_table(zoo / "list.csv", rows)))
+    assert data.test is not None
+    assert (data.classes, len(data.train), len(data.test)) == (("CAT", "DOG"), 16, 4)
+    assert data.test.ids[0] == "cat-8"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), zoo / "list.parquet")
+    same = open_data(str(zoo / "list.parquet"))
+    assert list(same.train.ids) == list(data.train.ids)
+    assert same.train.labels.tolist() == data.train.labels.tolist()
+
+
+def test_numbers_as_class_names_are_in_order(zoo: Path) -> None:
+    rows = [{"path": f"cat/{i}.png", "label": str(i)} for i in (9, 2, 0, 5)] + [{"path": "dog/1.png", "label": "10"}]
+    assert open_data(str(_table(zoo / "n.csv", rows))).classes == ("0", "2", "5", "9", "10")
+
+
+def _untidy(zoo: Path, case: str) -> str:
+    """A mistake made in the zoo; returns the DATA to open."""
+    table = [{"path": "cat/0.png", "label": "cat"}, {"path": "dog/0.png", "label": "dog"}]
+    if case == "no column":
+        return str(_table(zoo / "t.csv", [{"file": "x", "label": "y"}]))
+    if case == "no rows":
+        (zoo / "t.csv").write_text("path,label\n")
+        return str(zoo / "t.csv")
+    if case == "duplicate id":
+        return str(_table(zoo / "t.csv", [{**row, "id": "same"} for row in table]))
+    if case == "empty label":
+        return str(_table(zoo / "t.csv", [{**row, "label": ""} for row in table]))
+    if case == "bad split":
+        return str(_table(zoo / "t.csv", [{**row, "split": "exam"} for row in table]))
+    if case == "single class":
+        return str(_table(zoo / "t.csv", table[:1]))
+    if case == "control character":
+        return str(_table(zoo / "t.csv", [{**row, "label": f"a\r{i}"} for i, row in enumerate(table)]))
+    if case == "no files":
+        return str(_table(zoo / "t.csv", [{**row, "path": f"gone{i}.png"} for i, row in enumerate(table)]))
+    if case == "label that training lacks":
+        extra = {"path": "dog/1.png", "label": "emu", "split": "val"}
+        return str(_table(zoo / "t.csv", [*({**row, "split": "train"} for row in table), extra]))
+    if case == "not a table":
+        (zoo / "t.csv").write_bytes(b"\xff\xfe\x00")
+        return str(zoo / "t.csv")
+    if case == "not parquet":
+        (zoo / "t.parquet").write_text("hello")
+        return str(zoo / "t.parquet")
+    if case == "empty class":
+        (zoo / "emu").mkdir()
+    if case == "mixed sizes":
+        _picture(zoo / "cat" / "odd.png", (30, 20))
+    if case == "flat folder":
+        return str(zoo / "cat")
+    if case == "strange file":
+        (zoo / "data.xlsx").write_text("?")
+        return str(zoo / "data.xlsx")
+    return str(zoo)
+
+
+UNTIDY = {
+    "no column": "lacks the column path; it has file, label",
+    "no rows": "has no rows",
+    "duplicate id": "the id 'same' stands in rows 2 and 3",
+    "empty label": "row 2: path or label is empty",
+    "bad split": "row 2: split is 'exam'; write train, val or test",
+    "single class": "one class only, 'cat'",
+    "control character": "cannot be the name of a class",
+    "no files": "none of 2 files can be read as an image, such as gone0.png: there is no such file",
+    "label that training lacks": "dog/1.png has the label 'emu', which no training sample has",
+    "not a table": r"cannot be read as a .csv file",
+    "not parquet": r"cannot be read as a .parquet file",
+    "empty class": "emu holds no image; fill it or remove it",
+    "mixed sizes": r"2 different sizes, such as 12×10 \(cat/0.png\) and 30×20 \(cat/odd.png\); .*--image-size",
+    "flat folder": "holds no class folders",
+    "strange file": "is none of: a folder of class folders",
+}
+
+
+@pytest.mark.parametrize("case", UNTIDY)
+def test_untidy_data_get_a_clear_word(case: str, zoo: Path) -> None:
+    with pytest.raises(UserError, match=UNTIDY[case]):
+        open_data(_untidy(zoo, case))
+
+
+def test_mixed_sizes_are_brought_to_one(zoo: Path) -> None:
+    _picture(zoo / "cat" / "odd.png", (30, 20))
+    data = keep_decoded(open_data(str(zoo), resize=8))
+    assert isinstance(data.train.images, TensorImages)
+    assert data.train.images.shape == (3, 8, 8)
+    assert len(data.train) == 21
+
+
+def test_broken_files_are_listed_and_skipped(zoo: Path) -> None:
+    (zoo / "cat" / "not.png").write_bytes(b"this is no picture")
+    whole = (zoo / "dog" / "4.png").read_bytes()
+    (zoo / "dog" / "4.png").write_bytes(whole[: len(whole) // 2])
+    data = keep_decoded(open_data(str(zoo)))
+    assert {name for name, _ in data.unreadable} == {"cat/not.png", "dog/4.png"}
+    assert len(data.train) == 19
+    assert "dog/4.png" not in data.train.ids
+    fine = data.train.ids.index("dog/5.png")
+    expected = decode(zoo / "dog" / "5.png", channels=3, resize=None)
+    assert torch.equal(data.train.images.read(torch.tensor([fine]))[0], expected)
+
+
+def test_the_decoded_copy_is_used_again_and_renewed(zoo: Path, home: Path) -> None:
+    counts: list[int] = []
+
+    def watch(done: int, total: int) -> None:
+        counts.append(done)
+
+    first = keep_decoded(open_data(str(zoo)), watch=watch)
+    assert counts[-1] == 20
+    counts.clear()
+    second = keep_decoded(open_data(str(zoo)), watch=watch)
+    assert counts == []
+    assert first.fingerprint == second.fingerprint
+    _picture(zoo / "cat" / "0.png", seed=99)
+    third = keep_decoded(open_data(str(zoo)), watch=watch)
+    assert counts[-1] == 20
+    assert not torch.equal(third.train.images.read(torch.tensor([0])), first.train.images.read(torch.tensor([0])))
+    assert len(list((home / "decoded").iterdir())) == 2
+
+
+def test_a_home_that_cannot_be_written_is_a_clear_error(
+    zoo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"decoded images cannot be kept in .*set SELFADAPT_HOME"):
+        keep_decoded(open_data(str(zoo)))
+    assert isinstance(keep_decoded(open_data(str(zoo)), stream=True).train.images, ImageFiles)
+
+
+def test_every_kind_of_image_is_decoded(tmp_path: Path) -> None:
+    grey = np.arange(80, dtype=np.uint8).reshape(8, 10)
+    colour = np.stack([grey, grey + 50, grey + 100], axis=2)
+    alpha = np.dstack([colour, np.full((8, 10), 128, np.uint8)])
+    cases: dict[str, tuple[Image.Image, int, Array]] = {
+        "grey.png": (Image.fromarray(grey), 1, grey[None]),
+        "grey as colour.png": (Image.fromarray(grey), 3, np.stack([grey] * 3)),
+        "colour.png": (Image.fromarray(colour), 3, colour.transpose(2, 0, 1)),
+        "palette.png": (
+            Image.fromarray(grey).convert("P"), 3, np.stack([grey] * 3),
+        ),
+        "sixteen.png": (Image.fromarray(grey.astype(np.uint16) * 257), 1, grey[None]),
+        "alpha.png": (
+            Image.fromarray(alpha), 3,
+            np.round(colour * (128 / 255) + 255 * (127 / 255)).transpose(2, 0, 1),
+        ),
+        "float.tif": (Image.fromarray(grey.astype(np.float32)), 1, grey[None]),
+    }  # fmt: skip
+    for name, (image, channels, expected) in cases.items():
+        image.save(tmp_path / name)
+        pixels = decode(tmp_path / name, channels=channels, resize=None)
+        np.testing.assert_allclose(pixels.numpy(), expected, atol=1, err_msg=name)
+
+
+def test_turned_and_moving_pictures(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
+    image = Image.fromarray(pixels)
+    exif = image.getexif()
+    exif[0x0112] = 6  # the camera was held on its side
+    image.save(tmp_path / "turned.png", exif=exif)
+    turned = decode(tmp_path / "turned.png", channels=3, resize=None)
+    np.testing.assert_array_equal(turned.numpy(), np.rot90(pixels, -1).transpose(2, 0, 1))
+    for kind in ("a", "b"):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+        image.save(tmp_path / "set" / kind / "turned.png", exif=exif)
+    assert open_data(str(tmp_path / "set")).train.images.shape == (3, 12, 8)
+
+    frames = [Image.new("L", (6, 6), shade) for shade in (10, 200)]
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    assert int(decode(tmp_path / "moving.gif", channels=1, resize=None).max()) == 10
+
+
+def test_resizing_keeps_the_middle(tmp_path: Path) -> None:
+    pixels = np.zeros((20, 60, 3), np.uint8)
+    pixels[:, 20:40] = 200
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    square = decode(tmp_path / "wide.png", channels=3, resize=20)
+    assert square.shape == (3, 20, 20)
+    assert int(square.min()) == 200
+
+
+def test_arrays_come_with_their_parts_and_names(npz_file: Path) -> None:
+    data = open_data(str(npz_file))
+    assert data.classes == ("cat", "dog", "emu")
+    assert data.validation is not None
+    assert data.test is not None
+    assert (len(data.train), len(data.validation), len(data.test)) == (60, 15, 30)
+    with np.load(npz_file) as file:
+        images = data.train.images.read(torch.arange(60))
+        np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), file["x_train"])
+        assert [data.classes[k] for k in data.train.labels] == list(file["y_train"])
+    assert data.train.paths is not None
+    assert data.train.paths[5] == "x_train[5]"
+
+
+def _save(path: Path, **arrays: Any) -> str:
+    np.savez(path, **arrays)
+    return str(path)
+
+
+X = np.random.default_rng(0).integers(0, 256, (20, 4, 4), np.uint8)
+Y = np.arange(20) % 2
+
+
+def test_ids_of_arrays_survive_reordering(tmp_path: Path) -> None:
+    order = np.random.default_rng(1).permutation(20)
+    first = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y)).train
+    second = open_data(_save(tmp_path / "b.npz", x_train=X[order], y_train=Y[order])).train
+    assert [first.ids[i] for i in order] == list(second.ids)
+    twice = open_data(_save(tmp_path / "c.npz", x_train=np.concatenate([X, X]), y_train=np.concatenate([Y, Y]))).train
+    assert len(set(twice.ids)) == 40
+
+
+def test_a_tenth_of_each_class_is_set_aside(tmp_path: Path) -> None:
+    data = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y))
+    split = data.with_validation(seeded(0, "split"))
+    assert split.validation is not None
+    assert (len(split.train), len(split.validation)) == (18, 2)
+    assert torch.bincount(split.validation.labels).tolist() == [1, 1]
+    assert not set(split.train.ids) & set(split.validation.ids)
+    again = data.with_validation(seeded(0, "split"))
+    assert again.validation is not None
+    assert list(again.validation.ids) == list(split.validation.ids)
+
+
+BAD_ARRAYS: dict[str, dict[str, Any]] = {
+    "it must hold x_train and y_train": {"x_train": X},
+    "images must be uint8": {"x_train": X.astype(np.float32), "y_train": Y},
+    "shape N×H×W": {"x_train": X[:, 0], "y_train": Y},
+    "has 8 channels; channels come last": {"x_train": np.zeros((20, 3, 8, 8), np.uint8), "y_train": Y},
+    "x_train is empty": {"x_train": np.zeros((20, 0, 4), np.uint8), "y_train": Y},
+    "y_train has shape .19,., but x_train holds 20": {"x_train": X, "y_train": Y[:19]},
+    r"y_train\[3\] is -1; labels must not be negative": {"x_train": X, "y_train": np.where(np.arange(20) == 3, -1, Y)},
+    "one class only": {"x_train": X, "y_train": Y * 0},
+    "labels must be whole numbers or words": {"x_train": X, "y_train": Y + 0.5},
+    r"y_test\[1\] has the label '7', which no": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": [0, 7]},
+    "holds x_val but no y_val": {"x_train": X, "y_train": Y, "x_val": X},
+    "x_test holds images of C×H×W .1, 5, 5.": {
+        "x_train": X, "y_train": Y, "x_test": np.zeros((2, 5, 5), np.uint8), "y_test": [0, 1],
+    },
+    "plain arrays": {"x_train": X, "y_train": np.array([None] * 20, dtype=object)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", BAD_ARRAYS)
+def test_bad_arrays_are_refused(message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        open_data(_save(tmp_path / "bad.npz", **BAD_ARRAYS[message]))
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 not really", b"", b"\x93NUMPY\x01\x00"])
+def test_a_file_that_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "broken.npz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="cannot be read as an"):
+        open_data(str(path))
+    np.save(tmp_path / "single.npy", X)
+    (tmp_path / "single.npy").rename(path)
+    with pytest.raises(UserError, match="it is a single array"):
+        open_data(str(path))
+
+
+def test_too_few_samples_to_split_are_refused() -> None:
+    train = open_data("digits").limited(3, None).train
+    with pytest.raises(UserError, match="too few to set 10% of each class aside"):
+        split_off(train, 0.1, seeded("x"))
+
+
+def test_labels_from_a_file_make_the_data_s_own_the_truth(tmp_path: Path) -> None:
+    data = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y))
+    np.save(tmp_path / "people.npy", 1 - Y)
+    noisy = apply_labels(data, tmp_path / "people.npy")
+    assert noisy.train.labels.tolist() == (1 - Y).tolist()
+    assert noisy.train.truth is not None
+    assert noisy.train.truth.tolist() == Y.tolist()
+    _table(tmp_path / "few.csv", [{"id": data.train.ids[4], "label": "1"}, {"id": "unknown", "label": "1"}])
+    few = apply_labels(data, tmp_path / "few.csv").train
+    assert (few.labels != data.train.labels).nonzero().flatten().tolist() == [4]
+
+
+def test_bad_label_files_are_refused(tmp_path: Path) -> None:
+    data = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y))
+    np.save(tmp_path / "short.npy", Y[:5])
+    np.save(tmp_path / "range.npy", Y + 1)
+    np.save(tmp_path / "real.npy", Y + 0.5)
+    (tmp_path / "junk.npy").write_bytes(b"junk")
+    (tmp_path / "other.txt").write_text("")
+    _table(tmp_path / "columns.csv", [{"name": "a", "label": "1"}])
+    _table(tmp_path / "nobody.csv", [{"id": "a", "label": "1"}])
+    _table(tmp_path / "word.csv", [{"id": data.train.ids[0], "label": "cat"}])
+    cases = {
+        "short.npy": "the training set has 20 samples",
+        "range.npy": "label 2 of entry 1 is outside 0..1; 10 labels are",
+        "real.npy": "whole numbers or words",
+        "junk.npy": "cannot be read",
+        "other.txt": r"give a .npy or a .csv file",
+        "columns.csv": "columns id and label",
+        "nobody.csv": "none of its 1 ids is in the training set, such as 'a'",
+        "word.csv": "has the label 'cat', which no training sample has",
+        "gone.npy": "there is no file",
+    }
+    for name, message in cases.items():
+        with pytest.raises(UserError, match=message):
+            apply_labels(data, tmp_path / name)
+
+
+def test_any_dataset_gets_an_index() -> None:
+    dataset = TensorDataset(torch.randint(0, 256, (6, 3, 4, 4), dtype=torch.uint8), torch.arange(6))
+    image, label, index = IndexedDataset(dataset)[4]
+    assert torch.equal(image, dataset.tensors[0][4])
+    assert (int(label), index) == (4, 4)
+    samples = samples_from_dataset(dataset, "mine")
+    assert torch.equal(samples.images.read(torch.arange(6)), dataset.tensors[0])
+    assert list(samples.ids[:2]) == ["mine/0", "mine/1"]
+    with pytest.raises(UserError, match=r"item 0 of the dataset is torch.float32"):
+        samples_from_dataset(TensorDataset(torch.rand(2, 3, 4, 4), torch.arange(2)), "mine")
