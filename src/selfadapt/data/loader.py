@@ -159,4 +159,8 @@ def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor,
     fine = [(position, pixels) for position, pixels in items if isinstance(pixels, Tensor)]
     broken = [(position, reason) for position, reason in items if isinstance(reason, str)]
     index_B = torch.tensor([position for position, _ in fine], dtype=torch.int64)
-    return index_B, torch.stack([pixels for _, pixels in fine]) if fine else torch.empty(0), broken
+    if not fine:
+        return index_B, torch.empty(0), broken
+    # Decoders give channels last, so stacking them that way is a plain copy; the model wants that layout anyway.
+    stacked_BHWC = torch.stack([pixels.permute(1, 2, 0) for _, pixels in fine])
+    return index_B, stacked_BHWC.permute(0, 3, 1, 2), broken
