@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from selfadapt.data import own
+from selfadapt.data.arrays import arrays
 from selfadapt.data.augment import AugmentName
 from selfadapt.data.fetch import (
     CIFAR10_SHA1,
@@ -57,7 +58,7 @@ def open_data(source: str, *, resize: int | None = None) -> Data:
     if path.suffix in (".csv", ".parquet"):
         return own.table(path, resize=resize)
     if path.suffix == ".npz":
-        return own.arrays(path)
+        return arrays(path)
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
 
 

@@ -6,6 +6,7 @@ the stem (3×3, no pooling); a large one is quartered (7×7 with stride 2, then 
 Shapes: B images, C channels, F features.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import cast
 
@@ -19,7 +20,7 @@ def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int =
     return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
 
 
-class _Block(nn.Module):
+class _Block(nn.Module, ABC):
     """relu(residual(x) + shortcut(x)); the shortcut is a 1×1 convolution where the shape changes."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -31,8 +32,8 @@ class _Block(nn.Module):
                 _convolution(channels_in, channels_out, 1, stride), nn.BatchNorm2d(channels_out)
             )
 
-    def residual(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def residual(self, x: Tensor) -> Tensor: ...
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)

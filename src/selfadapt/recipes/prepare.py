@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from selfadapt.data import own
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import Watch, keep_decoded
+from selfadapt.data.given_labels import apply_labels
 from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
@@ -30,7 +30,7 @@ def open_for(settings: RunSettings, watch: Watch) -> Data:
 def prepare(data: Data, settings: RunSettings) -> Data:
     """The data as training sees them: labels of a file, then noise, then the split, then the limits."""
     if settings.labels is not None:
-        data = own.apply_labels(data, Path(settings.labels))
+        data = apply_labels(data, Path(settings.labels))
     if settings.noise is not None:
         data = corrupt(data, Noise.parse(settings.noise), settings.seed)
     return data.with_validation(seeded(settings.seed, "split")).limited(settings.limit, settings.test_limit)

@@ -1,0 +1,138 @@
+"""Arrays of a user's own: an .npz file, or any torch Dataset."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from selfadapt.data.classes import class_names, numbered
+from selfadapt.data.images import TensorImages
+from selfadapt.data.samples import Data, Samples
+from selfadapt.errors import UserError
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
+
+
+def arrays(path: Path) -> Data:
+    """An .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test. An id is a hash of the image."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it is a single array")
+        with file:
+            found = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
+        raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    if "x_train" not in found or "y_train" not in found:
+        raise UserError(f"{path} holds {sorted(found) or 'nothing'}; it must hold x_train and y_train")
+    classes = _array_classes(path, found["y_train"])
+    train = _array_part(path, found, "train", classes)
+    if train is None:
+        raise UserError(f"{path}: x_train is empty")
+    validation, test = _array_part(path, found, "val", classes), _array_part(path, found, "test", classes)
+    for name, part in (("x_val", validation), ("x_test", test)):
+        if part is not None and part.images.shape != train.images.shape:
+            raise UserError(
+                f"{path}: {name} holds images of C×H×W {part.images.shape}, but x_train of {train.images.shape}"
+            )
+    return Data(name=path.stem, classes=classes, train=train, validation=validation, test=test)
+
+
+def _array_classes(path: Path, labels: Array) -> tuple[str, ...]:
+    if labels.dtype.kind not in "iuU":
+        raise UserError(f"{path}: y_train is {labels.dtype}; labels must be whole numbers or words")
+    if labels.dtype.kind == "i" and labels.size and labels.min() < 0:
+        row = int(labels.argmin())
+        raise UserError(f"{path}: y_train[{row}] is {labels.ravel()[row]}; labels must not be negative")
+    return class_names(str(path), [str(label) for label in labels.ravel()])
+
+
+def _array_part(path: Path, found: Mapping[str, Array], part: str, classes: tuple[str, ...]) -> Samples | None:
+    images_name, labels_name = f"x_{part}", f"y_{part}"
+    if images_name not in found and labels_name not in found:
+        return None
+    for name, other in ((images_name, labels_name), (labels_name, images_name)):
+        if name not in found:
+            raise UserError(f"{path} holds {other} but no {name}")
+    images, labels = found[images_name], found[labels_name]
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise UserError(
+            f"{path}: {images_name} is {images.dtype} of shape {images.shape}; "
+            "images must be uint8 of shape N×H×W or N×H×W×C"
+        )
+    if images.size and images.ndim == 4 and images.shape[3] not in (1, 3, 4):
+        raise UserError(
+            f"{path}: {images_name} of shape {images.shape} has {images.shape[3]} channels; channels come last and are "
+            "1, 3 or 4. Move them with x.transpose(0, 2, 3, 1) if they come first"
+        )
+    if labels.ndim != 1 or len(labels) != len(images):
+        raise UserError(f"{path}: {labels_name} has shape {labels.shape}, but {images_name} holds {len(images)} images")
+    if not images.size:
+        return None
+    words = [str(label) for label in labels]
+    return samples_from_arrays(
+        images,
+        numbered(words, classes, lambda i: f"{path}: {labels_name}[{i}]"),
+        part,
+        [f"{images_name}[{i}]" for i in range(len(labels))],
+    )
+
+
+def samples_from_arrays(images: Array, labels: Tensor, prefix: str, places: Sequence[str] | None = None) -> Samples:
+    """Samples over uint8 images of shape N×H×W or N×H×W×C, whose ids are hashes of the images."""
+    channels_last = images if images.ndim == 4 else images[..., None]
+    tensor = torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1)))
+    return Samples(
+        images=TensorImages(tensor), labels=labels, truth=None, ids=_content_ids(prefix, images), paths=places
+    )
+
+
+def _content_ids(prefix: str, images: Array) -> list[str]:
+    """An id from the pixels; of images that are the same, the second gets -2, and so on."""
+    seen: Counter[str] = Counter()
+    ids = []
+    for image in np.ascontiguousarray(images):
+        digest = hashlib.sha1(image.data, usedforsecurity=False).hexdigest()[:16]
+        seen[digest] += 1
+        ids.append(f"{prefix}/{digest}" + (f"-{seen[digest]}" if seen[digest] > 1 else ""))
+    return ids
+
+
+class IndexedDataset(Dataset[tuple[Any, ...]]):
+    """Any torch Dataset with each sample's index appended, as a training loop of your own needs it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        item = self.dataset[index]
+        return (*item, index) if isinstance(item, tuple | list) else (item, index)
+
+
+def samples_from_dataset(dataset: Any, name: str) -> Samples:
+    """The images and labels of a torch Dataset of (uint8 tensor or PIL image, label), read into memory."""
+    images, labels = [], []
+    for position in range(len(dataset)):
+        image, label = dataset[position][:2]
+        pixels = image if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
+        if not isinstance(image, Tensor):
+            pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+        if pixels.dtype != torch.uint8 or pixels.ndim != 3:
+            raise UserError(
+                f"item {position} of the dataset is {pixels.dtype} of shape {tuple(pixels.shape)}; "
+                "images must be uint8 of shape C×H×W, or PIL images"
+            )
+        images.append(pixels)
+        labels.append(int(label))
+    ids = [f"{name}/{i}" for i in range(len(labels))]
+    return Samples(images=TensorImages(torch.stack(images)), labels=torch.tensor(labels), truth=None, ids=ids)

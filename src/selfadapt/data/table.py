@@ -1,0 +1,27 @@
+"""Reading the rows of a table, from .csv or .parquet."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from selfadapt.errors import UserError
+
+
+def csv_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file, skipinitialspace=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
+
+
+def parquet_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise UserError("reading .parquet needs pyarrow: pip install 'selfadapt[parquet]'") from error
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        return rows
+    except (OSError, ArrowException) as error:
+        raise UserError(f"{path} cannot be read as a .parquet file: {error}") from error

@@ -1,0 +1,59 @@
+"""Running the program in tests: in this process, or in one of its own."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfadapt.cli.app import main
+
+
+@dataclass(frozen=True)
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def process(*arguments: str | Path, folder: Path) -> Result:
+    """The program in a process of its own."""
+    command = [sys.executable, "-m", "selfadapt", *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    return Result(result.returncode, result.stdout, result.stderr)
+
+
+def run(*arguments: str | Path, folder: Path) -> Result:
+    """The program in this process, which saves the seconds that torch takes to start."""
+    words, errors = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    warn = warnings.showwarning
+    here, before = os.getcwd(), sys.argv
+    os.chdir(folder)
+    sys.argv = ["selfadapt", *map(str, arguments)]
+    try:
+        with redirect_stdout(words), redirect_stderr(errors), pytest.raises(SystemExit) as stop:
+            main()
+    finally:
+        os.chdir(here)
+        sys.argv, warnings.showwarning = before, warn
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert isinstance(stop.value.code, int)
+    return Result(stop.value.code, words.getvalue(), errors.getvalue())
+
+
+def run_json(*arguments: str | Path, folder: Path, program: Callable[..., Result] = run) -> dict[str, Any]:
+    result = program(*arguments, "--json", folder=folder)
+    assert result.returncode == 0, result.stderr
+    content: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return content
