@@ -43,7 +43,9 @@ def test_a_folder_with_broken_files_trains(photos: Path, home: Path, tmp_path: P
     assert result["validation_accuracy"] > 0.6
     rows = (tmp_path / "run" / "unreadable.csv").read_text().splitlines()
     assert {row.split(",")[0] for row in rows[1:]} == {"dark/0.jpg", "light/1.jpg"}
-    assert "2 files could not be read" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "2 files could not be read" in page
+    assert "<li>dark/0.jpg: " in page
     labels = (tmp_path / "run" / "labels.csv").read_text().splitlines()
     assert len(labels) == 1 + 178  # 198 readable, a tenth for validation
     assert str(photos) in labels[1]

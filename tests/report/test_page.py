@@ -54,7 +54,7 @@ def _outline(page: Path) -> Outline:
 
 
 def test_the_run_folder_is_complete(folder: RunFolder) -> None:
-    names = {path.name for path in folder.path.iterdir()}
+    names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
     assert names == {"run.json", "metrics.jsonl", "samples.csv", "checkpoint", "labels.csv", "figures", "report.html"}
     figures = {path.name for path in folder.figures.iterdir()}
     assert figures == {"accuracy.svg", "suspects.svg", "recovered.svg", "weights.svg"}

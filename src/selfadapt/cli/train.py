@@ -102,7 +102,7 @@ def command(
         lines["labels recovered"] = percent(result["label_recovery"])
     lines["suspect labels"] = f"{result['audit']['suspects']} of {len(run.data.train)}"
     if result["unreadable"]:
-        lines["files that cannot be read"] = f"{result['unreadable']}, listed in {path / 'unreadable.csv'}"
+        lines["files that cannot be read"] = f"{result['unreadable']}, listed in {run.folder.unreadable_file}"
     lines["page"] = str(run.folder.page)
     for words, value in lines.items():
         print(f"{words:<29}{value}")

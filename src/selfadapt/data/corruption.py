@@ -3,6 +3,7 @@
 Every kind strikes a sample with probability `rate`. Shapes: N samples, K classes, C channels, H by W pixels.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,17 +131,17 @@ def _instance_dependent(
 
     Each sample has its own probability of being wrong, drawn around `rate`, and its own odds over the other classes.
     """
-    flat = samples.images.shape[0] * samples.images.shape[1] * samples.images.shape[2]
-    projection = torch.randn(num_classes, flat, num_classes, generator=seeded(seed, "instance projection"))
     own_rate_N = torch.normal(rate, 0.1, (len(samples),), generator=generator).clamp(0, 1)
     noisy_N = samples.labels.clone()
-    for index_B in torch.arange(len(samples)).split(512):
-        pixels_BF = samples.images.read(index_B).flatten(1).float() / 255
-        labels_B = samples.labels[index_B]
-        scores_BK = torch.einsum("bf,bfk->bk", pixels_BF, projection[labels_B]) / flat**0.5
-        odds_BK = scores_BK.scatter(1, labels_B.unsqueeze(1), -torch.inf).softmax(1) * own_rate_N[index_B].unsqueeze(1)
-        odds_BK = odds_BK.scatter(1, labels_B.unsqueeze(1), (1 - own_rate_N[index_B]).unsqueeze(1))
-        noisy_N[index_B] = torch.multinomial(odds_BK, 1, generator=generator).squeeze(1)
+    num_pixels = math.prod(samples.images.shape)
+    for k in range(num_classes):
+        projection_FK = torch.randn(num_pixels, num_classes, generator=seeded(seed, "instance", k)) / num_pixels**0.5
+        for index_B in (samples.labels == k).nonzero().flatten().split(512):
+            scores_BK = samples.images.read(index_B).flatten(1).float() / 255 @ projection_FK
+            scores_BK[:, k] = -torch.inf
+            odds_BK = scores_BK.softmax(1) * own_rate_N[index_B].unsqueeze(1)
+            odds_BK[:, k] = 1 - own_rate_N[index_B]
+            noisy_N[index_B] = torch.multinomial(odds_BK, 1, generator=generator).squeeze(1)
     return noisy_N
 
 

@@ -71,6 +71,7 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "run": run,
         "name": folder.path.name,
         "path": folder.path,
+        "unreadable": folder.read_unreadable(),
         "method": METHOD_NAMES.get(run["settings"]["method"], run["settings"]["method"]),
         "epochs_done": len(metrics),
         "result": run.get("result"),

@@ -61,6 +61,10 @@ class RunFolder:
         return self.path / "samples.csv"
 
     @property
+    def unreadable_file(self) -> Path:
+        return self.path / "unreadable.csv"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoint"
 
@@ -156,7 +160,10 @@ class RunFolder:
         return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
 
     def write_unreadable(self, rows: Iterable[tuple[str, str]]) -> None:
-        _write_table(self.path / "unreadable.csv", ("id", "reason"), rows)
+        _write_table(self.unreadable_file, ("id", "reason"), rows)
+
+    def read_unreadable(self) -> list[dict[str, str]]:
+        return _read_table(self.unreadable_file) if self.unreadable_file.exists() else []
 
     def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
         _write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
