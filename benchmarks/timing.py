@@ -2,16 +2,23 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 
-def medians(sides: Mapping[str, Callable[[], object]], *, rounds: int, warm_up: int = 3) -> dict[str, float]:
-    """The median seconds of each side over so many rounds."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+def _seconds(side: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    side()
+    return time.perf_counter() - began
+
+
+def time_ratio(first: Callable[[], object], second: Callable[[], object], *, rounds: int, warm_up: int = 5) -> float:
+    """The median, over rounds, of the first side's time over the second's. Who begins changes from round to round."""
+    ratios = []
     for turn in range(warm_up + rounds):
-        for name, side in sides.items():
-            began = time.perf_counter()
-            side()
-            if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+        if turn % 2:
+            above, below = _seconds(first), _seconds(second)
+        else:
+            below, above = _seconds(second), _seconds(first)
+        if turn >= warm_up:
+            ratios.append(above / below)
+    return statistics.median(ratios)
