@@ -1,6 +1,5 @@
 """Arrays, datasets and label files of a user's own."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +8,13 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from data.tables import write_table
 from selfadapt.data.arrays import IndexedDataset, samples_from_dataset
 from selfadapt.data.given_labels import apply_labels
 from selfadapt.data.samples import split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
-
-
-def _table(path: Path, rows: list[dict[str, str]]) -> Path:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def test_arrays_come_with_their_parts_and_names(npz_file: Path) -> None:
@@ -119,7 +111,7 @@ def test_labels_from_a_file_make_the_data_s_own_the_truth(tmp_path: Path) -> Non
     assert noisy.train.labels.tolist() == (1 - Y).tolist()
     assert noisy.train.truth is not None
     assert noisy.train.truth.tolist() == Y.tolist()
-    _table(tmp_path / "few.csv", [{"id": data.train.ids[4], "label": "1"}, {"id": "unknown", "label": "1"}])
+    write_table(tmp_path / "few.csv", [{"id": data.train.ids[4], "label": "1"}, {"id": "unknown", "label": "1"}])
     few = apply_labels(data, tmp_path / "few.csv").train
     assert (few.labels != data.train.labels).nonzero().flatten().tolist() == [4]
 
@@ -131,9 +123,9 @@ def test_bad_label_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "real.npy", Y + 0.5)
     (tmp_path / "junk.npy").write_bytes(b"junk")
     (tmp_path / "other.txt").write_text("")
-    _table(tmp_path / "columns.csv", [{"name": "a", "label": "1"}])
-    _table(tmp_path / "nobody.csv", [{"id": "a", "label": "1"}])
-    _table(tmp_path / "word.csv", [{"id": data.train.ids[0], "label": "cat"}])
+    write_table(tmp_path / "columns.csv", [{"name": "a", "label": "1"}])
+    write_table(tmp_path / "nobody.csv", [{"id": "a", "label": "1"}])
+    write_table(tmp_path / "word.csv", [{"id": data.train.ids[0], "label": "cat"}])
     cases = {
         "short.npy": "the training set has 20 samples",
         "range.npy": "label 2 of entry 1 is outside 0..1; 10 labels are",

@@ -1,6 +1,5 @@
 """A user's own data, tidy and untidy."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from data.tables import write_table
 from selfadapt.data.decoded import keep_decoded
 from selfadapt.data.images import ImageFiles, TensorImages, decode
 from selfadapt.data.sources import open_data
@@ -73,21 +73,13 @@ def test_a_folder_with_parts(tmp_path: Path) -> None:
     assert data.test.ids[0] == "test/cat/0.png"
 
 
-def _table(path: Path, rows: list[dict[str, str]]) -> Path:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def test_a_table(zoo: Path) -> None:
+def test_awrite_table(zoo: Path) -> None:
     rows = [
         {"path": f"{kind}/{i}.png", "label": kind.upper(), "id": f"{kind}-{i}", "split": "test" if i > 7 else "train"}
         for kind in ("cat", "dog")
         for i in range(10)
     ]
-    data = open_data(str(_table(zoo / "list.csv", rows)))
+    data = open_data(str(write_table(zoo / "list.csv", rows)))
     assert data.test is not None
     assert (data.classes, len(data.train), len(data.test)) == (("CAT", "DOG"), 16, 4)
     assert data.test.ids[0] == "cat-8"
@@ -99,32 +91,32 @@ def test_a_table(zoo: Path) -> None:
 
 def test_numbers_as_class_names_are_in_order(zoo: Path) -> None:
     rows = [{"path": f"cat/{i}.png", "label": str(i)} for i in (9, 2, 0, 5)] + [{"path": "dog/1.png", "label": "10"}]
-    assert open_data(str(_table(zoo / "n.csv", rows))).classes == ("0", "2", "5", "9", "10")
+    assert open_data(str(write_table(zoo / "n.csv", rows))).classes == ("0", "2", "5", "9", "10")
 
 
 def _untidy(zoo: Path, case: str) -> str:
     """A mistake made in the zoo; returns the DATA to open."""
     table = [{"path": "cat/0.png", "label": "cat"}, {"path": "dog/0.png", "label": "dog"}]
     if case == "no column":
-        return str(_table(zoo / "t.csv", [{"file": "x", "label": "y"}]))
+        return str(write_table(zoo / "t.csv", [{"file": "x", "label": "y"}]))
     if case == "no rows":
         (zoo / "t.csv").write_text("path,label\n")
         return str(zoo / "t.csv")
     if case == "duplicate id":
-        return str(_table(zoo / "t.csv", [{**row, "id": "same"} for row in table]))
+        return str(write_table(zoo / "t.csv", [{**row, "id": "same"} for row in table]))
     if case == "empty label":
-        return str(_table(zoo / "t.csv", [{**row, "label": ""} for row in table]))
+        return str(write_table(zoo / "t.csv", [{**row, "label": ""} for row in table]))
     if case == "bad split":
-        return str(_table(zoo / "t.csv", [{**row, "split": "exam"} for row in table]))
+        return str(write_table(zoo / "t.csv", [{**row, "split": "exam"} for row in table]))
     if case == "single class":
-        return str(_table(zoo / "t.csv", table[:1]))
+        return str(write_table(zoo / "t.csv", table[:1]))
     if case == "control character":
-        return str(_table(zoo / "t.csv", [{**row, "label": f"a\r{i}"} for i, row in enumerate(table)]))
+        return str(write_table(zoo / "t.csv", [{**row, "label": f"a\r{i}"} for i, row in enumerate(table)]))
     if case == "no files":
-        return str(_table(zoo / "t.csv", [{**row, "path": f"gone{i}.png"} for i, row in enumerate(table)]))
+        return str(write_table(zoo / "t.csv", [{**row, "path": f"gone{i}.png"} for i, row in enumerate(table)]))
     if case == "label that training lacks":
         extra = {"path": "dog/1.png", "label": "emu", "split": "val"}
-        return str(_table(zoo / "t.csv", [*({**row, "split": "train"} for row in table), extra]))
+        return str(write_table(zoo / "t.csv", [*({**row, "split": "train"} for row in table), extra]))
     if case == "not a table":
         (zoo / "t.csv").write_bytes(b"\xff\xfe\x00")
         return str(zoo / "t.csv")
