@@ -51,12 +51,12 @@ def test_ids_of_arrays_survive_reordering(tmp_path: Path) -> None:
 
 def test_a_tenth_of_each_class_is_set_aside(tmp_path: Path) -> None:
     data = open_data(_save(tmp_path / "a.npz", x_train=X, y_train=Y))
-    split = data.with_validation(seeded(0, "split"))
+    split = data.with_validation(0.1, seeded(0, "split"))
     assert split.validation is not None
     assert (len(split.train), len(split.validation)) == (18, 2)
     assert torch.bincount(split.validation.labels).tolist() == [1, 1]
     assert not set(split.train.ids) & set(split.validation.ids)
-    again = data.with_validation(seeded(0, "split"))
+    again = data.with_validation(0.1, seeded(0, "split"))
     assert again.validation is not None
     assert list(again.validation.ids) == list(split.validation.ids)
 

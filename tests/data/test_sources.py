@@ -193,7 +193,7 @@ def test_cifar10_is_the_real_one(home: Path) -> None:
     assert (len(data.train), len(data.test)) == (50_000, 10_000)
     assert data.classes[int(data.train.labels[0])] == "frog"
     assert torch.bincount(data.train.labels).tolist() == [5000] * 10
-    split = data.with_validation(seeded("any"))
+    split = data.with_validation(0.1, seeded("any"))
     assert split.validation is not None
     assert list(split.validation.ids[:1]) == ["cifar10/train/45000"]
     path = folder / "cifar-10-batches-bin" / "test_batch.bin"

@@ -8,7 +8,13 @@ from torch import nn
 
 from selfadapt.data.images import TensorImages
 from selfadapt.evaluation.accuracy import accuracy, predict
-from selfadapt.evaluation.recovery import average_precision, confusion_matrix, judge, mean_weights
+from selfadapt.evaluation.recovery import (
+    average_precision,
+    confusion_matrix,
+    judge,
+    mean_weights,
+    transition_matrix,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 TRUE = torch.randint(5, (300,), generator=GENERATOR)
@@ -50,11 +56,45 @@ def test_verdicts_read_the_targets() -> None:
     rows = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.2, 0.5, 0.3]])
     verdicts = judge([rows[:2], rows[2:]], torch.tensor([0, 0, 2]), weighted=True)
     assert verdicts.suggested_N.tolist() == [0, 2, 1]
-    torch.testing.assert_close(verdicts.confidence_N, torch.tensor([0.7, 0.6, 0.5]))
-    torch.testing.assert_close(verdicts.margin_N, torch.tensor([0.5, -0.5, -0.2]))
+    torch.testing.assert_close(verdicts.confidence_N, torch.tensor([0.7 / 0.9, 0.6 / 0.9, 0.5 / 0.8]))
+    torch.testing.assert_close(verdicts.support_N, torch.tensor([0.7 / 0.9, 0.1 / 0.7, 0.3 / 0.8]))
     assert verdicts.order_N.tolist() == [1, 2, 0]
-    assert torch.equal(verdicts.weight_N, verdicts.confidence_N)
+    torch.testing.assert_close(verdicts.weight_N, torch.tensor([0.7, 0.6, 0.5]))
     assert judge([rows], torch.tensor([0, 0, 2]), weighted=False).weight_N.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("row", [[0.25] * 4, [0.0] * 4, [0.0, 0.5, 0.5, 0.0]])
+def test_in_doubt_the_label_stays(row: list[float]) -> None:
+    given = torch.tensor([2, 1, 2])
+    verdicts = judge([torch.tensor([row] * 3)], given, weighted=True)
+    assert torch.equal(verdicts.suggested_N, given)
+    assert verdicts.support_N.tolist() == [0.5, 0.5, 0.5]
+    assert verdicts.order_N.tolist() == [0, 1, 2]
+
+
+def test_what_is_left_of_the_label_is_no_evidence() -> None:
+    """Targets that moved three times read like the predictions they moved towards."""
+    predicted = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]])
+    given = torch.tensor([1, 1])
+    share = 0.9**3
+    targets = share * torch.eye(3)[given] + (1 - share) * predicted
+    moved = judge([targets], given, weighted=True, label_share=share)
+    plain = judge([predicted], given, weighted=True)
+    assert moved.suggested_N.tolist() == plain.suggested_N.tolist() == [0, 1]
+    torch.testing.assert_close(moved.support_N, plain.support_N)
+    torch.testing.assert_close(moved.confidence_N, plain.confidence_N)
+    torch.testing.assert_close(moved.weight_N, targets.amax(1))
+
+
+def test_one_class_has_no_rival() -> None:
+    verdicts = judge([torch.ones(2, 1)], torch.tensor([0, 0]), weighted=True)
+    assert verdicts.support_N.tolist() == verdicts.confidence_N.tolist() == [1, 1]
+
+
+def test_transition_matrix_equals_scikit_learn() -> None:
+    expected = metrics.confusion_matrix(TRUE, RECOVERED, labels=range(5), normalize="true")
+    np.testing.assert_allclose(transition_matrix(TRUE, RECOVERED, 5), expected)
+    assert torch.equal(transition_matrix(TRUE, RECOVERED, 6)[5], torch.tensor([0, 0, 0, 0, 0, 1.0]).double())
 
 
 def test_prediction_is_in_evaluation_mode_and_over_the_classes_only() -> None:

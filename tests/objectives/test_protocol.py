@@ -20,13 +20,10 @@ from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.models.mlp import MLP
+from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels, target_loss
-from selfadapt.objectives.objective import Loss, Objective, Progress
+from selfadapt.objectives.objective import Loss, Objective, Progress, mean_of
 from selfadapt.targets.store import Storage, TargetStore
-
-
-def _mean_of(losses_B: Tensor, logits_BK: Tensor | None = None) -> Loss:
-    return Loss(losses_B.sum(), torch.tensor(float(len(losses_B))), logits_BK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ class AbstainShape(NoisyLabels):
         log_p = outputs.log_softmax(1)
         label = batch.label.unsqueeze(1)
         t = rows.gather(1, label).squeeze(1)
-        return _mean_of(-(t * log_p.gather(1, label).squeeze(1) + (1 - t) * log_p[:, -1]), outputs.detach())
+        return mean_of(-(t * log_p.gather(1, label).squeeze(1) + (1 - t) * log_p[:, -1]), outputs)
 
 
 class Twin(nn.Module):
@@ -62,7 +59,7 @@ class Twin(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureShape:
+class FeatureShape(ERM):
     """Self-supervised learning: targets are directions, and a momentum encoder moves after each step."""
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
@@ -75,7 +72,7 @@ class FeatureShape:
         assert targets is not None
         p, z = model(batch.image)
         rows = targets.update(batch.index, z, momentum=0.5 + 0.3 * progress.fraction)
-        return _mean_of((normalize(p) - normalize(rows)).square().sum(1))
+        return mean_of((normalize(p) - normalize(rows)).square().sum(1))
 
     @torch.no_grad()
     def after_step(self, model: nn.Module, progress: Progress) -> None:
@@ -99,12 +96,13 @@ class AdversarialShape(NoisyLabels):
         (slope,) = torch.autograd.grad(divergence, shifted)
         hostile = (shifted + 0.007 * slope.sign()).clamp(0, 1).detach()
         model.train()
-        log_p = model(batch.image).log_softmax(1)
+        logits = model(batch.image)
+        log_p = logits.log_softmax(1)
         rows = targets.update(batch.index, log_p.detach().exp())
-        first = target_loss(log_p, rows, reweight=self.reweight)
+        first = target_loss(logits, rows, reweight=self.reweight)
         second = kl_div(model(hostile).log_softmax(1), log_p.exp(), reduction="sum")
         weight = first.weight
-        return Loss(first.total + 6 * second * weight / len(batch), weight, log_p.detach())
+        return Loss(first.total + 6 * second * weight / len(batch), weight, logits.detach())
 
 
 def _training(objective: Objective, samples: Samples) -> Training:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from selfadapt import __version__
-from selfadapt.cli import audit, data, demo, report, train
+from selfadapt.cli import audit, compare, data, demo, labels, report, train
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
 app = typer.Typer(
@@ -22,7 +22,9 @@ app = typer.Typer(
 )
 app.command("demo", epilog=demo.EXAMPLE)(demo.command)
 app.command("train", epilog=train.EXAMPLE)(train.command)
+app.command("compare", epilog=compare.EXAMPLE)(compare.command)
 app.command("audit", epilog=audit.EXAMPLE)(audit.command)
+app.command("labels", epilog=labels.EXAMPLE)(labels.command)
 app.command("report", epilog=report.EXAMPLE)(report.command)
 app.add_typer(data.app)
 

@@ -86,14 +86,14 @@ class Data:
             digest.update("\n".join(part.ids).encode())
         return digest.hexdigest()
 
-    def with_validation(self, generator: torch.Generator) -> "Data":
-        """The data with a validation part: their own, the one a paper names, or a tenth of each class."""
-        if self.validation is not None:
+    def with_validation(self, fraction: float, generator: torch.Generator) -> "Data":
+        """The data with a validation part: their own, the one a paper names, or a share of each class."""
+        if self.validation is not None or not fraction:
             return self
         if self.validation_last:
             kept, held_out = torch.arange(len(self.train)).tensor_split([len(self.train) - self.validation_last])
             return replace(self, train=self.train.take(kept), validation=self.train.take(held_out))
-        train, validation = split_off(self.train, VALIDATION_FRACTION, generator)
+        train, validation = split_off(self.train, fraction, generator)
         return replace(self, train=train, validation=validation)
 
     def limited(self, train: int | None, test: int | None) -> "Data":

@@ -3,6 +3,7 @@
 Shapes: B samples of a batch, N samples in all, K classes.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +21,7 @@ from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.interrupt import stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
 from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError
-from selfadapt.objectives.objective import Loss, Objective, Progress
+from selfadapt.objectives.objective import Figures, Loss, Objective, Progress
 from selfadapt.targets.store import TargetStore
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -39,22 +40,40 @@ class FitSettings:
 
 
 class Tally:
-    """The running figures of an epoch: the loss, and the class last predicted for each training sample."""
+    """The running figures of an epoch: the loss, the class last predicted for each training sample, and means."""
 
     def __init__(self, num_samples: int, device: torch.device) -> None:
         self.total = torch.zeros((), dtype=torch.float64)
         self.weight = torch.zeros((), dtype=torch.float64)
         self.predicted_N = torch.full((num_samples,), -1, dtype=torch.int32, device=device)
+        self.moments: dict[str, Tensor] = {}  # of what a method measures: count, sum, sum of squares
 
     @property
     def loss(self) -> float:
         return (self.total / self.weight).item()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"total": self.total, "weight": self.weight, "predicted": self.predicted_N}
+    @property
+    def figures(self) -> dict[str, float]:
+        """The mean of each quantity that the method measured, and its standard error."""
+        figures = {}
+        for name, moments in self.moments.items():
+            count, total, squares = moments.tolist()
+            if count:
+                mean = total / count
+                figures[name] = mean
+                figures[f"{name}_error"] = math.sqrt(max(0.0, squares / count - mean**2) / count)
+        return figures
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.total, self.weight = state["total"], state["weight"]
+    def measure(self, name: str, values: Tensor) -> None:
+        values = values.double()
+        moments = torch.stack([torch.full_like(values.sum(), len(values)), values.sum(), values.square().sum()])
+        self.moments[name] = self.moments.get(name, 0) + moments.cpu()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total, "weight": self.weight, "predicted": self.predicted_N, "moments": self.moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total, self.weight, self.moments = state["total"], state["weight"], state["moments"]
         self.predicted_N = state["predicted"].to(self.predicted_N.device)
 
 
@@ -83,11 +102,13 @@ class Training:
         self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
         self.epoch = self.step = 0
         self.tally = Tally(loader.num_samples, device)
+        self.history: list[Figures] = []
+        self.kept: dict[str, Tensor] | None = None  # the network to be the result, if the method keeps one
 
     @property
     def progress(self) -> Progress:
-        steps = self.loader.steps_per_epoch
-        return Progress(self.epoch, (self.epoch * steps + self.step) / (self.settings.epochs * steps))
+        steps, epochs = self.loader.steps_per_epoch, self.settings.epochs
+        return Progress(self.epoch, (self.epoch * steps + self.step) / (epochs * steps), epochs, self.history)
 
     def take_step(self, batch: Batch) -> None:
         """One step of the optimiser on one batch."""
@@ -105,6 +126,8 @@ class Training:
             if loss.logits_BK is not None:
                 predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
                 self.tally.predicted_N[piece.index] = predicted_B.int()
+            for name, values in loss.measured.items():
+                self.tally.measure(name, values)
         # Each piece was divided by the batch's size. The mean is over the weights of the whole step, which are
         # known only now, so the gradients are put right here, in one place.
         self.scaler.unscale_(self.optimizer)
@@ -145,6 +168,16 @@ class Training:
             "lower the learning rate or look at these samples"
         )
 
+    def end_epoch(self, figures: Figures) -> None:
+        """Close an epoch with what was measured after it."""
+        self.history.append(figures)
+        if self.objective.keeps(self.history):
+            self.kept = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self.epoch, self.step = self.epoch + 1, 0
+        self.tally = Tally(self.loader.num_samples, self.device)
+        if self.epoch == self.settings.epochs and self.kept is not None:
+            self.model.load_state_dict(self.kept)
+
     def save(self, folder: Path) -> None:
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
@@ -154,6 +187,8 @@ class Training:
             "scaler": self.scaler.state_dict(),
             "random": random,
             "tally": self.tally.state_dict(),
+            "history": [dict(figures) for figures in self.history],
+            "kept": self.kept,
         }
         checkpoint.save(
             folder,
@@ -173,6 +208,7 @@ class Training:
         self.optimizer.load_state_dict(saved.state["optimizer"])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.tally.load_state_dict(saved.state["tally"])
+        self.history, self.kept = saved.state["history"], saved.state["kept"]
         self.epoch, self.step = saved.epoch, saved.step
         torch.set_rng_state(saved.state["random"]["cpu"])
         if "cuda" in saved.state["random"] and self.device.type == "cuda":
@@ -183,12 +219,13 @@ def fit(
     training: Training,
     folder: Path | None = None,
     *,
-    after_epoch: Callable[[Training], None] = lambda training: None,
+    after_epoch: Callable[[Training], Figures | None] = lambda training: None,
     after_step: Callable[[Training], None] = lambda training: None,
 ) -> None:
     """Train to the last epoch, with checkpoints in `folder` if there is one.
 
-    `after_epoch` measures and records an epoch before it is saved, so it may see an epoch again on resume.
+    `after_epoch` measures an epoch before it is saved, so it may see an epoch again on resume. What it returns is the
+    history that a method can decide by.
     """
     with stop_on_signal() as stop:
         saved_at = time.monotonic()
@@ -204,9 +241,7 @@ def fit(
                     saved_at = time.monotonic()
                 if stop:
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
-            after_epoch(training)
-            training.epoch, training.step = training.epoch + 1, 0
-            training.tally = Tally(training.loader.num_samples, training.device)
+            training.end_epoch(after_epoch(training) or {})
             if folder is not None:
                 training.save(folder)
                 saved_at = time.monotonic()

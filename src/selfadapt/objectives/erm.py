@@ -5,6 +5,7 @@
 Shapes: B samples of a batch, K classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
-from selfadapt.objectives.objective import Loss, Progress
+from selfadapt.objectives.objective import Figures, Loss, Progress
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -26,7 +27,7 @@ def label_loss(logits_BK: Tensor, labels_B: Tensor) -> Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class ERM:
-    """Ordinary training."""
+    """Ordinary training, and the common ground of methods that only have another loss."""
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes)
@@ -35,7 +36,14 @@ class ERM:
         return None
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        return label_loss(model(batch.image), batch.label)
+        return self.loss_of(model(batch.image).float(), batch, progress)
+
+    def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
+        """The loss as a function of the outputs."""
+        return label_loss(logits_BK, batch.label)
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         pass
+
+    def keeps(self, history: Sequence[Figures]) -> bool:
+        return False

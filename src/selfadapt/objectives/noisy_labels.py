@@ -12,19 +12,32 @@ plain cross entropy, and is computed as such.
 Switching the moving average off leaves t_i = one_hot(y_i) and w_i = 1: by the letter of Algorithm 2 that row of
 the paper's ablation (Table 2) is ordinary training, and its published figures are at the level of it.
 
+With the symmetric loss (appendix, "Cooperation with Symmetric Cross Entropy") sum_j t_ij log p_ij becomes
+
+    w1 sum_j t_ij log p_ij + w2 sum_j p_ij log t_ij,    w1 = 1, w2 = 0.1
+
+from the first epoch on.
+
 Shapes: B samples of a batch, K classes, N samples in all.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import one_hot
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import label_loss
-from selfadapt.objectives.objective import Loss, Progress
+from selfadapt.objectives.objective import Figures, Loss, Progress
+from selfadapt.objectives.start import AGREEMENT, CHANGE, CONSENSUS_MOMENTUM, OTHERS, PLANTED, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
+
+_SMALLEST = 1e-4
 
 
 def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bool = True) -> Tensor:
@@ -36,40 +49,121 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
     """
     if logits.shape != targets.shape:
         raise ValueError(f"logits are {tuple(logits.shape)} but targets are {tuple(targets.shape)}; both must be B×K")
-    return target_loss(logits.float().log_softmax(1), targets.detach(), reweight=reweight).mean
+    return target_loss(logits, targets, reweight=reweight).mean
 
 
-def target_loss(log_p_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
-    """Cross entropy of log probabilities with soft targets, as sums over the batch."""
+def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
+    """Cross entropy of the prediction with soft targets, as sums over the batch."""
+    log_p_BK = logits_BK.detach().float().log_softmax(1)
+    return _target_loss(logits_BK, log_p_BK, log_p_BK.exp(), targets_BK.detach(), reweight)
+
+
+def _target_loss(logits_BK: Tensor, log_p_BK: Tensor, p_BK: Tensor, targets_BK: Tensor, reweight: bool) -> Loss:
+    """The same where the prediction is known already. `p_BK` is used up."""
     weights_B = targets_BK.amax(1) if reweight else torch.ones_like(targets_BK[:, 0])
-    total = -(weights_B.unsqueeze(1) * targets_BK * log_p_BK).sum()
-    return Loss(total, weights_B.sum())
+    total = _CrossEntropy.apply(logits_BK.float(), log_p_BK, p_BK, targets_BK * weights_B.unsqueeze(1))
+    return Loss(total, weights_B.sum(), logits_BK.detach())
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """sum_ij -c_ij log p_ij for c_ij = w_i t_ij. Its slope by the logits is p_ij (sum_k c_ik) - c_ij.
+
+    Written out, because what this costs is its passes over memory, and autograd would take more of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_BK: Tensor, log_p_BK: Tensor, p_BK: Tensor, counted_BK: Tensor) -> Tensor:
+        ctx.save_for_backward(p_BK.mul_(counted_BK.sum(1, keepdim=True)).sub_(counted_BK))
+        return counted_BK.reshape(-1).dot(log_p_BK.reshape(-1)).neg_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope_BK,) = ctx.saved_tensors
+        return slope_BK * gradients[0], None, None, None
+
+
+def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
+    """-sum_j p_j log t_j for each sample, with t_j not below 1e-4: a target may be exactly zero."""
+    return -(logits_BK.float().softmax(1) * targets_BK.clamp_min(_SMALLEST).log()).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyLabels:
     """Self-adaptive training on labels that may be wrong, with the paper's defaults for 200 epochs of CIFAR."""
 
-    start_epoch: int = 60  # E_s
+    start_epoch: int | AutoStart = 60  # E_s, or how to find it
     momentum: float = 0.9  # alpha
     reweight: bool = True
     moving_average: bool = True
+    reverse_weight: float = 0.0  # w2 of the symmetric loss
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes)
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
+        if not self.moving_average:
+            return None
         return TargetStore.from_labels(labels_N, num_classes, self.momentum, storage)
 
+    def started(self, history: Sequence[Figures], epochs: int) -> int | None:
+        """E_s, as far as it is known."""
+        return self.start_epoch if isinstance(self.start_epoch, int) else self.start_epoch.found(history, epochs)
+
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        assert targets is not None
         logits_BK: Tensor = model(batch.image)
-        if progress.epoch < self.start_epoch or not self.moving_average:
-            return label_loss(logits_BK, batch.label)
-        log_p_BK = logits_BK.float().log_softmax(1)
-        rows_BK = targets.update(batch.index, log_p_BK.detach().exp())
-        loss = target_loss(log_p_BK, rows_BK, reweight=self.reweight)
-        return Loss(loss.total, loss.weight, logits_BK.detach())
+        if targets is None:  # no moving average
+            return self._label_loss(logits_BK, batch.label)
+        start = self.started(progress.history, progress.epochs)
+        if start is None:
+            assert isinstance(self.start_epoch, AutoStart)
+            return self._watched_loss(logits_BK, batch, targets, self.start_epoch, first=not progress.history)
+        if progress.epoch < start:
+            return self._label_loss(logits_BK, batch.label)
+        log_p_BK = logits_BK.detach().float().log_softmax(1)
+        p_BK = log_p_BK.exp()
+        # A store that followed the consensus so far begins with the labels.
+        anew = isinstance(self.start_epoch, AutoStart) and progress.epoch == start
+        rows_BK = targets.update(batch.index, p_BK, rows=one_hot(batch.label, p_BK.shape[1]) if anew else None)
+        loss = _target_loss(logits_BK, log_p_BK, p_BK, rows_BK, self.reweight)
+        return self._with_reverse(loss, logits_BK, rows_BK)
+
+    def _label_loss(self, logits_BK: Tensor, labels_B: Tensor) -> Loss:
+        return self._with_reverse(
+            label_loss(logits_BK, labels_B), logits_BK, one_hot(labels_B, logits_BK.shape[1]).float()
+        )
+
+    def _with_reverse(self, loss: Loss, logits_BK: Tensor, targets_BK: Tensor) -> Loss:
+        if not self.reverse_weight:
+            return loss
+        weights_B = targets_BK.amax(1) if self.reweight else torch.ones_like(targets_BK[:, 0])
+        reverse = weights_B.dot(reverse_cross_entropy(logits_BK, targets_BK))
+        return replace(loss, total=loss.total + self.reverse_weight * reverse)
+
+    def _watched_loss(
+        self, logits_BK: Tensor, batch: Batch, targets: TargetStore, auto: AutoStart, *, first: bool
+    ) -> Loss:
+        """The loss with some labels planted, and what tells when to start. The store follows the consensus.
+
+        In the first epoch the consensus is the prediction.
+        """
+        p_BK = logits_BK.detach().float().softmax(1)
+        decoy_B, planted_B = auto.decoys(batch.index, batch.label, p_BK.shape[1])
+        p_decoy_B = p_BK.gather(1, decoy_B.unsqueeze(1)).squeeze(1)
+        before_BK = p_BK if first else targets.read(batch.index)
+        after_BK = targets.update(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK)
+        agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
+        measured = {
+            PLANTED: p_decoy_B[planted_B],
+            OTHERS: p_decoy_B[~planted_B],
+            AGREEMENT: agrees_B[~planted_B],
+            CHANGE: (agrees_B - agreed_B)[~planted_B],
+        }
+        loss = self._label_loss(logits_BK, torch.where(planted_B, decoy_B, batch.label))
+        return replace(loss, measured=measured)
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         pass
+
+    def keeps(self, history: Sequence[Figures]) -> bool:
+        return False

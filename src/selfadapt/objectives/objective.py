@@ -6,14 +6,18 @@ the prediction, and the loss. A method makes the first in `initial_targets` and 
 Shapes: B samples of a batch, K classes, N samples in all.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone
 from selfadapt.targets.store import Storage, TargetStore
+
+Figures = Mapping[str, float]  # what was measured after an epoch, by name: a line of metrics.jsonl
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,19 @@ class Loss:
     total: Tensor  # sum over samples of weight times loss, with gradient
     weight: Tensor  # sum of the weights, without gradient
     logits_BK: Tensor | None = None  # outputs for the classes, where there are any
+    measured: Mapping[str, Tensor] = field(default_factory=dict)  # values of samples, to be averaged over the epoch
 
     @property
     def mean(self) -> Tensor:
         return self.total / self.weight
+
+
+def mean_of(losses_B: Tensor, logits_BK: Tensor | None = None) -> Loss:
+    """A loss in which every sample has weight one."""
+    total = losses_B.sum()
+    return Loss(
+        total, torch.full_like(total, len(losses_B)).detach(), None if logits_BK is None else logits_BK.detach()
+    )
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,8 @@ class Progress:
 
     epoch: int  # finished epochs, so it counts from 0
     fraction: float  # of all steps, from 0 to 1
+    epochs: int = 1  # in all
+    history: Sequence[Figures] = ()  # of the finished epochs
 
 
 class Objective(Protocol):
@@ -58,4 +73,11 @@ class Objective(Protocol):
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         """What follows the optimiser's step, such as moving a momentum encoder."""
+        ...
+
+    def keeps(self, history: Sequence[Figures]) -> bool:
+        """Whether the network as it is after the last epoch of `history` is to be the result.
+
+        The last network kept is the result; if none ever is, the network at the end of training.
+        """
         ...

@@ -10,18 +10,21 @@ from selfadapt.data.samples import Data
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
-from selfadapt.evaluation.recovery import Verdicts, average_precision, judge
+from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
+from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
 
 _PIECE = 65_536
+_MOST_CLASSES = 1000  # for which the odds of every pair of classes are written
 _SHOWN = 40  # suspects on the contact sheet
 
 
 def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[dict[str, Any], Verdicts]:
-    """Judge every training label, write labels.csv, and return the summary and the verdicts.
+    """Judge every training label, write labels.csv and transition.csv, and return the summary and the verdicts.
 
-    The evidence is the targets; a method without targets is judged by its predictions on the training images.
+    The evidence is the targets, less what is left of the label in them; a method without targets is judged by its
+    predictions on the training images.
     """
     start = folder.read_run()["start_epoch"] or 0
     if (training.epoch, training.step) <= (start, 0):
@@ -29,9 +32,15 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
-    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=training.targets is not None)
+    weighted = isinstance(training.objective, NoisyLabels) and training.objective.reweight
+    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share=_label_share(training))
     _write_labels(folder, data, verdicts)
-    return {**_summary(data, verdicts), "labels": str(folder.labels_file)}, verdicts
+    summary = {**_summary(data, verdicts), "labels": str(folder.labels_file)}
+    if data.num_classes <= _MOST_CLASSES:
+        transition_KK = transition_matrix(verdicts.suggested_N, data.train.labels, data.num_classes)
+        folder.write_transition(data.classes, transition_KK.tolist())
+        summary["transition"] = str(folder.transition_file)
+    return summary, verdicts
 
 
 def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
@@ -41,6 +50,17 @@ def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
     else:
         for index_n in torch.arange(len(data.train)).split(_PIECE):
             yield training.targets.read(index_n)
+
+
+def _label_share(training: Training) -> float:
+    """How much of each target is still the given label, having moved once in each epoch since the start."""
+    if training.targets is None or not isinstance(training.objective, NoisyLabels):
+        return 0.0
+    start = training.objective.started(training.history, training.settings.epochs)
+    if start is None:  # the store holds the consensus, which knows no label
+        return 0.0
+    share: float = training.objective.momentum ** (training.epoch - start)
+    return share
 
 
 def _suspects(data: Data, verdicts: Verdicts) -> Tensor:

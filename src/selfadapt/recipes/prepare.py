@@ -33,7 +33,8 @@ def prepare(data: Data, settings: RunSettings) -> Data:
         data = apply_labels(data, Path(settings.labels))
     if settings.noise is not None:
         data = corrupt(data, Noise.parse(settings.noise), settings.seed)
-    return data.with_validation(seeded(settings.seed, "split")).limited(settings.limit, settings.test_limit)
+    data = data.with_validation(settings.validation, seeded(settings.seed, "split"))
+    return data.limited(settings.limit, settings.test_limit)
 
 
 def sample_rows(data: Data) -> list[tuple[str, ...]]:

@@ -7,8 +7,9 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -29,7 +30,11 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.models.heads import Normalised
 from selfadapt.models.named import backbone
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Figures
+from selfadapt.objectives.peers.forward_correction import ForwardCorrection, estimate_transition
 from selfadapt.recipes.audit import audit_training, draw_suspects
+from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall, sample_rows
 from selfadapt.recipes.settings import RunSettings, choose_device, normal_form, option
 from selfadapt.report.page import write_run_page
@@ -56,6 +61,8 @@ class Run:
 def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -> Run:
     """A new run: draw the noise, write down everything that decides the outcome, build the model."""
     data = prepare(open_for(settings, watch), settings)
+    if data.num_classes < 2:
+        raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
     settings = settings.resolved(data)
     description = _description(settings, data)
     training = _build(
@@ -83,13 +90,7 @@ def reopen(
     the run is only looked at: its files stay as they are, and targets are read into memory.
     """
     content = folder.read_run()
-    settings = RunSettings.from_json(content["settings"])
-    for name, value in normal_form(given or {}).items():
-        if getattr(settings, name) != value:
-            raise UserError(
-                f"{folder.path} was started with {option(name)} {getattr(settings, name)}, not {value}; "
-                "resume it with its own settings or start a new run in another --out"
-            )
+    settings = _settings(folder, content, given or {})
     data = recall(open_for(settings, watch), settings, folder)
     _same_surroundings(content)
     file = _rows_file(folder) if to_train else None
@@ -101,24 +102,85 @@ def reopen(
     return Run(folder, settings, data, training)
 
 
+def _settings(folder: RunFolder, content: Mapping[str, Any], given: Mapping[str, Any]) -> RunSettings:
+    """The settings of a run, which must be as given."""
+    settings = RunSettings.from_json(content["settings"])
+    for name, value in normal_form(given).items():
+        if getattr(settings, name) != value:
+            raise UserError(
+                f"{folder.path} was started with {option(name)} {getattr(settings, name)}, not {value}; "
+                "resume it with its own settings or start a new run in another --out"
+            )
+    return settings
+
+
+def finished_run(
+    folder: RunFolder, given: Mapping[str, Any], watcher: Callable[[str], AbstractContextManager[StepWatch]], words: str
+) -> dict[str, Any]:
+    """The result of a run with these settings: from the folder if it is finished there, else trained now."""
+    if folder.exists:
+        content = folder.read_run()
+        if "result" in content:
+            _settings(folder, content, given)
+            return dict(content["result"])
+    run = reopen(folder, given) if folder.exists else start(RunSettings.given(**given), folder)
+    with watcher(words) as watch:
+        return train(run, watch)
+
+
 def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
     """Train to the end, evaluate, write the run folder, and return the result."""
     with run.folder.locked():
+        if isinstance(run.training.objective, ForwardCorrection):
+            _estimate_transition(run, watch)
         run.folder.forget_metrics_after(run.training.epoch)
         clock = time.monotonic()
 
-        def record(training: Training) -> None:
+        def record(training: Training) -> Figures:
             nonlocal clock
             figures = _measure(run)
             now = time.monotonic()
             seconds, clock = now - clock, now
             run.folder.append_metrics({**figures, "seconds": round(seconds, 3)})
+            _note_start(run, [*training.history, figures])
+            return figures
 
         fit(run.training, run.folder.checkpoints, after_epoch=record, after_step=watch)
         result = _result(run)
         run.folder.write_run({**run.folder.read_run(), "result": result})
     write_run_page(run.folder)
     return result
+
+
+def _note_start(run: Run, history: Sequence[Figures]) -> None:
+    """Write down when the targets begin to move, once that is known."""
+    if isinstance(run.training.objective, NoisyLabels):
+        content = run.folder.read_run()
+        start_epoch = run.training.objective.started(history, run.settings.epochs)
+        if content["start_epoch"] != start_epoch:
+            run.folder.write_run({**content, "start_epoch": start_epoch})
+
+
+def _estimate_transition(run: Run, watch: StepWatch) -> None:
+    """Train a first network in the ordinary way, and read off it how labels go wrong. It is resumed like any other."""
+    if (run.training.epoch, run.training.step) != (0, 0):
+        return
+    first = _build(replace(run.settings, method="erm"), run.data, Storage())
+    checkpoints = run.folder.path / "first-stage"
+    saved = checkpoint.load_newest(checkpoints, first.device)
+    if saved is not None:
+        first.restore(saved)
+    began = time.monotonic()
+
+    def clock(training: Training) -> Figures:
+        return {"seconds": time.monotonic() - began}
+
+    fit(first, checkpoints, after_epoch=clock, after_step=watch)
+    predicted_NK = predict(first.model, run.data.train.images, run.data.num_classes, first.device)
+    transition_KK = estimate_transition(predicted_NK[predicted_NK.isfinite().all(1)])
+    run.training.model.get_buffer("transition_KK").copy_(transition_KK)
+    seconds = first.history[-1]["seconds"]
+    run.folder.write_run({**run.folder.read_run(), "first_stage_seconds": round(seconds, 3)})
 
 
 def _rows_file(folder: RunFolder) -> Any:
@@ -199,8 +261,9 @@ def _description(settings: RunSettings, data: Data) -> dict[str, Any]:
         }
     return {
         "settings": settings.to_json(),
+        "method": METHODS[settings.method].words,
         "seed": settings.seed,
-        "start_epoch": settings.start_epoch,
+        "start_epoch": settings.start_epoch if isinstance(settings.start_epoch, int) else None,
         "data": {
             "name": data.name,
             "classes": data.classes,
@@ -225,6 +288,7 @@ def _measure(run: Run) -> dict[str, Any]:
         "train_loss": training.tally.loss,
         "lr": learning_rate(training.settings.optimizer, epoch, training.settings.epochs),
         "train_accuracy_given": accuracy(predicted_N, train_part.labels),
+        **training.tally.figures,
     }
     touched_N = _touched(train_part)
     if train_part.truth is not None and touched_N is not None:
@@ -260,7 +324,8 @@ def _result(run: Run) -> dict[str, Any]:
         raise UserError(
             f"{run.folder.metrics_file} holds {len(metrics)} of {run.settings.epochs} epochs; was it changed?"
         )
-    test = run.data.test
+    test, validation_part = run.data.test, run.data.validation
+    content = run.folder.read_run()
     audit, verdicts = audit_training(run.folder, run.data, run.training)
     draw_suspects(run.folder, run.data, verdicts)
     validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
@@ -269,12 +334,14 @@ def _result(run: Run) -> dict[str, Any]:
         "method": run.settings.method,
         "epochs": run.settings.epochs,
         "test_accuracy": None if test is None else accuracy(_predict(run, test.images), test.labels),
-        "validation_accuracy": validation[-1] if validation else None,
+        "validation_accuracy": None
+        if validation_part is None
+        else accuracy(_predict(run, validation_part.images), validation_part.labels),
         "best_validation_accuracy": max(validation, default=None),
         "label_recovery": audit.get("recovery"),
-        "noise": run.folder.read_run()["noise"],
-        "start_epoch": run.settings.start_epoch,
-        "seconds": round(sum(record["seconds"] for record in metrics), 1),
+        "noise": content["noise"],
+        "start_epoch": content["start_epoch"],
+        "seconds": round(sum(record["seconds"] for record in metrics) + content.get("first_stage_seconds", 0), 1),
         "images_per_second": round(len(run.data.train) / statistics.median(record["seconds"] for record in metrics), 1),
         "unreadable": len(run.data.unreadable),
         "audit": audit,

@@ -3,23 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
-from selfadapt.data.corruption import Noise
-from selfadapt.data.samples import Data
+from selfadapt.data.corruption import Noise, actual_rate
+from selfadapt.data.samples import VALIDATION_FRACTION, Data
 from selfadapt.data.sources import SOURCES
 from selfadapt.engine.fit import FitSettings, Precision
 from selfadapt.engine.optim import OptimizerName, OptimizerSettings
 from selfadapt.errors import UserError
-from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Objective
+from selfadapt.objectives.start import AutoStart
+from selfadapt.recipes.methods import METHODS, Choices
 
-METHODS = ("erm", "sat")
 SMALL_SET = 5_000  # training samples
-START_FRACTION = 0.3  # the paper's E_s = 60 of 200 epochs
+ASSUMED_NOISE = 0.2  # for a method that must be told the noise rate and is not
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -40,12 +39,14 @@ class RunSettings:
     weight_decay: float | None = None
     warmup_epochs: float = 0.0
     momentum: float = 0.9
-    start_epoch: int | None = None
+    start_epoch: int | Literal["auto"] | None = None
+    noise_rate: float | None = None
     targets: str = "float32"
     model: str = "resnet-small"
     width: int | None = None
     image_size: int | None = None
     augment: str | None = None
+    validation: float = VALIDATION_FRACTION
     stream: bool = False
     device: str = "auto"
     precision: Precision = "float32"
@@ -58,20 +59,31 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{option(name)} {value} must be at least 1")
-        for name in ("lr", "weight_decay", "warmup_epochs", "start_epoch"):
+        for name in ("lr", "weight_decay", "warmup_epochs"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"{option(name)} {value} must be a number from 0 on")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"--seed {self.seed} must be a whole number from 0 on, of 63 bits")
-        choices = {"method": METHODS, "optimizer": get_args(OptimizerName), "precision": get_args(Precision)}
+        choices = {"method": tuple(METHODS), "optimizer": get_args(OptimizerName), "precision": get_args(Precision)}
         for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"{option(name)} {value!r} is not known; choose one of {', '.join(known)}")
-        if not 0 <= self.momentum <= 1:
-            raise UserError(f"--momentum {self.momentum} must be within 0..1")
-        if self.method != "erm" and self.start_epoch is not None and self.start_epoch >= self.epochs:
+        for name in ("momentum", "noise_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{option(name)} {value} must be within 0..1")
+        if not 0 <= self.validation < 1:
+            raise UserError(f"--validation {self.validation} must be a share of the samples, from 0 to below 1")
+        self._check_start()
+
+    def _check_start(self) -> None:
+        if self.start_epoch is None or self.start_epoch == "auto":
+            return
+        if self.start_epoch < 0:
+            raise UserError(f"--start-epoch {self.start_epoch} must be auto or a whole number from 0 on")
+        if self.adaptive and self.start_epoch >= self.epochs:
             raise UserError(
                 f"--start-epoch {self.start_epoch} is not before the end, epoch {self.epochs}: no target would move"
             )
@@ -98,20 +110,28 @@ class RunSettings:
         heart so soon, that it wants smaller batches and a stronger decay.
         """
         batch_size, weight_decay = (256, 5e-4) if len(data.train) >= SMALL_SET else (64, 5e-3)
-        start_epoch = round(START_FRACTION * self.epochs) if self.start_epoch is None else self.start_epoch
+        noise_rate = actual_rate(data.train) if self.noise_rate is None else self.noise_rate
         return replace(
             self,
             batch_size=self.batch_size or batch_size,
             weight_decay=weight_decay if self.weight_decay is None else self.weight_decay,
-            start_epoch=None if self.method == "erm" else start_epoch,
+            start_epoch=("auto" if self.start_epoch is None else self.start_epoch) if self.adaptive else None,
+            noise_rate=(ASSUMED_NOISE if noise_rate is None else noise_rate) if self.method == "co-teaching" else None,
             augment=self.augment or data.augment,
             device=str(choose_device(self.device)),
         )
 
+    @property
+    def adaptive(self) -> bool:
+        return METHODS[self.method].adaptive
+
     def objective(self) -> Objective:
-        if self.start_epoch is None:
-            return ERM()
-        return NoisyLabels(start_epoch=self.start_epoch, momentum=self.momentum)
+        choices = Choices(
+            start_epoch=self.start_epoch if isinstance(self.start_epoch, int) else AutoStart(),
+            momentum=self.momentum,
+            noise_rate=ASSUMED_NOISE if self.noise_rate is None else self.noise_rate,
+        )
+        return METHODS[self.method].make(choices)
 
     def fit(self) -> FitSettings:
         assert self.weight_decay is not None
@@ -127,8 +147,14 @@ class RunSettings:
 
 
 def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings with absolute paths and the noise as it is printed, so that they can be compared."""
+    """The same settings with absolute paths, numbers for words and the noise as it is printed, to be compared."""
     result = dict(settings)
+    start_epoch = result.get("start_epoch")
+    if isinstance(start_epoch, str) and start_epoch != "auto":
+        try:
+            result["start_epoch"] = int(start_epoch)
+        except ValueError:
+            raise UserError(f"--start-epoch {start_epoch!r} is neither auto nor a whole number") from None
     for name in ("data", "labels"):
         path = result.get(name)
         if path is not None and path not in SOURCES and Path(path).exists():

@@ -1,7 +1,8 @@
 """Figures as SVG, each from what a run folder holds."""
 
+import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,18 @@ if TYPE_CHECKING:
     Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 _INK, _FAINT = "#1f2430", "#d8dce3"
-_CURVES = (  # key in metrics.jsonl, words, colour, line
+Curves = Sequence[tuple[str, str, str, str]]  # key in metrics.jsonl, words, colour, line
+FOUR_CURVES: Curves = (
     ("train_accuracy_given", "training, labels as given", "#c8553d", "--"),
     ("train_accuracy_true", "training, true labels", "#c8553d", "-"),
     ("validation_accuracy_given", "validation, labels as given", "#2f6690", "--"),
     ("validation_accuracy_true", "validation, true labels", "#2f6690", "-"),
 )
+PORTIONS: Curves = (
+    ("untouched_accuracy_true", "samples that noise left alone", "#2f6690", "-"),
+    ("corrupted_accuracy_true", "samples that noise changed", "#c8553d", "-"),
+)
+_PALETTE = ("#2f6690", "#c8553d", "#5b8e4b", "#8a5a9e", "#b8892b", "#3d8c8c", "#a34d6d", "#6b7280")
 _MOST_ANNOTATED = 20  # classes up to which a matrix shows its numbers
 
 
@@ -56,11 +63,14 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def accuracy_curves(metrics: Sequence[dict[str, Any]], start_epoch: int | None, path: Path) -> None:
-    """The four curves of the paper's Figure 1, as far as they were measured; a line where the targets begin to move."""
+def accuracy_curves(metrics: Sequence[dict[str, Any]], curves: Curves, start_epoch: int | None, path: Path) -> None:
+    """Curves over the epochs, as far as they were measured; a line where the targets begin to move.
+
+    FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples.
+    """
     figure, axes = _figure(8.4, 4.0)
     epochs = [record["epoch"] for record in metrics]
-    for key, words, colour, line in _CURVES:
+    for key, words, colour, line in curves:
         values = [record.get(key) for record in metrics]
         if any(value is not None for value in values):
             percent = [float("nan") if value is None else 100 * value for value in values]
@@ -73,6 +83,44 @@ def accuracy_curves(metrics: Sequence[dict[str, Any]], start_epoch: int | None, 
         )  # fmt: skip
     axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, 101))
     axes.grid(color=_FAINT, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def method_bars(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
+    """The mean accuracy of each method, best on top, with a dot for each seed."""
+    figure, axes = _figure(8.4, 0.9 + 0.34 * len(accuracies))
+    ordered = sorted(accuracies.items(), key=lambda item: statistics.fmean(item[1]))
+    for position, (_, values) in enumerate(ordered):
+        mean = 100 * statistics.fmean(values)
+        axes.barh(position, mean, height=0.62, color="#b9cfe0")
+        axes.plot([100 * value for value in values], [position] * len(values), "o", color=_PALETTE[0], markersize=4)
+        axes.annotate(f"{mean:.1f}", (mean, position), xytext=(12, 0), textcoords="offset points", va="center")
+    lowest = 100 * min(min(values) for values in accuracies.values())
+    axes.set(xlabel="test accuracy (%)", xlim=(max(0.0, lowest - 8), 101))
+    axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
+    _save(figure, path)
+
+
+def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
+    """Generalisation error and clean validation error over the noise rate, a line for each method (Figure 3).
+
+    A point is (noise rate, generalisation error, clean validation error); points of the same rate are averaged.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    words = ("generalisation error: training less validation,\nlabels as given (%)", "clean validation error (%)")
+    for column, title in enumerate(words, start=1):
+        axes = figure.add_subplot(1, 2, column)
+        for number, (name, own) in enumerate(points.items()):
+            rates = sorted({point[0] for point in own})
+            means = [100 * statistics.fmean(point[column] for point in own if point[0] == rate) for rate in rates]
+            colour = _PALETTE[number % len(_PALETTE)]
+            axes.plot([100 * rate for rate in rates], means, "o-", color=colour, label=name, linewidth=1.8)
+        axes.set(xlabel="nominal noise rate (%)", ylabel=title)
+        axes.grid(color=_FAINT, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
     _save(figure, path)
 

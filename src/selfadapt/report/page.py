@@ -2,6 +2,7 @@
 
 import base64
 import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,6 @@ from selfadapt.report.results import RunFolder, whole_file
 
 _MATRIX_CLASSES = 200  # beyond so many a class-by-class picture shows nothing
 _LISTED = 25  # suspects in the table
-
-METHOD_NAMES = {"erm": "ordinary training", "sat": "self-adaptive training"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,69 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
         curves = _picture("", "", folder.figures / "accuracy.svg")
         link = os.path.relpath(folder.page, path.parent)
         runs.append({**_run_context(folder), "curves": curves, "link": link})
-    return _write(path, _environment().get_template("comparison.html").render(runs=runs))
+    pictures = _draw_comparison(runs, path.parent / "figures")
+    html = _environment().get_template("comparison.html").render(runs=runs, methods=_by_method(runs), pictures=pictures)
+    return _write(path, html)
+
+
+def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and spread over the runs that differ in nothing but the seed."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for item in runs:
+        if item["result"]:
+            noise = item["run"]["settings"]["noise"] or "–"
+            groups.setdefault((item["run"]["data"]["name"], noise, item["method"]), []).append(item["result"])
+    rows = []
+    for (data, noise, method), results in groups.items():
+        tested = [result["test_accuracy"] for result in results if result["test_accuracy"] is not None]
+        recovered = [result["label_recovery"] for result in results if result["label_recovery"] is not None]
+        rows.append(
+            {
+                "data": data,
+                "noise": noise,
+                "method": method,
+                "seeds": len(results),
+                "test_accuracy": statistics.fmean(tested) if tested else None,
+                "spread": statistics.stdev(tested) if len(tested) > 1 else None,
+                "label_recovery": statistics.fmean(recovered) if recovered else None,
+                "seconds": round(statistics.fmean(result["seconds"] for result in results), 1),
+            }
+        )
+    return sorted(rows, key=lambda row: (row["data"], row["noise"], -(row["test_accuracy"] or 0)))
+
+
+def _draw_comparison(runs: Sequence[dict[str, Any]], folder: Path) -> list[Picture]:
+    """Bars where the runs share data and noise, and curves over the noise rate where they differ in it."""
+    finished = [item for item in runs if item["result"] and item["result"]["test_accuracy"] is not None]
+    cells = {(item["run"]["data"]["name"], item["run"]["settings"]["noise"]) for item in finished}
+    pictures = []
+    accuracies: dict[str, list[float]] = {}
+    for item in finished:
+        accuracies.setdefault(item["method"], []).append(item["result"]["test_accuracy"])
+    if len(cells) == 1 and len(accuracies) > 1:
+        figures.method_bars(accuracies, folder / "methods.svg")
+        caption = "Mean over the seeds; a dot for each seed."
+        pictures.append(_picture("Test accuracy", caption, folder / "methods.svg", wide=True))
+    points = _sweep_points(finished)
+    if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):
+        figures.noise_sweep(points, folder / "noise.svg")
+        caption = "How much is learned by heart, and how wrong the model is on true labels, as noise grows."
+        pictures.append(_picture("Over the noise rate", caption, folder / "noise.svg", wide=True))
+    return pictures
+
+
+def _sweep_points(runs: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float, float]]]:
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for item in runs:
+        last, noise = item["last"], item["run"]["noise"]
+        truth = last.get("validation_accuracy_true", last.get("validation_accuracy_given"))
+        rate = 0.0 if noise is None else noise["nominal"]
+        if rate is None or truth is None:
+            continue
+        gap = last["train_accuracy_given"] - last["validation_accuracy_given"]
+        name = item["method"] if noise is None else f"{item['method']}, {noise['kind']}"
+        points.setdefault(name, []).append((rate, gap, 1 - truth))
+    return points
 
 
 def _write(path: Path, html: str) -> Path:
@@ -72,7 +133,7 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "name": folder.path.name,
         "path": folder.path,
         "unreadable": folder.read_unreadable(),
-        "method": METHOD_NAMES.get(run["settings"]["method"], run["settings"]["method"]),
+        "method": run["method"],
         "epochs_done": len(metrics),
         "result": run.get("result"),
         "last": metrics[-1] if metrics else {},
@@ -90,15 +151,29 @@ def _draw(folder: RunFolder) -> list[Picture]:
     pictures = []
     if metrics:
         path = folder.figures / "accuracy.svg"
-        figures.accuracy_curves(metrics, run["start_epoch"], path)
+        figures.accuracy_curves(metrics, figures.FOUR_CURVES, run["start_epoch"], path)
         caption = (
             "Dashed lines count agreement with the labels as given, mistakes included; solid lines count the truth, "
             "where it is known. A dashed training line that climbs far above the dashed validation line is a model "
             "that learns the mistakes by heart."
         )
         pictures.append(_picture("Accuracy over training", caption, path, wide=True))
+        if any(metrics[-1].get(key) is not None for key, *_ in figures.PORTIONS):
+            path = folder.figures / "portions.svg"
+            figures.accuracy_curves(metrics, figures.PORTIONS, run["start_epoch"], path)
+            caption = (
+                "How many training samples are predicted as what they truly are. Where the lower line falls, the "
+                "model learns wrong labels by heart; where it rises to the upper one, it corrects them."
+            )
+            pictures.append(_picture("Samples that noise changed, and the others", caption, path, wide=True))
     if folder.labels_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:
         pictures += _draw_matrices(folder, run["data"]["classes"])
+    if folder.transition_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:
+        path = folder.figures / "transition.svg"
+        odds = 100 * np.array(folder.read_transition())
+        figures.matrix(odds, run["data"]["classes"], "class by the suggestions", "given label", path, decimals=0)
+        caption = "Of the samples that belong to a class by the suggestions, how many percent were given which label."
+        pictures.append(_picture("How labels go wrong, as estimated", caption, path))
     if (folder.figures / "suspects.svg").exists():
         caption = "The most suspicious labels: as given → as suggested."
         pictures.append(_picture("Look at these first", caption, folder.figures / "suspects.svg", wide=True))

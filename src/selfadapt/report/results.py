@@ -6,6 +6,9 @@ samples.csv     each training and validation sample: id, path, part, given label
 unreadable.csv  files that could not be read and were left out, if there are any
 checkpoint/     everything that is needed to go on
 labels.csv      the verdict on each training label, most suspicious first
+transition.csv  the estimated odds of each given label (column) for each true class (row)
+decisions.csv   what a person decided about labels, if anything: id and label
+corrected.csv   the corrected labels, once they are asked for
 figures/        the figures of the page, as SVG
 report.html     the page
 """
@@ -71,6 +74,14 @@ class RunFolder:
     @property
     def labels_file(self) -> Path:
         return self.path / "labels.csv"
+
+    @property
+    def decisions_file(self) -> Path:
+        return self.path / "decisions.csv"
+
+    @property
+    def transition_file(self) -> Path:
+        return self.path / "transition.csv"
 
     @property
     def figures(self) -> Path:
@@ -151,7 +162,7 @@ class RunFolder:
             file.writelines(json.dumps(record) + "\n" for record in kept)
 
     def write_samples(self, rows: Iterable[Sequence[str]]) -> None:
-        _write_table(self.samples_file, SAMPLE_COLUMNS, rows)
+        write_table(self.samples_file, SAMPLE_COLUMNS, rows)
 
     def read_samples(self) -> list[dict[str, str]]:
         return _read_table(self.samples_file)
@@ -160,19 +171,28 @@ class RunFolder:
         return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
 
     def write_unreadable(self, rows: Iterable[tuple[str, str]]) -> None:
-        _write_table(self.unreadable_file, ("id", "reason"), rows)
+        write_table(self.unreadable_file, ("id", "reason"), rows)
 
     def read_unreadable(self) -> list[dict[str, str]]:
         return _read_table(self.unreadable_file) if self.unreadable_file.exists() else []
 
     def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
-        _write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
+        write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
 
     def read_labels(self) -> list[dict[str, str]]:
         return _read_table(self.labels_file)
 
+    def write_transition(self, classes: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
+        lines = ([name, *(f"{odds:.6f}" for odds in row)] for name, row in zip(classes, rows, strict=True))
+        write_table(self.transition_file, ["true", *classes], lines)
 
-def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    def read_transition(self) -> list[list[float]]:
+        with open(self.transition_file, encoding="utf-8", newline="") as file:
+            return [[float(odds) for odds in row[1:]] for row in list(csv.reader(file))[1:]]
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A .csv with a line of column names."""
     with whole_file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

@@ -39,6 +39,15 @@ class Rows(Protocol):
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
+def _in_wide_pieces(rows_NK: Tensor) -> Tensor:
+    """The same memory as fewer, wider numbers where a row allows it: copying rows then is more than twice as fast."""
+    if rows_NK.device.type == "cpu" and rows_NK.is_contiguous():
+        for wider in (torch.complex128, torch.int64):
+            if rows_NK.shape[1] * rows_NK.itemsize % wider.itemsize == 0:
+                return rows_NK.view(wider)
+    return rows_NK
+
+
 def _reserve(descriptor: int, num_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, num_bytes)
@@ -91,12 +100,12 @@ class DenseRows:
         return self.values_NK.nbytes
 
     def read(self, index_B: Tensor) -> Tensor:
-        return self.values_NK[index_B].float()
+        return self.values_NK.index_select(0, index_B).float()
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         if self.values_NK.dtype == torch.float16:
             rows_BK = self._round_at_random(index_B, rows_BK)
-        self.values_NK[index_B] = rows_BK.to(self.values_NK.dtype)
+        _in_wide_pieces(self.values_NK).index_copy_(0, index_B, _in_wide_pieces(rows_BK.to(self.values_NK.dtype)))
         self.writes += 1
         return rows_BK
 

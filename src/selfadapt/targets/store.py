@@ -70,6 +70,13 @@ class TargetStore:
         return cls._filled(pieces, len(labels), num_classes, momentum, "distribution", storage)
 
     @classmethod
+    def empty(
+        cls, num_samples: int, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
+    ) -> "TargetStore":
+        """Targets that start at zero, so that they hold the predictions alone."""
+        return cls._filled((), num_samples, num_classes, momentum, "distribution", storage)
+
+    @classmethod
     def gaussian(
         cls,
         num_samples: int,
@@ -101,18 +108,21 @@ class TargetStore:
         return self.rows.num_rows
 
     @torch.no_grad()
-    def update(self, index: Tensor, prediction: Tensor, *, momentum: float | None = None) -> Tensor:
+    def update(
+        self, index: Tensor, prediction: Tensor, *, momentum: float | None = None, rows: Tensor | None = None
+    ) -> Tensor:
         """Move the rows of this batch towards the prediction and return them, without gradient.
 
-        `momentum` stands in for the store's own for this call, for methods that ramp it.
+        `momentum` stands in for the store's own for this call, for methods that ramp it, and `rows` for the rows
+        that are stored, for methods that begin anew.
         """
         momentum = self.momentum if momentum is None else _check_momentum(momentum)
         index_B = self._checked_index(index)
         prediction_BK = self._checked_prediction(index_B, prediction)
-        rows_BK = self.rows.read(index_B)
+        rows_BK = self.rows.read(index_B) if rows is None else rows.to(self.rows.device, torch.float32, copy=True)
         if self.kind == "direction":
             rows_BK, prediction_BK = normalize(rows_BK, dim=1), normalize(prediction_BK, dim=1)
-        moved_BK = self.rows.write(index_B, torch.lerp(prediction_BK, rows_BK, momentum))
+        moved_BK = self.rows.write(index_B, rows_BK.lerp_(prediction_BK, 1 - momentum))
         return moved_BK.to(prediction.device)
 
     @torch.no_grad()
@@ -129,23 +139,21 @@ class TargetStore:
     def _checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
         if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"index must be a vector of whole numbers, not {tuple(index.shape)} {index.dtype}")
-        index_B = index.to(self.rows.device, torch.int64)
-        if not len(index_B):
-            return index_B
-        sorted_B = index_B.sort().values
-        if sorted_B[0] < 0 or sorted_B[-1] >= len(self):
-            culprit = int(sorted_B[0] if sorted_B[0] < 0 else sorted_B[-1])
+        if not len(index):
+            return index.to(self.rows.device, torch.int64)
+        least, most = (int(bound) for bound in index.aminmax())
+        if least < 0 or most >= len(self):
             raise ValueError(
-                f"index {culprit} is outside 0..{len(self) - 1}; pass each sample's position in the whole training set"
+                f"index {least if least < 0 else most} is outside 0..{len(self) - 1}; "
+                "pass each sample's position in the whole training set"
             )
-        if unique:
-            repeated = (sorted_B[1:] == sorted_B[:-1]).nonzero()
-            if len(repeated):
-                raise ValueError(
-                    f"sample {int(sorted_B[repeated[0]])} is in this batch more than once; a target moves once a step, "
-                    "so drop the duplicates (a sampler that pads makes them)"
-                )
-        return index_B
+        if unique and len(set(samples := index.tolist())) < len(samples):
+            culprit = next(sample for position, sample in enumerate(samples) if sample in samples[:position])
+            raise ValueError(
+                f"sample {culprit} is in this batch more than once; a target moves once a step, "
+                "so drop the duplicates (a sampler that pads makes them)"
+            )
+        return index.to(self.rows.device, torch.int64)
 
     def _checked_prediction(self, index_B: Tensor, prediction: Tensor) -> Tensor:
         expected = (len(index_B), self.rows.num_columns)
@@ -156,10 +164,10 @@ class TargetStore:
             )
         prediction_BK = prediction.to(self.rows.device, torch.float32)
         if self.kind == "distribution" and len(index_B):
-            sums_B = prediction_BK.sum(1)
-            fine = ((sums_B - 1).abs().amax() <= _SUM_TOLERANCE) & (prediction_BK.amin() >= 0)
+            least, most = (float(bound) for bound in prediction_BK.sum(1).aminmax())
+            fine = 1 - _SUM_TOLERANCE <= least <= most <= 1 + _SUM_TOLERANCE and float(prediction_BK.amin()) >= 0
         else:
-            fine = prediction_BK.isfinite().all()
+            fine = bool(prediction_BK.isfinite().all())
         if not fine:
             self._raise_for(index_B, prediction_BK)
         return prediction_BK

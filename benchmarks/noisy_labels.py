@@ -1,0 +1,189 @@
+"""The tables of docs/results/noisy-labels.md: every method, and every start, on real data with noisy labels.
+
+    python -m benchmarks.noisy_labels --jobs 2          all of it, about three hours on two cores
+    python -m benchmarks.noisy_labels --only digits     the cells whose name begins so
+
+A cell is one data set under one kind of noise. Each is a folder below runs/noisy-labels made by `selfadapt compare`,
+in a process with one thread. What is finished is not repeated, so the command may be stopped and given again.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HOME = Path("runs/noisy-labels")
+PAGE = Path("docs/results/noisy-labels.md")
+EVERY = (
+    "erm", "early-stopping", "label-smoothing", "mixup", "forward", "gce", "gce-truncated", "sce", "bootstrap-soft",
+    "bootstrap-hard", "elr", "co-teaching", "sat-no-average", "sat-no-weights", "sat", "sat-sce",
+)  # fmt: skip
+FEW = ("erm", "early-stopping", "gce", "elr", "sat", "sat-sce")
+
+
+@dataclass(frozen=True)
+class Cell:
+    data: str
+    noise: str
+    methods: tuple[str, ...]
+    starts: tuple[int, ...]  # the fixed E_s that auto is held against
+    seeds: int = 3
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.data}-{self.noise.replace(':', '-')}"
+
+    def commands(self) -> Iterator[tuple[Path, list[str]]]:
+        """The folder and the arguments of each comparison of this cell."""
+        shared = [self.data, "--noise", self.noise, "--seeds", str(self.seeds), *self.options]
+        folder = HOME / self.name
+        yield folder / "methods", [*shared, "--methods", ",".join(self.methods)]
+        for start in self.starts:
+            yield folder / f"start-{start}", [*shared, "--methods", "sat", "--start-epoch", str(start)]
+
+
+_SIXTY = (5, 10, 20, 30, 45)
+_FASHION = ("--limit", "5000", "--model", "mlp", "--augment", "none")
+_CIFAR = ("--limit", "5000", "--width", "8", "--augment", "none", "--batch-size", "128", "--epochs", "30")
+CELLS = (
+    *(Cell("digits", noise, EVERY, _SIXTY) for noise in ("symmetric:0.2", "symmetric:0.4", "symmetric:0.6")),
+    *(Cell("digits", noise, EVERY, _SIXTY) for noise in ("symmetric:0.8", "asymmetric:0.4")),
+    *(
+        Cell("fashion-mnist", noise, EVERY, (2, 5, 10, 20, 40), options=_FASHION)
+        for noise in ("symmetric:0.4", "symmetric:0.8", "asymmetric:0.4")
+    ),
+    *(
+        Cell("cifar10", noise, FEW, (3, 6, 10, 15, 22), seeds=1, options=_CIFAR)
+        for noise in ("symmetric:0.4", "asymmetric:0.4")
+    ),
+)
+
+
+def _compare(job: tuple[Path, list[str]]) -> None:
+    folder, arguments = job
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "selfadapt", "compare", *arguments, "--out", str(folder), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    print(folder, flush=True)
+
+
+def results(folder: Path, method: str) -> list[dict[str, Any]]:
+    """The results of a method's finished runs in a folder, in the order of their seeds."""
+    found = []
+    for path in sorted(folder.glob(f"{method}-[0-9]*/run.json")):
+        content = json.loads(path.read_text())
+        if "result" in content:
+            found.append(content["result"])
+    return found
+
+
+def _accuracy(found: list[dict[str, Any]]) -> tuple[float, float | None] | None:
+    values = [100 * result["test_accuracy"] for result in found]
+    if not values:
+        return None
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def _shown(value: tuple[float, float | None] | None, best: float | None = None) -> str:
+    if value is None:
+        return "–"
+    mean, spread = value
+    text = f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"
+    return f"**{text}**" if best is not None and mean >= best - 1e-9 else text
+
+
+def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+    return [
+        "| " + " | ".join(header) + " |",
+        "|---" * len(header) + "|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+    ]
+
+
+def _methods_table(cells: list[Cell]) -> list[str]:
+    columns = [{m: _accuracy(results(HOME / cell.name / "methods", m)) for m in cell.methods} for cell in cells]
+    bests = [max((value[0] for value in column.values() if value), default=None) for column in columns]
+    rows = []
+    for method in cells[0].methods:
+        shown = [_shown(column.get(method), best) for column, best in zip(columns, bests, strict=True)]
+        rows.append([f"`{method}`", *shown])
+    return _table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
+
+
+def _starts_table(cells: list[Cell]) -> list[str]:
+    rows = []
+    for cell in cells:
+        folder = HOME / cell.name
+        fixed = {start: _accuracy(results(folder / f"start-{start}", "sat")) for start in cell.starts}
+        auto, ordinary = results(folder / "methods", "sat"), results(folder / "methods", "erm")
+        best = max((value[0] for value in fixed.values() if value), default=None)
+        chosen = ", ".join(str(result["start_epoch"]) for result in auto)
+        mean = _accuracy(auto)
+        gap = f"{mean[0] - best:+.1f}" if mean and best is not None else "–"
+        rows.append(
+            [
+                f"{cell.data} {cell.noise.replace(':', ' ')}",
+                _shown(_accuracy(ordinary)),
+                " / ".join("–" if value is None else f"{value[0]:.1f}" for value in fixed.values()),
+                _shown(mean),
+                chosen or "–",
+                gap,
+            ]
+        )
+    return _table(
+        ["cell", "erm", f"E_s = {' / '.join(map(str, cells[0].starts))}", "auto", "auto chose", "auto − best"], rows
+    )
+
+
+def write_page() -> None:
+    lines = [
+        "# Noisy labels: every method, and when to start",
+        "",
+        "Test accuracy in percent of the last epoch (for `early-stopping`: of the epoch that was best on noisy",
+        "validation labels), mean ± standard deviation over the seeds, the best of a column in bold. Made by",
+        "`python -m benchmarks.noisy_labels --jobs 2`; a dash is a run that was not made.",
+        "",
+    ]
+    for data, words in (
+        ("digits", "1,397 training images of 8×8, the small ResNet, 60 epochs, crops by a pixel, 300 tests"),
+        (
+            "fashion-mnist",
+            "5,000 training images, a perceptron (256-256), 60 epochs, no augmentation, 10,000 test images",
+        ),
+        (
+            "cifar10",
+            "5,000 training images, the small ResNet of width 8, 30 epochs, no augmentation, 10,000 test images",
+        ),
+    ):
+        cells = [cell for cell in CELLS if cell.data == data]
+        lines += [f"## {data}", "", f"{words}; {cells[0].seeds} seed{'s' if cells[0].seeds > 1 else ''}.", ""]
+        lines += _methods_table(cells)
+        lines += ["`--start-epoch auto` against fixed starts:", "", *_starts_table(cells)]
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text("\n".join(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", default="")
+    chosen = parser.parse_args()
+    jobs = [job for cell in CELLS if cell.name.startswith(chosen.only) for job in cell.commands()]
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for _ in pool.map(_compare, jobs):
+            write_page()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The options that decide a run, in one place for every command that trains."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+_RENAMED = {"compile_model": "compile"}  # options whose setting has a name of its own
+
+
+def _option(kind: Any, words: str, *names: str) -> tuple[Any, Any]:
+    return kind | None, typer.Option(None, *names, help=words)
+
+
+RUN_OPTIONS = {
+    "labels": _option(Path, "Training labels from a .npy or .csv; the data's own count as the truth."),
+    "noise": _option(
+        str,
+        "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
+        "shuffled-pixels; or matrix:FILE.",
+    ),
+    "seed": _option(int, "Decides every random number. Default: 0."),
+    "epochs": _option(int, "Default: 60."),
+    "batch_size": _option(int, "Default: 256, or 64 below 5,000 samples."),
+    "pieces": _option(int, "Forward a batch in so many pieces, to save memory. Default: 1."),
+    "optimizer": _option(str, "sgd, adam, adamw or lars. Default: sgd."),
+    "lr": _option(float, "Learning rate; follows a cosine to zero. Default: 0.1."),
+    "weight_decay": _option(float, "Default: 0.0005, or 0.005 below 5,000 samples."),
+    "warmup_epochs": _option(float, "Epochs in which the learning rate grows from 0. Default: 0."),
+    "momentum": _option(float, "Momentum of the targets (alpha). Default: 0.9."),
+    "start_epoch": _option(str, "Epochs before the targets move (E_s), or auto: found while training. Default: auto."),
+    "noise_rate": _option(float, "For co-teaching: the share of wrong labels. Default: the true one, or 0.2."),
+    "targets": _option(str, "How targets are kept: float32, float16 or file. Default: float32."),
+    "model": _option(str, "resnet-small, resnet18, resnet34, resnet50, resnet101 or mlp. Default: resnet-small."),
+    "width": _option(int, "Width of the model's first stage. Default: the model's own."),
+    "image_size": _option(int, "Bring image files to a square of this size."),
+    "augment": _option(
+        str,
+        "none, crop, crop-flip, resized-crop, self-supervised or self-supervised-blur. Default: what suits the data.",
+    ),
+    "validation": _option(
+        float,
+        "The share of each class that is held out to watch training, if the data bring no such part. Default: 0.1.",
+    ),
+    "stream": _option(bool, "Decode image files on demand instead of keeping a decoded copy.", "--stream"),
+    "device": _option(str, "auto, cpu, cuda, mps. Default: auto."),
+    "precision": _option(str, "float32, bfloat16 or float16. Default: float32."),
+    "compile_model": _option(bool, "Compile the model with torch.compile.", "--compile"),
+    "limit": _option(int, "Use the first so many training samples."),
+    "test_limit": _option(int, "Use the first so many test samples."),
+}
+
+
+def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of a run. It gets those that the user gave as `given`, by the names of settings."""
+
+    def wrapped(**values: Any) -> None:
+        given = {
+            _RENAMED.get(name, name): str(value) if isinstance(value, Path) else value
+            for name in RUN_OPTIONS
+            if (value := values.pop(name)) is not None
+        }
+        command(**values, given=given)
+
+    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in RUN_OPTIONS.items()
+    ]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
+    wrapped.__doc__ = command.__doc__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapped

@@ -1,0 +1,41 @@
+"""Bootstrapping (Reed et al., "Training Deep Neural Networks on Noisy Labels with Bootstrapping", 2015).
+
+    soft:  L = - sum_k (b t_k + (1 - b) p_k) log p_k,    b = 0.95
+    hard:  L = - sum_k (b t_k + (1 - b) z_k) log p_k,    b = 0.8,    z = one_hot(argmax p)
+
+t is the label. As published, the gradient of the soft loss also passes through the p beside the label: its second
+term is the entropy of the prediction.
+
+Shapes: B samples of a batch, K classes.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import nll_loss
+
+from selfadapt.data.loader import Batch
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.objective import Loss, Progress, mean_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftBootstrapping(ERM):
+    trust: float = 0.95  # b
+
+    def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
+        log_p_BK = logits_BK.log_softmax(1)
+        label_B = nll_loss(log_p_BK, batch.label, reduction="none")
+        own_B = -(log_p_BK.exp() * log_p_BK).sum(1)
+        return mean_of(self.trust * label_B + (1 - self.trust) * own_B, logits_BK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardBootstrapping(ERM):
+    trust: float = 0.8  # b
+
+    def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
+        log_p_BK = logits_BK.log_softmax(1)
+        label_B = nll_loss(log_p_BK, batch.label, reduction="none")
+        own_B = -log_p_BK.amax(1)
+        return mean_of(self.trust * label_B + (1 - self.trust) * own_B, logits_BK)

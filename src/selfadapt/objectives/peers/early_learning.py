@@ -1,0 +1,42 @@
+"""Early-learning regularisation, ELR (Liu et al., "Early-Learning Regularization Prevents Memorization of Noisy
+Labels", 2020, Equations 6 and 9).
+
+    t_i <- b t_i + (1 - b) p_i,    t_i = 0 before training
+    L   = 1/B  sum_i  -log p_i[y_i] + l log(1 - <p_i, t_i>)
+
+Published for CIFAR10: b = 0.7, l = 3. No gradient flows through t. As in the authors' program, p is kept within
+1e-4 .. 1 - 1e-4 and what enters t is normalised again.
+
+Shapes: B samples of a batch, K classes, N samples in all.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from selfadapt.data.loader import Batch
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.targets.store import Storage, TargetStore
+
+_SMALLEST = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyLearning(ERM):
+    momentum: float = 0.7  # b
+    strength: float = 3.0  # l
+
+    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
+        return TargetStore.empty(len(labels_N), num_classes, self.momentum, storage)
+
+    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
+        assert targets is not None
+        logits_BK = model(batch.image).float()
+        p_BK = logits_BK.softmax(1).clamp(_SMALLEST, 1 - _SMALLEST)
+        fixed_BK = p_BK.detach()
+        rows_BK = targets.update(batch.index, fixed_BK / fixed_BK.sum(1, keepdim=True))
+        against_B = (1 - (p_BK * rows_BK).sum(1)).clamp_min(_SMALLEST).log()
+        losses_B = cross_entropy(logits_BK, batch.label, reduction="none") + self.strength * against_B
+        return mean_of(losses_B, logits_BK)

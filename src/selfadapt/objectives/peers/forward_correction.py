@@ -1,0 +1,55 @@
+"""Forward correction with an estimated matrix (Patrini et al., "Making Deep Neural Networks Robust to Label Noise: a
+Loss Correction Approach", 2017, Sections 3.2 and 3.3).
+
+    T_ij = P(given label j | true class i)
+    L    = -1/B  sum_i  log (T' p_i)[y_i]
+
+T comes from a network of its own, trained first in the ordinary way: row i of T is that network's prediction for the
+sample that it finds most typical of class i. As published for CIFAR, the most typical is the 97th percentile of p_i
+and not the maximum, which may be an outlier. So this method trains twice.
+
+Shapes: B samples of a batch, K classes, N samples in all.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.data.loader import Batch
+from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.targets.store import TargetStore
+
+_SMALLEST = 1e-12
+
+
+def estimate_transition(probabilities_NK: Tensor, percentile: float = 0.97) -> Tensor:
+    """T from the predictions of a network that was trained on the noisy labels."""
+    ranked_N_of_K = probabilities_NK.argsort(0)
+    typical_K = ranked_N_of_K[round(percentile * (len(probabilities_NK) - 1))]
+    rows_KK = probabilities_NK[typical_K]
+    return rows_KK / rows_KK.sum(1, keepdim=True)
+
+
+class CorrectedClassifier(Classifier):
+    """A classifier that knows how labels go wrong. Its outputs are those for the true class."""
+
+    transition_KK: Tensor
+
+    def __init__(self, backbone: Backbone, num_classes: int) -> None:
+        super().__init__(backbone, num_classes)
+        self.register_buffer("transition_KK", torch.eye(num_classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardCorrection(ERM):
+    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        return CorrectedClassifier(backbone, num_classes)
+
+    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
+        logits_BK = model(batch.image).float()
+        transition_KK = model.get_buffer("transition_KK")
+        given_B = (logits_BK.softmax(1) * transition_KK.T[batch.label]).sum(1)
+        return mean_of(-given_B.clamp_min(_SMALLEST).log(), logits_BK)

@@ -1,0 +1,70 @@
+"""Generalised cross entropy (Zhang and Sabuncu, "Generalized Cross Entropy Loss for Training Deep Neural Networks with
+Noisy Labels", 2018), plain (Equation 6) and truncated (Section 3.3).
+
+    L_q(p, y) = (1 - p_y^q) / q,    q = 0.7
+    truncated: from a third of the epochs on, a sample whose p_y is not above k = 0.5 is left out
+
+Published: 120 epochs, pruning at epoch 40 and anew every 10 epochs. Here these are the same shares of the epochs.
+Deviation: the p_y that decides is the prediction of the sample's last visit before the pruning, from the training
+pass itself. The original makes a pass of its own for it.
+
+Shapes: B samples of a batch, K classes, N samples in all.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.data.loader import Batch
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.targets.store import Storage, TargetStore
+
+_SMALLEST = 1e-7  # the slope of p^q is infinite at 0
+
+
+def generalized_cross_entropy(logits_BK: Tensor, labels_B: Tensor, q: float = 0.7) -> Tensor:
+    """(1 - p_y^q) / q for each sample."""
+    p_B = logits_BK.softmax(1).gather(1, labels_B.unsqueeze(1)).squeeze(1)
+    return (1 - p_B.clamp_min(_SMALLEST) ** q) / q
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneralizedCrossEntropy(ERM):
+    q: float = 0.7
+
+    def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
+        return mean_of(generalized_cross_entropy(logits_BK, batch.label, self.q), logits_BK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedGeneralizedCrossEntropy(GeneralizedCrossEntropy):
+    threshold: float = 0.5  # k
+    start: float = 40 / 120  # of the epochs
+    interval: float = 10 / 120  # of the epochs
+
+    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
+        """The prediction that decides about a sample; the label itself before the first pruning, so that all stay."""
+        return TargetStore.from_labels(labels_N, num_classes, 0.0, storage)
+
+    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
+        assert targets is not None
+        logits_BK = model(batch.image).float()
+        decided_B = targets.read(batch.index).gather(1, batch.label.unsqueeze(1)).squeeze(1)
+        kept_B = (decided_B > self.threshold).float()
+        if self._prunes_after(progress):
+            targets.update(batch.index, logits_BK.detach().softmax(1))
+        # A left-out sample costs a constant; as published the mean is over the whole batch.
+        constant = (1 - self.threshold**self.q) / self.q
+        losses_B = generalized_cross_entropy(logits_BK, batch.label, self.q)
+        return mean_of(torch.lerp(torch.full_like(losses_B, constant), losses_B, kept_B), logits_BK)
+
+    def _prunes_after(self, progress: Progress) -> bool:
+        """Whether the epoch under way is the last before a pruning."""
+
+        def prunings(epoch: int) -> int:
+            share = epoch / progress.epochs
+            return 0 if share < self.start else 1 + int((share - self.start) / self.interval + 1e-9)
+
+        return prunings(progress.epoch + 1) > prunings(progress.epoch)

@@ -1,0 +1,24 @@
+"""Label smoothing (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2016, Section 7).
+
+    q_i = (1 - eps) one_hot(y_i) + eps / K,    L = -1/B  sum_i sum_k q_ik log p_ik
+
+Shapes: B samples of a batch, K classes.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from selfadapt.data.loader import Batch
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.objective import Loss, Progress, mean_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSmoothing(ERM):
+    smoothing: float = 0.1  # eps
+
+    def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
+        losses_B = cross_entropy(logits_BK, batch.label, reduction="none", label_smoothing=self.smoothing)
+        return mean_of(losses_B, logits_BK)

@@ -1,0 +1,82 @@
+"""When to let the targets move, found while training, with no clean label and no held-out part.
+
+Moving too early fixes the mistakes of a network that still learns from the labels. Moving too late leaves time to
+learn the wrong labels by heart. So there are two questions to ask after each epoch:
+
+*Does it learn by heart?* Mistakes are planted: one sample in twenty is trained under a decoy, a random label other than
+the given one, until the targets move; then it gets its given label back. A network that learns nothing by heart gives
+the decoys of planted samples the same probability as the decoys, never shown to it, of all others:
+
+    excess = mean of p_i[decoy_i] over planted i  -  the same mean over the others
+
+is then zero up to chance, whatever the network, the classes and the noise, and grows as labels are learned by heart.
+
+*Does it still learn?* The consensus of a sample is the running mean of its predictions. How often the consensus agrees
+with the given labels grows with its accuracy as long as nothing is learned by heart, and is much steadier than the
+agreement of single predictions, whose random errors it averages out.
+
+The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or the
+agreement of the consensus grew by less than 3 % of itself in eight epochs, the chance in that figure being added to it
+(half the standard error of the sum of eight steps, many of which are taken back); or three quarters of the epochs are
+over.
+
+Shapes: B samples of a batch, K classes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from selfadapt.objectives.objective import Figures
+
+# Names in metrics.jsonl; each has its standard error under the same name with _error.
+PLANTED, OTHERS = "decoy_planted", "decoy_others"
+AGREEMENT, CHANGE = "consensus_agreement", "consensus_change"
+CONSENSUS_MOMENTUM = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoStart:
+    share: float = 0.05  # of the samples are planted
+    excess: float = 0.02
+    errors: float = 3.0  # standard errors that the excess must be above
+    window: int = 8  # epochs
+    growth: float = 0.03  # of the agreement within the window
+    latest: float = 0.75  # of the epochs
+
+    def decoys(self, index_B: Tensor, labels_B: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        """For each sample a label other than the given one, and whether it is planted. Depends on the index alone."""
+        draw_B = _scrambled(index_B)
+        shift_B = 1 + (draw_B >> 16) % max(1, num_classes - 1)
+        return (labels_B + shift_B) % num_classes, (draw_B & 0xFFFF) < round(self.share * 0x10000)
+
+    def found(self, history: Sequence[Figures], epochs: int) -> int | None:
+        """E_s, once it is known."""
+        due = (epoch + 1 for epoch in range(len(history)) if self._due(history, epoch, epochs))
+        return next(due, None)
+
+    def _due(self, history: Sequence[Figures], epoch: int, epochs: int) -> bool:
+        """Whether the targets are to move after this epoch."""
+        figures = history[epoch]
+        if epoch + 1 >= min(self.latest * epochs, epochs - 1):
+            return True
+        if PLANTED in figures and OTHERS in figures:
+            excess = figures[PLANTED] - figures[OTHERS]
+            if excess > max(self.excess, self.errors * figures[f"{PLANTED}_error"]):
+                return True
+        if epoch < self.window:
+            return False
+        recent = history[epoch - self.window + 1 : epoch + 1]
+        growth = sum(step[CHANGE] for step in recent)
+        error = math.sqrt(sum(step[f"{CHANGE}_error"] ** 2 for step in recent))
+        return growth + error / 2 < self.growth * figures[AGREEMENT]
+
+
+def _scrambled(index_B: Tensor) -> Tensor:
+    """32 bits that look random, from each index."""
+    bits_B = (index_B.long() * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF
+    for _ in range(2):
+        bits_B = ((bits_B ^ (bits_B >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    return bits_B ^ (bits_B >> 16)

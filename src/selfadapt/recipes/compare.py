@@ -1,0 +1,62 @@
+"""Several methods on the same data, noise, network and seeds."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from selfadapt.errors import UserError
+from selfadapt.recipes.methods import METHODS
+from selfadapt.recipes.run import StepWatch, finished_run
+from selfadapt.recipes.settings import RunSettings
+from selfadapt.report.page import write_comparison_page
+from selfadapt.report.results import RunFolder
+
+Watcher = Callable[[str], AbstractContextManager[StepWatch]]  # a progress bar under these words
+
+
+def compare(
+    path: Path, methods: Sequence[str], seeds: int, given: Mapping[str, Any], watcher: Watcher
+) -> dict[str, Any]:
+    """Train what is not trained yet below `path`, write the page, and return a row for each method."""
+    methods = list(METHODS) if list(methods) == ["all"] else [method.strip() for method in methods]
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds} must be at least 1")
+    if len(set(methods)) < len(methods):
+        raise UserError("--methods names a method twice")
+    first = given.get("seed", 0)
+    plan = [
+        (RunFolder(path / f"{method}-{seed}"), {**given, "method": method, "seed": seed})
+        for seed in range(first, first + seeds)
+        for method in methods
+    ]
+    for _, settings in plan:
+        RunSettings.given(**settings)  # a mistake shows before the first hour of training
+    results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
+    for number, (folder, settings) in enumerate(plan, start=1):
+        words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"
+        results[settings["method"]].append(finished_run(folder, settings, watcher, words))
+    ordinary = _mean(results.get("erm", []), "seconds")
+    rows = [_row(method, own, ordinary) for method, own in results.items()]
+    page = write_comparison_page([folder for folder, _ in plan], path / "report.html")
+    return {"rows": rows, "seeds": seeds, "noise": results[methods[0]][0]["noise"], "report": str(page)}
+
+
+def _row(method: str, results: Sequence[Mapping[str, Any]], ordinary_seconds: float | None) -> dict[str, Any]:
+    accuracies = [result["test_accuracy"] for result in results]
+    seconds = _mean(results, "seconds")
+    return {
+        "method": method,
+        "test_accuracy_mean": _mean(results, "test_accuracy"),
+        "test_accuracy_std": statistics.stdev(accuracies) if None not in accuracies and len(accuracies) > 1 else None,
+        "test_accuracies": accuracies,
+        "label_recovery": _mean(results, "label_recovery"),
+        "seconds_relative_to_erm": seconds / ordinary_seconds if seconds and ordinary_seconds else None,
+        "start_epochs": [result["start_epoch"] for result in results],
+    }
+
+
+def _mean(results: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [result[key] for result in results]
+    return None if not values or None in values else statistics.fmean(values)

@@ -1,0 +1,216 @@
+"""Noisy labels as a user meets them: comparing methods, correcting labels, odd data."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.program import run, run_json
+from selfadapt.data.sources import open_data
+from selfadapt.recipes.methods import METHODS
+
+SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "4", "--noise", "symmetric:0.4")
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_compare_every_method(tmp_path: Path) -> None:
+    result = run_json("compare", "digits", "--methods", "all", *SMALL, "--out", "all", folder=tmp_path)
+    assert [row["method"] for row in result["rows"]] == list(METHODS)
+    for row in result["rows"]:
+        expected = {"method", "test_accuracy_mean", "test_accuracy_std", "label_recovery", "seconds_relative_to_erm"}
+        assert expected <= set(row)
+        assert 0.1 < row["test_accuracy_mean"] <= 1, row["method"]
+        assert row["test_accuracy_std"] is None, "one seed has no spread"
+    times = {row["method"]: row["seconds_relative_to_erm"] for row in result["rows"]}
+    assert times["erm"] == 1
+    assert times["forward"] > times["erm"], "it trains twice"
+    page = (tmp_path / result["report"]).read_text(encoding="utf-8")
+    assert "early-learning regularisation" in page
+    assert "Test accuracy" in page
+
+
+def test_compare_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    arguments = ("compare", "digits", *SMALL, "--seeds", "2", "--out", "both")
+    first = run_json(*arguments, "--methods", "erm", folder=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("both/erm-*/checkpoint/*/*")}
+    assert before
+    second = run_json(*arguments, "--methods", "erm,sat", folder=tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert second["rows"][0] == first["rows"][0]
+    ordinary, adaptive = second["rows"]
+    assert ordinary["test_accuracy_std"] == pytest.approx(float(np.std(ordinary["test_accuracies"], ddof=1)))
+    assert [start is None for start in ordinary["start_epochs"]] == [True, True]
+    assert all(0 < start < 4 for start in adaptive["start_epochs"])
+    other = run(*arguments, "--methods", "erm", "--lr", "0.01", folder=tmp_path)
+    assert other.returncode == 2
+    assert "--lr" in other.stderr
+
+
+def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("--methods", "erm,magic"), "'magic' is not known"),
+        (("--methods", "erm,erm"), "twice"),
+        (("--methods", "erm", "--seeds", "0"), "at least 1"),
+        (("--methods", "erm,sat", "--start-epoch", "4"), "no target would move"),
+        (("--methods", "sat", "--start-epoch", "soon"), "neither auto nor a whole number"),
+    ):
+        result = run("compare", "digits", *SMALL, *arguments, "--out", "none", folder=tmp_path)
+        assert result.returncode == 2, arguments
+        assert words in result.stderr
+        assert not (tmp_path / "none").exists()
+
+
+def test_a_table_for_people(tmp_path: Path) -> None:
+    result = run("compare", "digits", *SMALL, folder=tmp_path)
+    assert result.returncode == 0
+    assert "labels recovered" in result.stdout
+    assert "runs/compare-digits/report.html" in result.stdout
+
+
+def test_forward_correction_keeps_its_matrix(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    result = run_json("train", "digits", "--method", "forward", *SMALL, "--out", "run", folder=tmp_path)
+    (newest, *_) = sorted((tmp_path / "run" / "checkpoint").glob("*/model.safetensors"), reverse=True)
+    odds = load_file(newest)["transition_KK"]
+    assert odds.sum(1).tolist() == pytest.approx([1.0] * 10, abs=1e-5)
+    assert float(odds.diag().mean()) < 0.999, "it was estimated"
+    assert run_json("audit", "run", folder=tmp_path)["recovery"] == result["label_recovery"]
+
+
+def test_from_noise_to_corrected_labels_and_back(tmp_path: Path) -> None:
+    """Train, audit, correct, train on the corrections: the labels are better than they were."""
+    settings = ("--noise", "symmetric:0.4", "--epochs", "30")
+    result = run_json("train", "digits", *settings, "--out", "run", folder=tmp_path)
+    assert result["audit"]["estimated_noise_rate"] == pytest.approx(result["noise"]["actual"], abs=0.03)
+    verdicts = _rows(tmp_path / "run" / "labels.csv")
+    assert len(verdicts) == len(open_data("digits").train)
+    support = [row["suspect"] for row in verdicts]
+    assert support == sorted(support, reverse=True), "suspects come first"
+
+    corrected = run_json("labels", "run", "--confidence", "0.6", folder=tmp_path)
+    rows = _rows(tmp_path / corrected["labels"])
+    truth = {row["id"]: row["truth"] for row in verdicts}
+    assert corrected["changed"] == sum(row["label"] != row["given"] for row in rows)
+    before = sum(row["given"] == truth[row["id"]] for row in rows) / len(rows)
+    after = sum(row["label"] == truth[row["id"]] for row in rows) / len(rows)
+    assert before < 0.7
+    assert after > 0.93
+
+    again = run_json(
+        "train", "digits", "--labels", corrected["labels"], "--method", "erm", "--epochs", "10", "--out", "two",
+        folder=tmp_path,
+    )  # fmt: skip
+    assert again["noise"]["actual"] == pytest.approx(1 - after, abs=0.01)
+
+
+def test_the_transition_is_estimated(tmp_path: Path) -> None:
+    result = run_json("train", "digits", "--noise", "asymmetric:0.3", "--epochs", "30", "--out", "run", folder=tmp_path)
+    with open(tmp_path / result["audit"]["transition"], newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["true", *(str(k) for k in range(10))]
+    odds = np.array([[float(cell) for cell in row[1:]] for row in rows])
+    np.testing.assert_allclose(odds.sum(1), 1, atol=1e-4)
+    expected = 0.7 * np.eye(10) + 0.3 * np.roll(np.eye(10), 1, axis=1)
+    assert np.abs(odds - expected).mean() < 0.03
+
+
+def test_a_person_decides_first(tmp_path: Path) -> None:
+    run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    verdicts = _rows(tmp_path / "run" / "labels.csv")
+    first, second = verdicts[0], verdicts[-1]
+    decisions = tmp_path / "run" / "decisions.csv"
+    wanted = {first["id"]: first["given"], second["id"]: str((int(second["given"]) + 1) % 10)}
+    decisions.write_text("id,label\n" + "".join(f"{key},{label}\n" for key, label in wanted.items()))
+    path = run_json("labels", "run", "--confidence", "0", "--out", "mine.csv", folder=tmp_path)["labels"]
+    labels = {row["id"]: row["label"] for row in _rows(tmp_path / path)}
+    assert {key: labels[key] for key in wanted} == wanted
+    others = [row for row in verdicts if row["id"] not in wanted]
+    assert all(labels[row["id"]] == row["suggested"] for row in others)
+
+    for content, words in (
+        ("id,label\nnobody,1\n", "no training sample"),
+        ("id,label\nx,eleven\n", "line 2"),
+        ("a\nb\n", "columns"),
+    ):
+        decisions.write_text(content)
+        result = run("labels", "run", folder=tmp_path)
+        assert result.returncode == 2
+        assert words in result.stderr
+    decisions.unlink()
+    assert run("labels", "run", "--confidence", "2", folder=tmp_path).returncode == 2
+    assert "labels changed" in run("labels", "run", folder=tmp_path).stdout
+
+
+def test_one_class_only(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", x_train=np.zeros((20, 8, 8), np.uint8), y_train=np.array(["cat"] * 20))
+    result = run("train", "one.npz", "--out", "run", folder=tmp_path)
+    assert result.returncode == 2
+    assert "one class only, 'cat'" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["sat", "co-teaching", "gce-truncated"])
+def test_nothing_but_noise(method: str, tmp_path: Path) -> None:
+    arguments = ("--limit", "300", "--model", "mlp", "--epochs", "4", "--noise", "symmetric:1.0")
+    result = run_json("train", "digits", "--method", method, *arguments, "--out", "run", folder=tmp_path)
+    assert 0 <= result["test_accuracy"] < 0.6
+    assert result["noise"]["actual"] == pytest.approx(0.9, abs=0.05)
+
+
+def test_fewer_samples_than_a_batch(tmp_path: Path) -> None:
+    arguments = ("--limit", "30", "--batch-size", "64", "--model", "mlp", "--epochs", "3")
+    for method in ("sat", "co-teaching"):
+        result = run_json("train", "digits", "--method", method, *arguments, "--out", method, folder=tmp_path)
+        assert result["epochs"] == 3
+
+
+def test_two_classes_and_auto(tmp_path: Path) -> None:
+    """The smallest number of classes: a decoy is then the other class."""
+    data = open_data("digits").train
+    few = [i for i, label in enumerate(data.labels.tolist()) if label < 2]
+    images = data.images.read(data.labels.new_tensor(few)).squeeze(1).numpy()
+    np.savez(
+        tmp_path / "two.npz",
+        x_train=images,
+        y_train=data.labels[few].numpy(),
+        x_test=images,
+        y_test=data.labels[few].numpy(),
+    )
+    result = run_json("train", "two.npz", "--noise", "symmetric:0.4", "--epochs", "20", "--out", "run", folder=tmp_path)
+    assert result["test_accuracy"] > 0.9
+    assert 0 < result["start_epoch"] < 20
+
+
+def test_the_start_is_written_down(tmp_path: Path) -> None:
+    result = run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    content = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert content["settings"]["start_epoch"] == "auto"
+    assert content["start_epoch"] == result["start_epoch"] == 3
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert ["consensus_agreement" in line for line in lines] == [True, True, True, False]
+    fixed = run_json("train", "digits", *SMALL, "--start-epoch", "2", "--out", "fixed", folder=tmp_path)
+    assert fixed["start_epoch"] == 2
+
+
+def test_every_label_can_be_judged(tmp_path: Path) -> None:
+    """Without a validation part no sample is set aside."""
+    data = open_data("digits").train
+    images = data.images.read(data.labels.new_tensor(range(300))).squeeze(1).numpy()
+    np.savez(tmp_path / "own.npz", x_train=images, y_train=data.labels[:300].numpy())
+    arguments = ("train", "own.npz", "--model", "mlp", "--epochs", "3")
+    result = run_json(*arguments, "--validation", "0", "--out", "run", folder=tmp_path)
+    assert result["validation_accuracy"] is None
+    assert result["test_accuracy"] is None
+    assert len(_rows(tmp_path / "run" / "labels.csv")) == 300
+    assert run_json("audit", "run", folder=tmp_path)["suspects"] == result["audit"]["suspects"]
+    run_json(*arguments, "--out", "held-out", folder=tmp_path)
+    assert len(_rows(tmp_path / "held-out" / "labels.csv")) == pytest.approx(270, abs=5)
+    assert run(*arguments, "--method", "early-stopping", "--validation", "0", folder=tmp_path).returncode == 2
+    assert run(*arguments, "--validation", "1.5", folder=tmp_path).returncode == 2

@@ -1,0 +1,188 @@
+"""When the targets begin to move: the planted mistakes, the consensus, and the rule."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from selfadapt.data.images import TensorImages
+from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.samples import Samples
+from selfadapt.engine import checkpoint
+from selfadapt.engine.fit import FitSettings, Training, fit
+from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.models.mlp import MLP
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Figures, Progress
+from selfadapt.objectives.start import AGREEMENT, CHANGE, OTHERS, PLANTED, AutoStart
+from selfadapt.targets.store import Storage
+
+AUTO = AutoStart()
+
+
+@settings(max_examples=40, deadline=None)
+@given(first=st.integers(0, 10**9), classes=st.integers(2, 300))
+def test_a_decoy_is_another_class(first: int, classes: int) -> None:
+    index = torch.arange(first, first + 200)
+    labels = index % classes
+    decoy, _ = AUTO.decoys(index, labels, classes)
+    assert (decoy != labels).all()
+    assert ((decoy >= 0) & (decoy < classes)).all()
+    assert torch.equal(decoy[50:], AUTO.decoys(index[50:], labels[50:], classes)[0]), "a batch may be cut anywhere"
+
+
+def test_decoys_are_spread_evenly() -> None:
+    index = torch.arange(100_000)
+    decoy, planted = AUTO.decoys(index, torch.zeros_like(index), 10)
+    assert planted.double().mean().item() == pytest.approx(0.05, abs=0.003)
+    shares = torch.bincount(decoy, minlength=10)[1:] / len(index)
+    torch.testing.assert_close(shares, torch.full((9,), 1 / 9), atol=0.005, rtol=0)
+    torch.testing.assert_close(
+        torch.bincount(decoy[planted])[1:] / planted.sum(), torch.full((9,), 1 / 9), atol=0.02, rtol=0
+    )
+
+
+def _figures(agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005) -> Figures:
+    return {
+        PLANTED: 0.05 + excess, f"{PLANTED}_error": error, OTHERS: 0.05, AGREEMENT: agreement, CHANGE: change,
+        f"{CHANGE}_error": 0.001,
+    }  # fmt: skip
+
+
+def test_the_rule() -> None:
+    learning = [_figures(0.3 + 0.01 * epoch, 0.01) for epoch in range(100)]
+    assert AUTO.found(learning[:74], 100) is None
+    assert AUTO.found(learning, 100) == 75, "three quarters are the latest"
+    assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.03)], 100) == 21
+    assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.03, error=0.02)], 100) is None, "may be chance"
+    assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.01, error=0.001)], 100) is None, "next to nothing"
+    settled = [*learning[:20], *(_figures(0.5, 0.0) for _ in range(10))]
+    start = AUTO.found(settled, 100)
+    assert start is not None
+    assert 26 <= start <= 28
+    assert AUTO.found(settled[: start - 1], 100) is None
+    assert AUTO.found([], 100) is None
+
+
+@pytest.mark.parametrize(("epochs", "latest"), [(2, 1), (3, 2), (4, 3), (8, 6)])
+def test_short_trainings_still_leave_an_epoch(epochs: int, latest: int) -> None:
+    assert AUTO.found([_figures(0.3, 0.5)] * epochs, epochs) == latest
+
+
+def _digits(noise: float) -> Samples:
+    digits = load_digits()
+    images = torch.from_numpy(digits.images * 16).clamp(0, 255).to(torch.uint8).unsqueeze(1)[:1000]
+    truth = torch.from_numpy(digits.target)[:1000]
+    generator = torch.Generator().manual_seed(0)
+    noisy = torch.where(
+        torch.rand(1000, generator=generator) < noise, torch.randint(10, (1000,), generator=generator), truth
+    )
+    return Samples(images=TensorImages(images), labels=noisy, truth=truth, ids=[str(i) for i in range(1000)])
+
+
+def _training(samples: Samples, objective: NoisyLabels, epochs: int, *, lr: float = 0.1) -> Training:
+    torch.manual_seed(0)
+    cpu = torch.device("cpu")
+    return Training(
+        objective,
+        objective.build(MLP(64, width=128), 10),
+        objective.initial_targets(samples.labels, 10, Storage()),
+        SampleLoader(samples, batch_size=64, seed=0, device=cpu),
+        FitSettings(epochs=epochs, optimizer=OptimizerSettings(lr=lr)),
+        num_classes=10,
+        device=cpu,
+    )
+
+
+def _figures_of(training: Training) -> Figures:
+    return training.tally.figures
+
+
+def test_a_network_that_learns_by_heart_is_caught_early() -> None:
+    """A perceptron on 1,000 digits with 40 % noise knows every label by heart after 30 epochs."""
+    training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 30)
+    fit(training, after_epoch=_figures_of)
+    start = AUTO.found(training.history, 30)
+    assert start is not None
+    assert 2 <= start <= 10
+    last = training.history[start - 1]
+    assert last[PLANTED] - last[OTHERS] > 0.02, "and that is why"
+
+
+def test_a_network_that_learns_nothing_has_no_excess() -> None:
+    training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 8, lr=0.0)
+    fit(training, after_epoch=_figures_of)
+    for figures in training.history[:6]:
+        assert abs(figures[PLANTED] - figures[OTHERS]) < 4 * figures[f"{PLANTED}_error"]
+
+
+def test_the_store_holds_the_consensus_and_then_begins_with_the_labels() -> None:
+    """Against the running mean in numpy, and Algorithm 2 from the start on."""
+    objective = NoisyLabels(start_epoch=AutoStart(latest=0.5), momentum=0.9)
+    labels = torch.tensor([0, 1, 2])
+    targets = objective.initial_targets(labels, 3, Storage())
+    assert targets is not None
+    index = torch.arange(3)
+    history: list[Figures] = []
+    expected = np.zeros((3, 3))
+    generator = torch.Generator().manual_seed(0)
+    for epoch in range(6):
+        logits = torch.randn(3, 3, generator=generator)
+        objective.loss(nn.Identity(), Batch(logits, labels, index), targets, Progress(epoch, 0.0, 6, history))
+        p = logits.double().softmax(1).numpy()
+        if epoch == 0:
+            expected = p
+        elif epoch < 3:
+            expected = 0.8 * expected + 0.2 * p
+        else:
+            expected = 0.9 * (np.eye(3) if epoch == 3 else expected) + 0.1 * p
+        np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
+        history.append(_figures(0.5, 0.5))
+
+
+def test_planted_samples_are_trained_under_their_decoys_until_the_start() -> None:
+    objective = NoisyLabels(start_epoch=AutoStart(share=0.5))
+    index, labels = torch.arange(40), torch.arange(40) % 4
+    decoy, planted = AutoStart(share=0.5).decoys(index, labels, 4)
+    assert 5 < int(planted.sum()) < 35
+    targets = objective.initial_targets(labels, 4, Storage())
+    logits = torch.zeros(40, 4).requires_grad_()
+    loss = objective.loss(nn.Identity(), Batch(logits, labels, index), targets, Progress(0, 0.0, 10))
+    loss.total.backward()
+    assert logits.grad is not None
+    assert torch.equal(logits.grad.argmin(1), torch.where(planted, decoy, labels))
+
+
+def test_a_training_with_auto_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    samples = _digits(0.4)
+    whole = _training(samples, NoisyLabels(start_epoch=AUTO), 12)
+    fit(whole, after_epoch=_figures_of)
+    start = AUTO.found(whole.history, 12)
+    assert start is not None
+    for stop_at in ((start - 1, 5), (start, 7)):  # before the start, and while the targets begin anew
+
+        def stop(training: Training, stop_at: tuple[int, int] = stop_at) -> None:
+            if (training.epoch, training.step) == stop_at:
+                training.save(tmp_path / str(stop_at[0]))
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            fit(_training(samples, NoisyLabels(start_epoch=AUTO), 12), after_epoch=_figures_of, after_step=stop)
+        resumed = _training(samples, NoisyLabels(start_epoch=AUTO), 12)
+        saved = checkpoint.load_newest(tmp_path / str(stop_at[0]))
+        assert saved is not None
+        resumed.restore(saved)
+        fit(resumed, after_epoch=_figures_of)
+        assert resumed.history == whole.history
+        everything: Tensor = torch.arange(len(samples))
+        assert whole.targets is not None
+        assert resumed.targets is not None
+        assert torch.equal(whole.targets.read(everything), resumed.targets.read(everything))
