@@ -1,9 +1,17 @@
 """The examples run and do what they say; the README's figures are what the files hold."""
 
+import csv
 import json
 import re
 import runpy
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+
+from cli.program import run
 
 ROOT = Path(__file__).parent.parent
 
@@ -11,6 +19,29 @@ ROOT = Path(__file__).parent.parent
 def test_own_loop_corrects_the_labels() -> None:
     module = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     assert module["main"]() > 0.9
+
+
+@pytest.mark.slow
+def test_the_page_my_labels_are_wrong_works_word_by_word(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "noisy-labels.md").read_text(encoding="utf-8")
+    steps, _, _ = page.partition("## When do")
+    commands = re.findall(r"^    ((?:selfadapt|python) .+)$", steps, flags=re.MULTILINE)
+    assert len(commands) == 5
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        if program == "python":
+            subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, timeout=300)
+        else:
+            result = run(*arguments, folder=tmp_path)
+            assert result.returncode == 0, f"{command}: {result.stderr}"
+    with open(tmp_path / "runs" / "photos" / "corrected.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    right = {
+        column: sum(f"-is-{row[column]}.png" in row["id"] for row in rows) / len(rows) for column in ("given", "label")
+    }
+    assert right["given"] < 0.75
+    assert right["label"] > 0.96
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

@@ -19,6 +19,7 @@ from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.heads import Backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Progress
+from selfadapt.objectives.start import AutoStart
 from selfadapt.targets.store import Storage
 
 CPU = torch.device("cpu")
@@ -112,7 +113,8 @@ def test_targets_move_from_the_start_epoch_on() -> None:
 
 
 def test_without_the_moving_average_it_is_ordinary_training() -> None:
-    objective = NoisyLabels(start_epoch=0, moving_average=False)
+    objective = NoisyLabels(start_epoch=AutoStart(), moving_average=False)
+    assert objective.started([{}] * 20, 20) is None
     logits, labels = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
     targets = objective.initial_targets(labels, 3, Storage())
     loss = objective.loss(nn.Identity(), Batch(logits, labels, torch.arange(5)), targets, Progress(9, 0.5))

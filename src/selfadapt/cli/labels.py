@@ -11,7 +11,7 @@ EXAMPLE = "Example: selfadapt labels runs/first --confidence 0.8"
 
 def command(
     run: Path = typer.Argument(help="The folder of a run that was audited."),
-    confidence: float = typer.Option(0.9, help="Take a suggestion from this confidence on; others stay as given."),
+    confidence: float = typer.Option(0.6, help="Take a suggestion from this confidence on; others stay as given."),
     out: Path | None = typer.Option(None, help="The table to write. Default: corrected.csv in the run folder."),
     as_json: bool = Json,
 ) -> None:

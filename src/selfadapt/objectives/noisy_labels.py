@@ -107,7 +107,9 @@ class NoisyLabels:
         return TargetStore.from_labels(labels_N, num_classes, self.momentum, storage)
 
     def started(self, history: Sequence[Figures], epochs: int) -> int | None:
-        """E_s, as far as it is known."""
+        """E_s, as far as it is known; None for targets that never move."""
+        if not self.moving_average:
+            return None
         return self.start_epoch if isinstance(self.start_epoch, int) else self.start_epoch.found(history, epochs)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:

@@ -65,7 +65,7 @@ def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -
         raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
     settings = settings.resolved(data)
     description = _description(settings, data)
-    training = _build(
+    training = build_training(
         settings, data, Storage.parse(settings.targets, device=settings.device, file=_rows_file(folder)), folder
     )
     folder.write_samples(sample_rows(data))
@@ -95,7 +95,7 @@ def reopen(
     _same_surroundings(content)
     file = _rows_file(folder) if to_train else None
     storage = Storage.parse(settings.targets, device=settings.device, file=file)
-    training = _build(settings, data, storage)
+    training = build_training(settings, data, storage)
     saved = checkpoint.load_newest(folder.checkpoints, training.device)
     if saved is not None:
         training.restore(saved)
@@ -165,7 +165,7 @@ def _estimate_transition(run: Run, watch: StepWatch) -> None:
     """Train a first network in the ordinary way, and read off it how labels go wrong. It is resumed like any other."""
     if (run.training.epoch, run.training.step) != (0, 0):
         return
-    first = _build(replace(run.settings, method="erm"), run.data, Storage())
+    first = build_training(replace(run.settings, method="erm"), run.data, Storage())
     checkpoints = run.folder.path / "first-stage"
     saved = checkpoint.load_newest(checkpoints, first.device)
     if saved is not None:
@@ -187,7 +187,9 @@ def _rows_file(folder: RunFolder) -> Any:
     return folder.path / "targets.bin"
 
 
-def _build(settings: RunSettings, data: Data, storage: Storage, new_folder: RunFolder | None = None) -> Training:
+def build_training(
+    settings: RunSettings, data: Data, storage: Storage, new_folder: RunFolder | None = None
+) -> Training:
     """The training, with its first targets. A new run's folder is made once nothing else can be wrong."""
     device = choose_device(settings.device)
     _repeatable(device)

@@ -1,0 +1,158 @@
+"""The table of docs/results/label-errors.md: the list of wrong labels, against cleanlab's.
+
+    python -m benchmarks.label_errors --seeds 3         about an hour on two cores; needs `pip install cleanlab`
+
+Ours comes from one self-adaptive training. cleanlab is given out-of-sample predictions from five trainings of the same
+network, each on four fifths of the same samples, with the same settings: once as they are at the end, once as they
+were in the epoch that was best on noisy validation labels. Of its rankings (its issues first and then the label
+quality scores, or the scores alone by self-confidence or by normalised margin) the best one counts, which takes the
+truth to know. Both sides train in this process, one after the other.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from cleanlab.filter import find_label_issues
+from cleanlab.rank import get_label_quality_scores
+from torch import Tensor
+
+from selfadapt.data.samples import Data
+from selfadapt.data.seeds import seeded
+from selfadapt.engine.fit import Training, fit
+from selfadapt.evaluation.accuracy import accuracy, predict
+from selfadapt.evaluation.recovery import average_precision
+from selfadapt.objectives.objective import Figures
+from selfadapt.recipes.prepare import open_for, prepare
+from selfadapt.recipes.run import build_training, finished_run
+from selfadapt.recipes.settings import RunSettings
+from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.targets.store import Storage
+
+HOME = Path("runs/label-errors")
+PAGE = Path("docs/results/label-errors.md")
+FOLDS = 5
+CIFAR: dict[str, Any] = {"limit": 5000, "width": 8, "augment": "none", "batch_size": 128, "epochs": 20}
+CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("digits", "symmetric:0.4", {}),
+    ("digits", "asymmetric:0.4", {}),
+    ("cifar10", "symmetric:0.4", CIFAR),
+    ("cifar10", "asymmetric:0.4", CIFAR),
+)
+
+
+@dataclass(frozen=True)
+class OutOfSample:
+    """Predictions for each training sample by a network that did not see it, and what they took."""
+
+    last_NK: Tensor
+    early_NK: Tensor
+    seconds: float
+
+
+def _out_of_sample(settings: RunSettings, data: Data) -> OutOfSample:
+    size, classes = len(data.train), data.num_classes
+    last_NK, early_NK = torch.zeros(size, classes), torch.zeros(size, classes)
+    order_N = torch.randperm(size, generator=seeded(settings.seed, "folds"))
+    seconds = 0.0
+    assert data.validation is not None
+    validation = data.validation
+    for held_out in order_N.tensor_split(FOLDS):
+        seen = torch.ones(size, dtype=torch.bool)
+        seen[held_out] = False
+        training = build_training(settings, replace(data, train=data.train.take(seen.nonzero().flatten())), Storage())
+        images = data.train.images.take(held_out)
+        best, aside = -1.0, 0.0
+
+        def measure(training: Training) -> Figures:
+            nonlocal best, aside
+            predicted = predict(training.model, validation.images, classes, training.device).argmax(1)
+            found = accuracy(predicted, validation.labels) or 0.0
+            if found > best:
+                best, began = found, time.monotonic()
+                early_NK[held_out] = predict(training.model, images, classes, training.device)  # noqa: B023
+                aside += time.monotonic() - began
+            return {"validation_accuracy_given": found}
+
+        began = time.monotonic()
+        fit(training, after_epoch=measure)
+        seconds += time.monotonic() - began - aside
+        last_NK[held_out] = predict(training.model, images, classes, training.device)
+    return OutOfSample(last_NK, early_NK, seconds)
+
+
+def _cleanlab(predicted_NK: Tensor, labels_N: Tensor, wrong_N: Tensor) -> float:
+    """The best average precision among cleanlab's rankings."""
+    labels, predicted = labels_N.numpy(), predicted_NK.double().numpy()
+    predicted = predicted / predicted.sum(1, keepdims=True)
+    precisions = []
+    for method in ("self_confidence", "normalized_margin"):
+        scores = get_label_quality_scores(labels, predicted, method=method)
+        by_score = torch.from_numpy(scores.argsort(kind="stable"))
+        issues = find_label_issues(labels, predicted, return_indices_ranked_by=method, n_jobs=1).tolist()
+        known = set(issues)
+        issues_first = torch.tensor(issues + [i for i in by_score.tolist() if i not in known])
+        precisions += [average_precision(by_score, wrong_N), average_precision(issues_first, wrong_N)]
+    return max(precision for precision in precisions if precision is not None)
+
+
+def _row(data_name: str, noise: str, options: dict[str, Any], seed: int) -> dict[str, float]:
+    folder = HOME / f"{data_name}-{noise.replace(':', '-')}-{seed}"
+    done = folder / "row.json"
+    if done.exists():
+        return dict(json.loads(done.read_text()))
+    given = {"data": data_name, "noise": noise, "seed": seed, **options}
+    own = finished_run(RunFolder(folder / "sat"), given, lambda words: nullcontext(lambda training: None), "")
+    settings = RunSettings.given(**given, method="erm")
+    data = prepare(open_for(settings, lambda done, total: None), settings)
+    rival = _out_of_sample(settings.resolved(data), data)
+    assert data.train.truth is not None
+    wrong_N = data.train.labels != data.train.truth
+    row = {
+        "ours": own["audit"]["average_precision"],
+        "cleanlab, trained to the end": _cleanlab(rival.last_NK, data.train.labels, wrong_N),
+        "cleanlab, stopped early": _cleanlab(rival.early_NK, data.train.labels, wrong_N),
+        "our time / cleanlab's": own["seconds"] / rival.seconds,
+    }
+    with whole_file(done) as file:
+        json.dump(row, file)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="")
+    chosen = parser.parse_args()
+    lines: list[str] = []
+    for data_name, noise, options in CELLS:
+        if not data_name.startswith(chosen.only):
+            continue
+        rows = [_row(data_name, noise, options, seed) for seed in range(chosen.seeds)]
+        if not lines:
+            lines = ["| cell | seeds | " + " | ".join(rows[0]) + " |", "|---" * (len(rows[0]) + 2) + "|"]
+        cells = [statistics.fmean(row[key] for row in rows) for key in rows[0]]
+        lines.append(
+            f"| {data_name} {noise.replace(':', ' ')} | {chosen.seeds} | "
+            + " | ".join(f"{c:.3f}" for c in cells)
+            + " |"
+        )
+        print(lines[-1], flush=True)
+    words = (__doc__ or "").split("\n\n", 2)[2].strip()
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(
+        "# The list of wrong labels, against cleanlab\n\nAverage precision of the ranking, 1 being every wrong label "
+        f"before every right one; mean over seeds. Made by `python -m benchmarks.label_errors`.\n\n{words}\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
