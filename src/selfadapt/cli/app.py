@@ -1,5 +1,6 @@
 """The program `selfadapt`. Heavy modules are imported by the commands that use them, so that help is quick."""
 
+import os
 import signal
 import sys
 import warnings
@@ -61,7 +62,7 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    if message:
+    if message and not (code != 1 and int(os.environ.get("RANK", "0"))):  # of several processes the first says it
         print(message, file=sys.stderr)
     sys.exit(code)
 

@@ -1,12 +1,14 @@
 """`selfadapt train`"""
 
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
 from selfadapt.cli.options import with_run_options
 from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, progress_bar
+from selfadapt.engine.launch import is_launched, is_restarted, launch
 from selfadapt.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"
@@ -26,6 +28,7 @@ def command(
     ),
     out: Path | None = typer.Option(None, help="The run folder. Default: a new one below runs/."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none."),
+    devices: int = typer.Option(1, help="Train in so many processes, each with a part of every batch."),
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
@@ -33,14 +36,23 @@ def command(
 
     The same command with --resume goes on where a run was stopped, to the same bits.
     """
-    from selfadapt.recipes.run import reopen, start, train
-    from selfadapt.recipes.settings import RunSettings
-    from selfadapt.report.results import RunFolder
-
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
-    quiet = quiet or as_json
     if resume and out is None:
         raise UserError("--resume needs --out, the folder of the run to go on with")
+    if devices < 1:
+        raise UserError(f"--devices {devices} must be at least 1")
+    if devices > 1 and not is_launched():
+        _launch(devices, data, out)
+    from selfadapt import processes
+    from selfadapt.recipes.run import reopen, start, train
+    from selfadapt.recipes.settings import RunSettings, choose_device
+    from selfadapt.report.results import RunFolder
+
+    processes.join(choose_device(given.get("device", "auto")))
+    if processes.count() > 1 and out is None:
+        raise UserError("several processes need --out, the folder of the run")
+    resume = resume or is_restarted()
+    quiet = quiet or as_json or processes.rank() > 0
     with count_bar("decoding images", quiet=quiet) as count:
         if resume and out is not None and RunFolder(out).exists:
             run = reopen(RunFolder(out), given, count)
@@ -49,12 +61,16 @@ def command(
         else:
             settings = RunSettings.given(**given)
             run = start(settings, RunFolder(out or new_folder(f"{Path(data).stem}-{settings.method}")), count)
-    path = run.folder.path
+    path, first = run.folder.path, processes.rank() == 0
     try:
         with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
             result = train(run, watch)
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; go on with: selfadapt train --resume --out {path}") from None
+    finally:
+        processes.leave()
+    if not first:
+        return
     if as_json:
         print_json(result)
         return
@@ -76,3 +92,11 @@ def command(
     lines["page"] = str(run.folder.page)
     for words, value in lines.items():
         print(f"{words:<29}{value}")
+
+
+def _launch(devices: int, data: str | None, out: Path | None) -> NoReturn:
+    """Start the processes, wait for them and exit as they do."""
+    arguments = sys.argv[1:]
+    if out is None:
+        arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
+    raise typer.Exit(launch(devices, arguments))

@@ -4,7 +4,8 @@ Every epoch visits every sample once. The batches of an epoch differ in size by 
 small last batch to upset batch normalisation, and none is dropped.
 
 Decoding draws no random numbers; augmentation draws them here, for each step by name. So the number of worker
-processes changes nothing, and an epoch can begin at any step.
+processes changes nothing, and an epoch can begin at any step. Several training processes share each batch; each draws
+its own augmentation.
 
 Shapes: B samples of a batch, N samples in all, C channels, H by W pixels.
 """
@@ -32,6 +33,7 @@ class Batch:
     image: Tensor
     label: Tensor
     index: Tensor
+    whole: int | None = None  # samples in the batch of all processes together, if this is a part of it
 
     def __len__(self) -> int:
         return len(self.index)
@@ -75,7 +77,9 @@ class SampleLoader:
         device: torch.device,
         augment: Augment | None = None,
         workers: int | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
+        """`part` (r, P): give the r-th of P about equal parts of each batch, as one of P processes."""
         images = samples.images
         self.images: Images = (
             TensorImages(images.values_NCHW.to(device)) if isinstance(images, TensorImages) else images
@@ -84,15 +88,16 @@ class SampleLoader:
         self.ids = samples.ids
         self.num_samples = len(samples)
         self.steps_per_epoch = -(-self.num_samples // batch_size)
-        self.seed, self.device, self.augment, self.workers = seed, device, augment, workers
+        self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
         self.broken: dict[str, str] = {}
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
-        batches = order_N.tensor_split(self.steps_per_epoch)[start:]
-        steps = range(start, self.steps_per_epoch)
+        whole = order_N.tensor_split(self.steps_per_epoch)[start:]
+        own, parts = self.part
+        batches = [index_B.tensor_split(parts)[own] for index_B in whole]
         reads = read_batches(self.images, batches, workers=self.workers, device=self.device)
-        for step, read in zip(steps, reads, strict=True):
+        for step, (read, whole_B) in enumerate(zip(reads, whole, strict=True), start):
             self.broken |= {self.ids[position]: reason for position, reason in read.broken}
             if not len(read.index_B):
                 sample, reason = next(iter(self.broken.items()))
@@ -101,9 +106,10 @@ class SampleLoader:
                 )
             images_BCHW = read.images_BCHW
             if self.augment is not None:
-                images_BCHW = self.augment(images_BCHW, seeded(self.seed, "augment", epoch, step))
+                draws = (self.seed, "augment", epoch, step) + (self.part if parts > 1 else ())
+                images_BCHW = self.augment(images_BCHW, seeded(*draws))
             index_B = read.index_B.to(self.device)
-            yield Batch(as_input(images_BCHW), self.labels_N[index_B], index_B)
+            yield Batch(as_input(images_BCHW), self.labels_N[index_B], index_B, len(whole_B) if parts > 1 else None)
 
 
 def as_input(images: Tensor) -> Tensor:

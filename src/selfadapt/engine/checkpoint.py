@@ -2,7 +2,7 @@
 
     checkpoint/00012-0000000/        12 finished epochs, 0 steps into the next
         model.safetensors            the weights, for anyone
-        targets.safetensors          the target store, if the method has one
+        targets.safetensors          the target store, if the method has one; targets-R-of-P where processes share it
         state.pt                     optimiser, random numbers, position, running figures; plain tensors and numbers
         manifest.json                the SHA-256 of each file above
 
@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from selfadapt import processes
 from selfadapt.errors import UserError
 
 _KEPT = 2
@@ -40,25 +41,39 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint below `folder` and drop all but the newest two."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
+    """Write the checkpoint below `folder` and drop all but the newest two.
+
+    Of several processes the first writes; where each keeps a part of the targets (`sharded`), each writes its own.
+    """
     final = folder / f"{checkpoint.epoch:05d}-{checkpoint.step:07d}"
     draft = folder / f".draft-{final.name}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    save_file({name: tensor.contiguous() for name, tensor in checkpoint.model.items()}, draft / "model.safetensors")
-    if checkpoint.targets is not None:
-        save_file(checkpoint.targets, draft / "targets.safetensors")
-    torch.save(checkpoint.state, draft / "state.pt")
+    first = processes.rank() == 0
+    if first:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        save_file({name: tensor.contiguous() for name, tensor in checkpoint.model.items()}, draft / "model.safetensors")
+        torch.save(checkpoint.state, draft / "state.pt")
+    processes.wait_for_all()
+    if checkpoint.targets is not None and (sharded or first):
+        name = f"targets-{processes.rank():05d}-of-{processes.count():05d}" if sharded else "targets"
+        save_file(checkpoint.targets, draft / f"{name}.safetensors")
+    processes.wait_for_all()
+    if first:
+        _finish(draft, final)
+    processes.wait_for_all()
+
+
+def _finish(draft: Path, final: Path) -> None:
     sums = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     (draft / "manifest.json").write_text(json.dumps(sums, indent=2))
     for path in draft.iterdir():
         _flush(path)
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
-    _flush(folder)
-    for old in _newest_first(folder)[_KEPT:]:
+    _flush(final.parent)
+    for old in _newest_first(final.parent)[_KEPT:]:
         shutil.rmtree(old)
 
 
@@ -77,14 +92,34 @@ def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint 
 
 def _load(path: Path, device: torch.device | str) -> Checkpoint:
     epoch, step = path.name.split("-")
-    targets = path / "targets.safetensors"
     return Checkpoint(
         epoch=int(epoch),
         step=int(step),
         model=load_file(path / "model.safetensors", device=str(device)),
-        targets=load_file(targets) if targets.exists() else None,
+        targets=_targets(path),
         state=torch.load(path / "state.pt", weights_only=True, map_location="cpu"),
     )
+
+
+def _targets(path: Path) -> dict[str, Tensor] | None:
+    """The targets as this process keeps them: all, or its own share, also if they were saved in other shares."""
+    if (path / "targets.safetensors").exists():
+        return load_file(path / "targets.safetensors")
+    shards = sorted(path.glob("targets-*-of-*.safetensors"))
+    if not shards:
+        return None
+    own, parts = processes.rank(), processes.count()
+    pieces: dict[str, list[Tensor]] = {}
+    places = []
+    for number, shard in enumerate(shards):
+        content = load_file(shard)
+        rows_n = torch.arange(number, number + len(shards) * len(content["values"]), len(shards))
+        mine = rows_n % parts == own
+        places.append(rows_n[mine])
+        for name, tensor in content.items():
+            pieces.setdefault(name, []).append(tensor[mine] if tensor.ndim else tensor)
+    order = torch.cat(places).argsort()
+    return {name: torch.cat(found)[order] if found[0].ndim else found[0] for name, found in pieces.items()}
 
 
 def _newest_first(folder: Path) -> list[Path]:

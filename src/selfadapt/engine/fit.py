@@ -3,6 +3,7 @@
 Shapes: B samples of a batch, N samples in all, K classes.
 """
 
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -14,7 +15,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
 
+from selfadapt import processes
 from selfadapt.data.loader import Batch, Loader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
@@ -22,6 +26,7 @@ from selfadapt.engine.interrupt import stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
 from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError
 from selfadapt.objectives.objective import Figures, Loss, Objective, Progress
+from selfadapt.targets.shared import ShardedRows
 from selfadapt.targets.store import TargetStore
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -64,6 +69,19 @@ class Tally:
                 figures[f"{name}_error"] = math.sqrt(max(0.0, squares / count - mean**2) / count)
         return figures
 
+    def merged(self) -> "Tally":
+        """The figures of all processes together. The loss is so already."""
+        if processes.count() == 1:
+            return self
+        whole = Tally(len(self.predicted_N), self.predicted_N.device)
+        whole.total, whole.weight = self.total, self.weight
+        whole.predicted_N = processes.largest_of_all(self.predicted_N.clone())
+        for moments in processes.objects_of_all(self.moments):
+            assert isinstance(moments, dict)
+            for name, own in moments.items():
+                whole.moments[name] = whole.moments.get(name, 0) + own
+        return whole
+
     def measure(self, name: str, values: Tensor) -> None:
         values = values.double()
         moments = torch.stack([torch.full_like(values.sum(), len(values)), values.sum(), values.square().sum()])
@@ -94,9 +112,9 @@ class Training:
         self.objective, self.targets, self.loader, self.settings = objective, targets, loader, settings
         self.num_classes, self.device = num_classes, device
         self.model = model.to(device)
-        self.forward_model = (
-            cast(nn.Module, torch.compile(self.model, dynamic=False)) if settings.compile else self.model
-        )
+        shared = _data_parallel(self.model) if processes.count() > 1 else self.model
+        self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
+        self.buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(settings.optimizer, self.parameters, device)
         self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
@@ -116,31 +134,47 @@ class Training:
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        total = torch.zeros((), device=self.device)
-        weight = torch.zeros((), device=self.device)
-        for piece in batch.split(self.settings.pieces):
-            loss = self._loss(piece, progress)
-            self.scaler.scale(loss.total / len(batch)).backward()
-            total += loss.total.detach()
-            weight += loss.weight
+        size = batch.whole or len(batch)
+        sums = torch.zeros(2, device=self.device)  # of total and weight
+        pieces = batch.split(self.settings.pieces)
+        for piece in pieces:
+            with self._gradients_stay_here() if piece is not pieces[-1] else nullcontext():
+                loss = self._loss(piece, progress)
+                self.scaler.scale(loss.total / size).backward()
+            sums += torch.stack([loss.total.detach(), loss.weight])
             if loss.logits_BK is not None:
                 predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
                 self.tally.predicted_N[piece.index] = predicted_B.int()
             for name, values in loss.measured.items():
                 self.tally.measure(name, values)
-        # Each piece was divided by the batch's size. The mean is over the weights of the whole step, which are
-        # known only now, so the gradients are put right here, in one place.
+        # Each piece was divided by the batch's size, and processes take the mean of their gradients. What is wanted is
+        # the mean over the weights of the whole step, pieces and processes, which are known only now. So the
+        # gradients are put right here, in one place.
+        total, weight = processes.sum_over_all(sums)
         self.scaler.unscale_(self.optimizer)
-        correction = len(batch) / weight
+        correction = size * processes.count() / weight
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(correction)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        self._average_buffers()
         self.objective.after_step(self.model, progress)
         self.tally.total += total.cpu().double()
         self.tally.weight += weight.cpu().double()
+
+    def _gradients_stay_here(self) -> AbstractContextManager[Any]:
+        """Let a piece that is not the last add to the gradients without telling the other processes."""
+        shared = self.forward_model
+        return shared.no_sync() if isinstance(shared, DistributedDataParallel) else nullcontext()
+
+    @torch.no_grad()
+    def _average_buffers(self) -> None:
+        if processes.count() > 1 and self.buffers:
+            flat = processes.sum_over_all(parameters_to_vector(self.buffers)) / processes.count()
+            for buffer, values in zip(self.buffers, flat.split([b.numel() for b in self.buffers]), strict=True):
+                buffer.copy_(values.view_as(buffer))
 
     def _loss(self, batch: Batch, progress: Progress) -> Loss:
         try:
@@ -179,14 +213,15 @@ class Training:
             self.model.load_state_dict(self.kept)
 
     def save(self, folder: Path) -> None:
+        """Write a checkpoint, all processes together."""
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
         state = {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "random": random,
-            "tally": self.tally.state_dict(),
+            "random": processes.objects_of_all(random),
+            "tally": self.tally.merged().state_dict(),
             "history": [dict(figures) for figures in self.history],
             "kept": self.kept,
         }
@@ -199,6 +234,7 @@ class Training:
                 targets=None if self.targets is None else self.targets.state_dict(),
                 state=state,
             ),
+            sharded=self.targets is not None and isinstance(self.targets.rows, ShardedRows),
         )
 
     def restore(self, saved: Checkpoint) -> None:
@@ -208,11 +244,22 @@ class Training:
         self.optimizer.load_state_dict(saved.state["optimizer"])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.tally.load_state_dict(saved.state["tally"])
+        if processes.rank():  # what was measured so far is the first process's to bring
+            self.tally.moments = {}
         self.history, self.kept = saved.state["history"], saved.state["kept"]
         self.epoch, self.step = saved.epoch, saved.step
-        torch.set_rng_state(saved.state["random"]["cpu"])
-        if "cuda" in saved.state["random"] and self.device.type == "cuda":
-            torch.cuda.set_rng_state(saved.state["random"]["cuda"], self.device)
+        states = saved.state["random"]
+        random = states[processes.rank() if len(states) == processes.count() else 0]
+        torch.set_rng_state(random["cpu"])
+        if "cuda" in random and self.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+
+
+def _data_parallel(model: nn.Module) -> nn.Module:
+    """The model as one of several. Buffers, such as running means, are averaged after each step instead of copied."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return DistributedDataParallel(model, **{option: False})  # type: ignore[arg-type]
 
 
 def fit(
@@ -236,12 +283,22 @@ def fit(
                 training.step += 1
                 after_step(training)
                 due = time.monotonic() - saved_at > 60 * training.settings.checkpoint_minutes
-                if folder is not None and (stop or due):
+                stopped, due = _agreed(bool(stop), due, training.device)
+                if folder is not None and (stopped or due):
                     training.save(folder)
                     saved_at = time.monotonic()
-                if stop:
+                if stopped:
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
+            training.tally = training.tally.merged()
             training.end_epoch(after_epoch(training) or {})
             if folder is not None:
                 training.save(folder)
                 saved_at = time.monotonic()
+
+
+def _agreed(stop: bool, due: bool, device: torch.device) -> tuple[bool, bool]:
+    """Whether any process is to stop, or finds a checkpoint due: all do the same at the same step."""
+    if processes.count() == 1:
+        return stop, due
+    stop, due = processes.largest_of_all(torch.tensor([stop, due], dtype=torch.int32, device=device)).bool().tolist()
+    return stop, due

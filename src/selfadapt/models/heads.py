@@ -51,3 +51,10 @@ class Classifier(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.backbone(images_BCHW)))
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, out of what data-parallel training or the compiler put around it."""
+    while (inner := getattr(model, "module", None) or getattr(model, "_orig_mod", None)) is not None:
+        model = inner
+    return model

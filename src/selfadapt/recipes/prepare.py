@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from selfadapt import processes
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import Watch, keep_decoded
 from selfadapt.data.given_labels import apply_labels
@@ -24,7 +25,12 @@ from selfadapt.report.results import RunFolder
 def open_for(settings: RunSettings, watch: Watch) -> Data:
     """The data as they are, decoded if they fit."""
     data = open_data(settings.data, resize=settings.image_size)
-    return keep_decoded(data, stream=settings.stream, watch=watch)
+    if processes.rank():  # the first process decodes for all
+        processes.wait_for_all()
+    data = keep_decoded(data, stream=settings.stream, watch=watch)
+    if processes.rank() == 0:
+        processes.wait_for_all()
+    return data
 
 
 def prepare(data: Data, settings: RunSettings) -> Data:

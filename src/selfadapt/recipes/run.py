@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from selfadapt import __version__
+from selfadapt import __version__, processes
 from selfadapt.data.augment import named_augment
 from selfadapt.data.corruption import Noise, actual_rate
 from selfadapt.data.decoded import Watch
@@ -71,9 +71,11 @@ def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -
     folder.write_samples(sample_rows(data))
     if data.unreadable:
         folder.write_unreadable(data.unreadable)
+    processes.wait_for_all()
     description["parameters"] = sum(parameter.numel() for parameter in training.model.parameters())
     description["data"]["samples_sha256"] = folder.samples_sha256()
     folder.write_run(description)
+    processes.wait_for_all()
     return Run(folder, settings, data, training)
 
 
@@ -146,9 +148,13 @@ def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
             return figures
 
         fit(run.training, run.folder.checkpoints, after_epoch=record, after_step=watch)
+        processes.wait_for_all()
         result = _result(run)
+        processes.wait_for_all()
         run.folder.write_run({**run.folder.read_run(), "result": result})
-    write_run_page(run.folder)
+    if processes.rank() == 0:
+        write_run_page(run.folder)
+    processes.wait_for_all()
     return result
 
 
@@ -202,13 +208,20 @@ def build_training(
     objective = settings.objective()
     model = objective.build(Normalised(network, *channel_statistics(data.train.images)), data.num_classes)
     loader = SampleLoader(
-        data.train, batch_size=settings.batch_size, seed=settings.seed, device=device, augment=augment
+        data.train,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        device=device,
+        augment=augment,
+        part=(processes.rank(), processes.count()),
     )
-    smallest = loader.num_samples // loader.steps_per_epoch // settings.pieces
+    smallest = loader.num_samples // loader.steps_per_epoch // settings.pieces // processes.count()
     if smallest < 2:
+        shared = f", {processes.count()} processes" if processes.count() > 1 else ""
         raise UserError(
-            f"{loader.num_samples} samples in batches of {settings.batch_size} and {settings.pieces} pieces leave less "
-            "than two to a piece, too few for batch normalisation; use larger batches, fewer pieces or more samples"
+            f"{loader.num_samples} samples in batches of {settings.batch_size}{shared} and {settings.pieces} pieces "
+            "leave less than two to a piece, too few for batch normalisation; use larger batches, fewer pieces or more "
+            "samples"
         )
     if new_folder is not None:
         new_folder.create()
@@ -276,6 +289,7 @@ def _description(settings: RunSettings, data: Data) -> dict[str, Any]:
         "noise": noise,
         "device": settings.device,
         "threads": torch.get_num_threads(),
+        "processes": processes.count(),
         "versions": _versions(),
     }
 
@@ -329,7 +343,8 @@ def _result(run: Run) -> dict[str, Any]:
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
     audit, verdicts = audit_training(run.folder, run.data, run.training)
-    draw_suspects(run.folder, run.data, verdicts)
+    if processes.rank() == 0:
+        draw_suspects(run.folder, run.data, verdicts)
     validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
     return {
         "run": str(run.folder.path),

@@ -1,5 +1,6 @@
 """The settings of a run, as frozen data that goes into run.json and comes back the same."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -118,7 +119,7 @@ class RunSettings:
             start_epoch=("auto" if self.start_epoch is None else self.start_epoch) if self.adaptive else None,
             noise_rate=(ASSUMED_NOISE if noise_rate is None else noise_rate) if self.method == "co-teaching" else None,
             augment=self.augment or data.augment,
-            device=str(choose_device(self.device)),
+            device=choose_device(self.device).type if self.device == "auto" else self.device,
         )
 
     @property
@@ -170,8 +171,11 @@ def option(name: str) -> str:
 
 
 def choose_device(name: str) -> torch.device:
+    """The device of this name; of several processes on a machine each takes its own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -16,6 +16,7 @@ report.html     the page
 import csv
 import fcntl
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from selfadapt import processes
 from selfadapt.errors import UserError
 
 LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
@@ -33,7 +35,13 @@ _BEFORE_THE_START = {".lock", ".draft-samples.csv", "samples.csv", "targets.bin"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears under its name only once it is written to the end."""
+    """A text file that appears under its name only once it is written to the end.
+
+    Of several processes the first writes it.
+    """
+    if processes.rank():
+        yield io.StringIO()
+        return
     draft = path.with_name(f".draft-{path.name}")
     try:
         with open(draft, "w", encoding="utf-8", newline="") as file:
@@ -97,6 +105,8 @@ class RunFolder:
 
     def create(self) -> None:
         """Make the folder, or say why it cannot be the home of a new run. What a broken start left is no hindrance."""
+        if processes.rank():
+            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if self.exists or any(path.name not in _BEFORE_THE_START for path in self.path.iterdir()):
@@ -109,7 +119,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training in this folder while the block runs."""
+        """Keep other runs from training in this folder while the block runs."""
+        if processes.rank():
+            yield
+            return
         with open(self.path / ".lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,6 +151,8 @@ class RunFolder:
             raise UserError(f"{self.settings_file} is damaged: {error}") from error
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
+        if processes.rank():
+            return
         with open(self.metrics_file, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()

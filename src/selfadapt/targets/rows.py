@@ -30,8 +30,16 @@ class Rows(Protocol):
 
     def read(self, index_B: Tensor) -> Tensor: ...
 
+    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        """The rows as `write` would keep them now. Rounding them again changes nothing."""
+        ...
+
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         """Keep the rows and return them as they were kept."""
+        ...
+
+    def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
+        """Keep first rows that every process knows, so nothing needs to be sent."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]: ...
@@ -48,6 +56,38 @@ def _in_wide_pieces(rows_NK: Tensor) -> Tensor:
     return rows_NK
 
 
+def write_rows(table_NK: Tensor, index_B: Tensor, rows_BK: Tensor) -> None:
+    """table[index] = rows, in the table's number format."""
+    _in_wide_pieces(table_NK).index_copy_(0, index_B, _in_wide_pieces(rows_BK.to(table_NK.dtype)))
+
+
+def matching(saved_NK: Tensor, own_NK: Tensor) -> None:
+    """Refuse saved rows of another shape or format than a store's own."""
+    if saved_NK.shape != own_NK.shape or saved_NK.dtype != own_NK.dtype:
+        raise ValueError(
+            f"the saved targets are {tuple(saved_NK.shape)} {saved_NK.dtype}, but this store holds "
+            f"{tuple(own_NK.shape)} {own_NK.dtype}; make the store with the same samples, classes and format as the "
+            "saved one"
+        )
+
+
+def dither(writes: int, index_B: Tensor, num_columns: int, device: torch.device) -> Tensor:
+    """Draws between 0 and 1, neither of them included, for rounding at random (B×K).
+
+    They depend on the number of writes so far, the row and the column only, so a resumed run and a run over several
+    processes round alike.
+    """
+    return (_draws(writes, index_B, num_columns, device).float() + 0.5) / (1 << _DROPPED_BITS)
+
+
+def _draws(writes: int, index_B: Tensor, num_columns: int, device: torch.device) -> Tensor:
+    steps = 1 << _DROPPED_BITS
+    generator = torch.Generator().manual_seed(writes)
+    column_K = torch.randint(steps, (num_columns,), generator=generator).to(device)
+    row_B = (index_B * _SPREAD) >> _DROPPED_BITS
+    return ((column_K + row_B.unsqueeze(1)) % steps).to(torch.int32)
+
+
 def _reserve(descriptor: int, num_bytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, num_bytes)
@@ -60,8 +100,7 @@ class DenseRows:
 
     A float16 row rounds at random, up or down with the odds that keep the mean. Rounding to the nearest
     would freeze a slow target: at momentum 0.99 a step of (1 - 0.99) (p - t) is often less than half a unit
-    in the last place and would be lost each time. The draw depends on the number of writes so far, the row
-    and the column only, so a resumed run and a run over several processes round alike.
+    in the last place and would be lost each time.
     """
 
     def __init__(self, values_NK: Tensor) -> None:
@@ -102,32 +141,26 @@ class DenseRows:
     def read(self, index_B: Tensor) -> Tensor:
         return self.values_NK.index_select(0, index_B).float()
 
+    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        if self.values_NK.dtype == torch.float32:
+            return rows_BK
+        draw_BK = _draws(self.writes, index_B, self.num_columns, rows_BK.device)
+        bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK
+        return (bits_BK & -(1 << _DROPPED_BITS)).view(torch.float32).half().float()
+
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        if self.values_NK.dtype == torch.float16:
-            rows_BK = self._round_at_random(index_B, rows_BK)
-        _in_wide_pieces(self.values_NK).index_copy_(0, index_B, _in_wide_pieces(rows_BK.to(self.values_NK.dtype)))
+        rows_BK = self.rounded(index_B, rows_BK)
+        write_rows(self.values_NK, index_B, rows_BK)
         self.writes += 1
         return rows_BK
 
-    def _round_at_random(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        steps = 1 << _DROPPED_BITS
-        generator = torch.Generator().manual_seed(self.writes)
-        column_K = torch.randint(steps, (self.num_columns,), generator=generator).to(rows_BK.device)
-        row_B = (index_B * _SPREAD) >> _DROPPED_BITS
-        draw_BK = ((column_K + row_B.unsqueeze(1)) % steps).to(torch.int32)
-        bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK
-        return (bits_BK & -steps).view(torch.float32).half().float()
+    def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
+        self.write(index_n, rows_nK)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"values": self.values_NK, "writes": torch.tensor(self.writes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        values_NK = state["values"]
-        if values_NK.shape != self.values_NK.shape or values_NK.dtype != self.values_NK.dtype:
-            raise ValueError(
-                f"the saved targets are {tuple(values_NK.shape)} {values_NK.dtype}, but this store holds "
-                f"{tuple(self.values_NK.shape)} {self.values_NK.dtype}; make the store with the same samples, "
-                "classes and dtype as the saved one"
-            )
-        self.values_NK.copy_(values_NK)
+        matching(state["values"], self.values_NK)
+        self.values_NK.copy_(state["values"])
         self.writes = int(state["writes"])

@@ -17,9 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from selfadapt import processes
 from selfadapt.errors import NonFinitePrediction, UserError
 from selfadapt.targets.initial import gaussian_rows, one_hot_rows
+from selfadapt.targets.int8 import Int8Rows
 from selfadapt.targets.rows import DenseRows, Rows
+from selfadapt.targets.shared import ReplicatedRows, ShardedRows
+from selfadapt.targets.topk import TopKRows
 
 Kind = Literal["distribution", "direction"]
 
@@ -28,27 +32,48 @@ _SUM_TOLERANCE = 0.05  # wide enough for a softmax in bfloat16
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """How a store keeps its rows: the number format, and the device or the file they live on."""
+    """How a store keeps its rows: the number format, the device or the file they live on, and who keeps which."""
 
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = torch.float32  # float32, float16 or int8
     device: torch.device | str = "cpu"
     file: Path | None = None
+    top_k: int | None = None
+    sharded: bool = False
 
     @classmethod
     def parse(cls, text: str, *, device: torch.device | str = "cpu", file: Path | None = None) -> "Storage":
         """The storage that `--targets` names; `file` is the place to use if it asks for one."""
-        if text == "float32":
-            return cls(device=device)
-        if text == "float16":
-            return cls(dtype=torch.float16, device=device)
-        if text == "file":
-            return cls(file=file)
-        raise UserError(f"--targets {text!r} is not known; choose float32, float16 or file")
+        sharded = text.startswith("sharded:")
+        plain = text.removeprefix("sharded:")
+        if plain in _FORMATS:
+            return cls(dtype=_FORMATS[plain], device=device, sharded=sharded)
+        if plain == "file":
+            return cls(file=file, sharded=sharded)
+        if plain.startswith("topk:") and plain.removeprefix("topk:").isdecimal():
+            return cls(top_k=int(plain.removeprefix("topk:")), device=device, sharded=sharded)
+        raise UserError(
+            f"--targets {text!r} is not known; choose float32, float16, file, topk:K or int8, each also as sharded:…"
+        )
 
     def allocate(self, num_rows: int, num_columns: int) -> Rows:
+        if self.sharded:
+            return ShardedRows(num_rows, lambda own_rows: self._local(own_rows, num_columns))
+        rows = self._local(num_rows, num_columns)
+        return rows if processes.count() == 1 else ReplicatedRows(rows)
+
+    def _local(self, num_rows: int, num_columns: int) -> Rows:
+        device = torch.device(self.device)
         if self.file is not None:
-            return DenseRows.in_file(self.file, num_rows, num_columns, self.dtype)
-        return DenseRows.in_memory(num_rows, num_columns, self.dtype, torch.device(self.device))
+            own = self.file if processes.count() == 1 else self.file.with_suffix(f".{processes.rank()}.bin")
+            return DenseRows.in_file(own, num_rows, num_columns, self.dtype)
+        if self.top_k is not None:
+            return TopKRows(num_rows, num_columns, self.top_k, device)
+        if self.dtype == torch.int8:
+            return Int8Rows(num_rows, num_columns, device)
+        return DenseRows.in_memory(num_rows, num_columns, self.dtype, device)
+
+
+_FORMATS = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
 class TargetStore:
@@ -74,6 +99,8 @@ class TargetStore:
         cls, num_samples: int, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
     ) -> "TargetStore":
         """Targets that start at zero, so that they hold the predictions alone."""
+        if storage is not None and storage.top_k is not None:
+            raise UserError("--targets topk:K cannot keep targets that start at nothing; choose another format")
         return cls._filled((), num_samples, num_classes, momentum, "distribution", storage)
 
     @classmethod
@@ -99,10 +126,13 @@ class TargetStore:
         kind: Kind,
         storage: Storage | None,
     ) -> "TargetStore":
-        store = cls((storage or Storage()).allocate(num_rows, num_columns), momentum=momentum, kind=kind)
+        storage = storage or Storage()
+        if storage.top_k is not None and kind == "direction":
+            raise UserError("--targets topk:K keeps probabilities; for features choose float32, float16 or int8")
+        rows = storage.allocate(num_rows, num_columns)
         for index_n, rows_nK in pieces:
-            store.rows.write(index_n.to(store.rows.device), rows_nK.to(store.rows.device))
-        return store
+            rows.fill(index_n.to(rows.device), rows_nK.to(rows.device))
+        return cls(rows, momentum=momentum, kind=kind)
 
     def __len__(self) -> int:
         return self.rows.num_rows

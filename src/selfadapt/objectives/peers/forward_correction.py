@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.heads import Backbone, Classifier, unwrapped
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.targets.store import TargetStore
@@ -50,6 +50,6 @@ class ForwardCorrection(ERM):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         logits_BK = model(batch.image).float()
-        transition_KK = model.get_buffer("transition_KK")
+        transition_KK = unwrapped(model).get_buffer("transition_KK")
         given_B = (logits_BK.softmax(1) * transition_KK.T[batch.label]).sum(1)
         return mean_of(-given_B.clamp_min(_SMALLEST).log(), logits_BK)

@@ -1,0 +1,94 @@
+"""Several processes on one machine. One that is lost restarts all of them from the last checkpoint.
+
+On several machines the same program runs under torchrun, which sets the same environment and restarts likewise.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from selfadapt.errors import Interrupted
+
+_RESTARTS = 3
+_GRACE = 20.0  # seconds in which a process that is asked to stop may save
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several that a launcher started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_restarted() -> bool:
+    """Whether the launcher had to start the processes anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def launch(count: int, arguments: Sequence[str]) -> int:
+    """Run `selfadapt` with these arguments in so many processes, and return the exit code."""
+    code = 0
+    for restart in range(_RESTARTS + 1):
+        workers = _start(count, arguments, restart)
+        try:
+            code = _wait(workers)
+        except Interrupted:
+            _stop(workers, _GRACE)
+            raise
+        if code >= 0:  # an end of its own, good or bad; below zero a signal killed a process
+            return code
+        print(f"a process was lost ({signal.Signals(-code).name}); starting anew", file=sys.stderr)
+    return 1
+
+
+def _start(count: int, arguments: Sequence[str], restart: int) -> list[subprocess.Popen[bytes]]:
+    shared = {
+        "WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count))),
+    }
+    # A session of their own: Ctrl-C reaches this process alone, which passes it on once.
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "selfadapt", *arguments],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            start_new_session=True,
+        )
+        for rank in range(count)
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait(workers: Sequence["subprocess.Popen[bytes]"]) -> int:
+    """The exit code: that of the first process to fail, or zero once all are done."""
+    while True:
+        codes = [worker.poll() for worker in workers]
+        failed = [code for code in codes if code]
+        if failed:
+            _stop(workers, 5.0)
+            return min(failed)  # a lost process also fails the others, which wait for it
+        if None not in codes:
+            return 0
+        time.sleep(0.05)
+
+
+def _stop(workers: Sequence["subprocess.Popen[bytes]"], grace: float) -> None:
+    for worker in workers:
+        if worker.poll() is None:
+            worker.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    for worker in workers:
+        try:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()

@@ -1,0 +1,83 @@
+"""The processes of a run, and what they say to each other. One process alone says nothing.
+
+torchrun, or `--devices`, starts the processes and tells each its place in the environment. `join` makes them a group.
+Every function below is called by all of them at the same time.
+"""
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_PATIENCE = timedelta(minutes=30)  # for a process that does not answer, such as one that decodes images
+
+
+def join(device: torch.device | None = None) -> None:
+    """Become one of several processes, if the environment says so."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        cuda = device is not None and device.type == "cuda"
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
+
+
+def leave() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def count() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def wait_for_all() -> None:
+    if count() > 1:
+        dist.barrier()
+
+
+def sum_over_all(values: Tensor) -> Tensor:
+    """The sum of this tensor over the processes, in place."""
+    if count() > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def largest_of_all(values: Tensor) -> Tensor:
+    """The largest of this tensor over the processes, in place."""
+    if count() > 1:
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+    return values
+
+
+def objects_of_all(value: object) -> list[object]:
+    """This object of each process, in the order of their ranks."""
+    if count() == 1:
+        return [value]
+    values: list[object] = [None] * count()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def rows_of_all(rows: Tensor) -> Tensor:
+    """The rows of every process, one below the other in the order of their ranks. Each may have another number."""
+    if count() == 1:
+        return rows
+    return torch.cat(exchange([rows] * count()))
+
+
+def exchange(parts: list[Tensor]) -> list[Tensor]:
+    """Send the r-th part to process r, and return what each process sent here. Parts may differ in their rows."""
+    if count() == 1:
+        return parts
+    device = parts[0].device
+    lengths_out = torch.tensor([len(part) for part in parts], device=device)
+    lengths_in = torch.empty_like(lengths_out)
+    dist.all_to_all_single(lengths_in, lengths_out)
+    sizes_out, sizes_in = lengths_out.tolist(), lengths_in.tolist()
+    received = parts[0].new_empty(sum(sizes_in), *parts[0].shape[1:])
+    dist.all_to_all_single(received, torch.cat(parts).contiguous(), sizes_in, sizes_out)
+    return list(received.split(sizes_in))

@@ -1,0 +1,114 @@
+"""Rows for several processes, on top of any rows.
+
+Replicated: every process keeps every row. A step sends its rows to all others, so the tables stay the same.
+Sharded: process r keeps the rows i with i mod P = r. A step fetches the rows of its batch from their owners and sends
+them back, 2 (B/P) K numbers out and as many in for each process, and a process needs memory for N/P rows only.
+
+Rows are rounded before they travel, as their keeper would round them, so both return what is kept. A sample that is in
+the batch of two processes, as samplers that pad make it, moves once: both start from the same row, and what the
+process of the lowest rank sends counts.
+
+Shapes: B rows of this process's batch, N samples, K columns, P processes.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from selfadapt import processes
+from selfadapt.targets.rows import Rows
+
+
+class ReplicatedRows:
+    def __init__(self, rows: Rows) -> None:
+        self.local = rows
+        self.num_rows, self.num_columns = rows.num_rows, rows.num_columns
+
+    @property
+    def device(self) -> torch.device:
+        return self.local.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.local.nbytes
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.local.read(index_B)
+
+    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        return self.local.rounded(index_B, rows_BK)
+
+    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        rows_BK = self.rounded(index_B, rows_BK)
+        self.local.write(*_once(processes.rows_of_all(index_B), processes.rows_of_all(rows_BK)))
+        return rows_BK
+
+    def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
+        self.local.fill(index_n, rows_nK)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.local.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.local.load_state_dict(state)
+
+
+class ShardedRows:
+    def __init__(self, num_rows: int, make: Callable[[int], Rows]) -> None:
+        """`make` makes the rows that one process keeps, given their number."""
+        self.num_rows = num_rows
+        self.parts, self.own = processes.count(), processes.rank()
+        self.local = make(len(range(self.own, num_rows, self.parts)))
+        self.num_columns = self.local.num_columns
+
+    @property
+    def device(self) -> torch.device:
+        return self.local.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.local.nbytes
+
+    def read(self, index_B: Tensor) -> Tensor:
+        places = self._by_owner(index_B)
+        wanted = processes.exchange([index_B[place] // self.parts for place in places])
+        answers = processes.exchange([self.local.read(index_n) for index_n in wanted])
+        rows_BK = torch.empty(len(index_B), self.num_columns, device=self.device)
+        for place, rows_nK in zip(places, answers, strict=True):
+            rows_BK[place] = rows_nK
+        return rows_BK
+
+    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        return self.local.rounded(index_B, rows_BK)
+
+    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        rows_BK = self.rounded(index_B, rows_BK)
+        places = self._by_owner(index_B)
+        index_n = torch.cat(processes.exchange([index_B[place] // self.parts for place in places]))
+        rows_nK = torch.cat(processes.exchange([rows_BK[place] for place in places]))
+        self.local.write(*_once(index_n, rows_nK))
+        return rows_BK
+
+    def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
+        own_n = index_n % self.parts == self.own
+        self.local.fill(index_n[own_n] // self.parts, rows_nK[own_n])
+
+    def _by_owner(self, index_B: Tensor) -> list[Tensor]:
+        owner_B = index_B % self.parts
+        return [(owner_B == part).nonzero().flatten() for part in range(self.parts)]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.local.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.local.load_state_dict(state)
+
+
+def _once(index_n: Tensor, rows_nK: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row once, as it comes first."""
+    if len(set(samples := index_n.tolist())) == len(samples):
+        return index_n, rows_nK
+    first = {sample: position for position, sample in reversed(list(enumerate(samples)))}
+    kept = torch.tensor(sorted(first.values()), device=index_n.device)
+    return index_n[kept], rows_nK[kept]

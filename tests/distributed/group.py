@@ -1,0 +1,39 @@
+"""Work in several processes of a test's own, which meet through a file."""
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selfadapt import processes
+
+
+def in_processes(count: int, work: Callable[..., None], folder: Path, *arguments: Any) -> None:
+    """Run `work(folder, …)` in so many processes that form a group; any failure fails the test."""
+    context = multiprocessing.get_context("spawn")
+    meeting = folder / f"meeting-{count}"
+    meeting.unlink(missing_ok=True)
+    workers = [
+        context.Process(target=_work, args=(rank, count, meeting, work, (folder, *arguments))) for rank in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(300)
+        worker.kill()
+    assert [worker.exitcode for worker in workers] == [0] * count
+
+
+def _work(rank: int, count: int, meeting: Path, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=count)
+    try:
+        work(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # others may wait for this process for ever
+    processes.leave()

@@ -1,0 +1,258 @@
+"""Several processes are one training: the same targets, weights and losses, whatever keeps the targets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cli.program import process, run_json
+from distributed.group import in_processes
+from selfadapt import Storage, processes
+from selfadapt.data.images import TensorImages
+from selfadapt.data.loader import SampleLoader
+from selfadapt.data.samples import Samples
+from selfadapt.engine import checkpoint
+from selfadapt.engine.fit import FitSettings, Training, fit
+from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.models.heads import Backbone
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Figures
+from selfadapt.objectives.start import AutoStart
+
+pytestmark = pytest.mark.distributed
+CPU = torch.device("cpu")
+STORES = ("float32", "float16", "file", "topk:3", "int8")
+EVERY_STORE = (*STORES, *(f"sharded:{name}" for name in STORES))
+
+
+class Smooth(Backbone):
+    """A network without batch normalisation, whose statistics are a process's own."""
+
+    num_features = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.tanh(self.layer(images.flatten(1)))
+
+
+def _samples() -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.arange(90) % 5
+    noisy = torch.where(torch.rand(90, generator=generator) < 0.3, torch.randint(5, (90,), generator=generator), truth)
+    images = truth.view(-1, 1, 1, 1) * 50 + torch.randint(0, 50, (90, 1, 4, 4), generator=generator)
+    pixels = TensorImages(images.to(torch.uint8))
+    return Samples(images=pixels, labels=noisy, truth=truth, ids=[str(i) for i in range(90)])
+
+
+def _training(store: str, folder: Path, *, pieces: int = 1, auto: bool = False) -> Training:
+    torch.manual_seed(0)
+    samples = _samples()
+    objective = NoisyLabels(start_epoch=AutoStart(share=0.3) if auto else 1, momentum=0.7)
+    return Training(
+        objective,
+        objective.build(Smooth(), 5),
+        objective.initial_targets(samples.labels, 5, Storage.parse(store, file=folder / "targets.bin")),
+        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(processes.rank(), processes.count())),
+        FitSettings(epochs=3, pieces=pieces, optimizer=OptimizerSettings(lr=0.3)),
+        num_classes=5,
+        device=CPU,
+    )
+
+
+def _outcome(training: Training) -> dict[str, Any]:
+    losses: list[float] = []
+    predicted: list[Tensor] = []
+
+    def measure(training: Training) -> Figures:
+        losses.append(training.tally.loss)
+        predicted.append(training.tally.predicted_N.clone())
+        return training.tally.figures
+
+    fit(training, after_epoch=measure)
+    assert training.targets is not None
+    return {
+        "weights": torch.cat([p.detach().flatten() for p in training.model.parameters()]),
+        "targets": training.targets.read(torch.arange(90)),
+        "losses": torch.tensor(losses),
+        "predicted": torch.stack(predicted),
+        "figures": [dict(figures) for figures in training.history],
+    }
+
+
+def _train_each(folder: Path, settings: list[dict[str, Any]]) -> None:
+    for number, given in enumerate(settings):
+        outcome = _outcome(_training(folder=folder, **given))
+        if processes.rank() == 0:
+            torch.save(outcome, folder / f"outcome-{number}.pt")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_equal_one(count: int, tmp_path: Path) -> None:
+    settings: list[dict[str, Any]] = [{"store": store} for store in EVERY_STORE]
+    settings += [{"store": "float32", "pieces": 2}]
+    settings += [{"store": store, "auto": True} for store in ("float32", "sharded:float32")]
+    in_processes(count, _train_each, tmp_path, settings)
+    (tmp_path / "one").mkdir()
+    for number, given in enumerate(settings):
+        plain = {**given, "store": given["store"].removeprefix("sharded:")}
+        expected = _outcome(_training(folder=tmp_path / "one", **plain))
+        found = torch.load(tmp_path / f"outcome-{number}.pt")
+        rounds = given["store"].endswith(("float16", "int8", "topk:3"))  # a last bit may round to another neighbour
+        for key in ("weights", "targets", "losses"):
+            tolerance = 2e-3 if rounds and key == "targets" else 1e-4 if rounds else 1e-5
+            torch.testing.assert_close(found[key], expected[key], rtol=0, atol=tolerance, msg=f"{given}: {key}")
+        assert (found["predicted"] != expected["predicted"]).double().mean() < 0.01
+        for ours, theirs in zip(found["figures"], expected["figures"], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def _save_and_stop(folder: Path, store: str) -> None:
+    training = _training(store, folder)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(training: Training) -> None:
+        if (training.epoch, training.step) == (1, 2):
+            training.save(folder / "checkpoint")
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fit(training, after_step=stop)
+
+
+def _go_on(folder: Path, store: str) -> None:
+    training = _training(store, folder)
+    saved = checkpoint.load_newest(folder / "checkpoint")
+    assert saved is not None
+    training.restore(saved)
+    outcome = _outcome(training)
+    if processes.rank() == 0:
+        torch.save(outcome, folder / f"resumed-{processes.count()}.pt")
+
+
+@pytest.mark.parametrize("store", ["float32", "sharded:float32", "sharded:topk:3"])
+def test_a_run_goes_on_with_another_number_of_processes(store: str, tmp_path: Path) -> None:
+    in_processes(2, _save_and_stop, tmp_path, store)
+    shards = sorted(path.name for path in tmp_path.glob("checkpoint/*/targets*"))
+    assert len(shards) == (2 if store.startswith("sharded") else 1)
+    (tmp_path / "whole").mkdir()
+    expected = _outcome(_training(store.removeprefix("sharded:"), tmp_path / "whole"))
+    _go_on(tmp_path, store)
+    for count in (2, 3):
+        in_processes(count, _go_on, tmp_path, store)
+    for count in (1, 2, 3):
+        found = torch.load(tmp_path / f"resumed-{count}.pt")
+        for key in ("weights", "targets"):
+            torch.testing.assert_close(found[key], expected[key], rtol=0, atol=1e-4 if "topk" in store else 1e-5)
+
+
+SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "6", "--noise", "symmetric:0.4", "--batch-size", "50")
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    (newest, *_) = sorted(folder.glob("checkpoint/*"), reverse=True)
+    files = [*newest.glob("*.safetensors"), folder / "labels.csv", folder / "samples.csv"]
+    return {path.name: path.read_bytes() for path in files}
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def test_the_program_in_two_processes(tmp_path: Path) -> None:
+    arguments = ("train", "digits", *SMALL)
+    two = run_json(*arguments, "--devices", "2", "--out", "two", folder=tmp_path, program=process)
+    one = run_json(*arguments, "--out", "one", folder=tmp_path, program=process)
+    assert set(two) == set(one)
+    assert two["noise"] == one["noise"]
+    assert abs(two["test_accuracy"] - one["test_accuracy"]) < 0.15
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == 2
+    assert run_json("audit", "two", folder=tmp_path)["recovery"] == two["label_recovery"]
+    spread = ("--devices", "2", "--targets", "sharded:float32", "--out", "sharded")
+    sharded = run_json(*arguments, *spread, folder=tmp_path, program=process)
+    assert sharded["test_accuracy"] == two["test_accuracy"]
+    assert (tmp_path / "sharded" / "labels.csv").read_bytes() == (tmp_path / "two" / "labels.csv").read_bytes()
+    assert run_json("audit", "sharded", folder=tmp_path)["recovery"] == two["label_recovery"]
+
+
+def test_mistakes_are_told_once(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("--devices", "0"), "at least 1"),
+        (("--devices", "2", "--lr", "-1", "--out", "run"), "must be a number"),
+        (("--devices", "2", "--batch-size", "3", "--limit", "9", "--out", "run"), "2 processes"),
+    ):
+        result = process("train", "digits", "--model", "mlp", *arguments, folder=tmp_path)
+        assert result.returncode == 2, result.stderr
+        assert result.stderr.count("error:") == 1
+        assert words in result.stderr
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    launcher = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+    ours = ("-m", "selfadapt", "train", "digits", *SMALL, "--out", "torchrun", "--json")
+    command = [sys.executable, "-m", "torch.distributed.run", *launcher, *ours]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    again = run_json("train", "digits", *SMALL, "--devices", "2", "--out", "own", folder=tmp_path, program=process)
+    assert result["test_accuracy"] == again["test_accuracy"]
+
+
+def _workers(parent: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", ["float32", "sharded:float16"])
+def test_lost_processes_change_nothing(targets: str, tmp_path: Path) -> None:
+    """kill -9 strikes one of two processes a few times; the launcher starts anew, and every bit is as undisturbed."""
+    arguments = ("train", "digits", *SMALL, "--targets", targets, "--devices", "2")
+    run_json(*arguments, "--out", "whole", folder=tmp_path, program=process)
+    command = [sys.executable, "-m", "selfadapt", *arguments, "--out", "struck", "--json"]
+    program = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    struck = 0
+    for after_epochs in (1, 3):
+        while program.poll() is None and not list(tmp_path.glob(f"struck/checkpoint/*{after_epochs}-0000000")):
+            time.sleep(0.02)
+        workers = _workers(program.pid)
+        if program.poll() is None and workers:
+            os.kill(workers[struck % len(workers)], signal.SIGKILL)
+            struck += 1
+    _, errors = program.communicate(timeout=300)
+    assert program.returncode == 0, errors
+    assert struck == 2
+    assert errors.count("starting anew") == 2
+    assert _metrics(tmp_path / "struck") == _metrics(tmp_path / "whole")
+    assert _files(tmp_path / "struck") == _files(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_signal_stops_all_and_the_run_goes_on(tmp_path: Path) -> None:
+    arguments = ("train", "digits", *SMALL, "--devices", "2")
+    run_json(*arguments, "--out", "whole", folder=tmp_path, program=process)
+    command = [sys.executable, "-m", "selfadapt", *arguments, "--out", "stopped"]
+    program = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("stopped/checkpoint/*2-0000000")):
+        time.sleep(0.02)
+        assert program.poll() is None
+    program.send_signal(signal.SIGTERM)
+    _, errors = program.communicate(timeout=120)
+    assert program.returncode == 130, errors
+    assert "--resume" in errors
+    run_json("train", "--resume", "--out", "stopped", "--devices", "2", folder=tmp_path, program=process)
+    assert _metrics(tmp_path / "stopped") == _metrics(tmp_path / "whole")
+    assert _files(tmp_path / "stopped") == _files(tmp_path / "whole")
