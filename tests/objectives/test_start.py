@@ -145,6 +145,26 @@ def test_the_store_holds_the_consensus_and_then_begins_with_the_labels() -> None
         history.append(_figures(0.5, 0.5))
 
 
+def test_a_network_caught_learning_by_heart_begins_with_what_it_averaged() -> None:
+    objective = NoisyLabels(start_epoch=AUTO, momentum=0.9)
+    labels, index = torch.tensor([0, 1, 2]), torch.arange(3)
+    targets = objective.initial_targets(labels, 3, Storage())
+    assert targets is not None
+    generator = torch.Generator().manual_seed(0)
+    history: list[Figures] = []
+    for epoch in range(4):
+        before = targets.read(index).double().numpy()
+        logits = torch.randn(3, 3, generator=generator)
+        objective.loss(nn.Identity(), Batch(logits, labels, index), targets, Progress(epoch, 0.0, 40, history))
+        history.append(_figures(0.5, 0.5, excess=0.03 if epoch == 2 else 0.0))
+    share = 0.9**3
+    expected = 0.9 * (share * np.eye(3) + (1 - share) * before) + 0.1 * logits.double().softmax(1).numpy()
+    np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
+    assert objective.label_share(history, 40, 4) == pytest.approx(0.9**4)
+    assert objective.label_share(history, 40, 2) == 0
+    assert NoisyLabels(start_epoch=3).label_share([], 40, 5) == pytest.approx(0.9**2)
+
+
 def test_planted_samples_are_trained_under_their_decoys_until_the_start() -> None:
     objective = NoisyLabels(start_epoch=AutoStart(share=0.5))
     index, labels = torch.arange(40), torch.arange(40) % 4

@@ -124,11 +124,28 @@ class NoisyLabels:
             return self._label_loss(logits_BK, batch.label)
         log_p_BK = logits_BK.detach().float().log_softmax(1)
         p_BK = log_p_BK.exp()
-        # A store that followed the consensus so far begins with the labels.
-        anew = isinstance(self.start_epoch, AutoStart) and progress.epoch == start
-        rows_BK = targets.update(batch.index, p_BK, rows=one_hot(batch.label, p_BK.shape[1]) if anew else None)
+        rows_BK = targets.update(batch.index, p_BK, rows=self._first_rows(batch, targets, start, progress))
         loss = _target_loss(logits_BK, log_p_BK, p_BK, rows_BK, self.reweight)
         return self._with_reverse(loss, logits_BK, rows_BK)
+
+    def _first_rows(self, batch: Batch, targets: TargetStore, start: int, progress: Progress) -> Tensor | None:
+        """What the targets begin with, in the epoch in which a store that followed the consensus becomes targets."""
+        if isinstance(self.start_epoch, int) or progress.epoch != start:
+            return None
+        share = self.start_epoch.label_share(progress.history, start, self.momentum)
+        labels_BK = one_hot(batch.label, targets.rows.num_columns).float()
+        return labels_BK if share == 1 else torch.lerp(targets.read(batch.index), labels_BK, share)
+
+    def label_share(self, history: Sequence[Figures], epochs: int, epoch: int) -> float:
+        """How much of each target is still the given label after so many of the epochs."""
+        start = self.started(history, epochs)
+        if start is None or epoch < start:  # no targets yet; the store holds the consensus, which knows no label
+            return 0.0
+        first = (
+            1.0 if isinstance(self.start_epoch, int) else self.start_epoch.label_share(history, start, self.momentum)
+        )
+        share: float = first * self.momentum ** (epoch - start)
+        return share
 
     def _label_loss(self, logits_BK: Tensor, labels_B: Tensor) -> Loss:
         return self._with_reverse(

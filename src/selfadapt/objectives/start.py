@@ -15,6 +15,10 @@ is then zero up to chance, whatever the network, the classes and the noise, and 
 with the given labels grows with its accuracy as long as nothing is learned by heart, and is much steadier than the
 agreement of single predictions, whose random errors it averages out.
 
+A network that was caught learning by heart goes on with it until its targets have moved away from the labels, which
+takes them about 1 / (1 - alpha) epochs. It has no time for that. Then, and only then, the targets begin where they
+would be if they had moved from the first epoch on: alpha^E_s of the label, the rest the consensus.
+
 The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or the
 agreement of the consensus grew by less than 3 % of itself in eight epochs, the chance in that figure being added to it
 (half the standard error of the sum of eight steps, many of which are taken back); or three quarters of the epochs are
@@ -57,21 +61,27 @@ class AutoStart:
         due = (epoch + 1 for epoch in range(len(history)) if self._due(history, epoch, epochs))
         return next(due, None)
 
+    def label_share(self, history: Sequence[Figures], start: int, momentum: float) -> float:
+        """How much of a target is its given label when it begins to move; the rest is the consensus."""
+        return momentum**start if self._caught(history[start - 1]) else 1.0
+
     def _due(self, history: Sequence[Figures], epoch: int, epochs: int) -> bool:
         """Whether the targets are to move after this epoch."""
         figures = history[epoch]
-        if epoch + 1 >= min(self.latest * epochs, epochs - 1):
+        if epoch + 1 >= min(self.latest * epochs, epochs - 1) or self._caught(figures):
             return True
-        if PLANTED in figures and OTHERS in figures:
-            excess = figures[PLANTED] - figures[OTHERS]
-            if excess > max(self.excess, self.errors * figures[f"{PLANTED}_error"]):
-                return True
         if epoch < self.window:
             return False
         recent = history[epoch - self.window + 1 : epoch + 1]
         growth = sum(step[CHANGE] for step in recent)
         error = math.sqrt(sum(step[f"{CHANGE}_error"] ** 2 for step in recent))
         return growth + error / 2 < self.growth * figures[AGREEMENT]
+
+    def _caught(self, figures: Figures) -> bool:
+        """Whether the network learns by heart."""
+        if PLANTED not in figures or OTHERS not in figures:
+            return False
+        return figures[PLANTED] - figures[OTHERS] > max(self.excess, self.errors * figures[f"{PLANTED}_error"])
 
 
 def _scrambled(index_B: Tensor) -> Tensor:

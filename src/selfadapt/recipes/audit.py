@@ -32,8 +32,11 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
-    weighted = isinstance(training.objective, NoisyLabels) and training.objective.reweight
-    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share=_label_share(training))
+    weighted, label_share = False, 0.0
+    if isinstance(training.objective, NoisyLabels):
+        weighted = training.objective.reweight
+        label_share = training.objective.label_share(training.history, training.settings.epochs, training.epoch)
+    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share=label_share)
     _write_labels(folder, data, verdicts)
     summary = {**_summary(data, verdicts), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
@@ -50,17 +53,6 @@ def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
     else:
         for index_n in torch.arange(len(data.train)).split(_PIECE):
             yield training.targets.read(index_n)
-
-
-def _label_share(training: Training) -> float:
-    """How much of each target is still the given label, having moved once in each epoch since the start."""
-    if training.targets is None or not isinstance(training.objective, NoisyLabels):
-        return 0.0
-    start = training.objective.started(training.history, training.settings.epochs)
-    if start is None:  # the store holds the consensus, which knows no label
-        return 0.0
-    share: float = training.objective.momentum ** (training.epoch - start)
-    return share
 
 
 def _suspects(data: Data, verdicts: Verdicts) -> Tensor:
