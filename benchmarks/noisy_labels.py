@@ -122,6 +122,27 @@ def _methods_table(cells: list[Cell]) -> list[str]:
     return _table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
 
 
+def _memory_table(cells: list[Cell]) -> list[str]:
+    """How much `erm` learns by heart: on labels that it saw it agrees far more than on labels that it did not."""
+    rows = []
+    for cell in cells:
+        last, right = [], []
+        for path in sorted((HOME / cell.name / "methods").glob("erm-[0-9]*/metrics.jsonl")):
+            last.append(json.loads(path.read_text().splitlines()[-1]))
+            right.append(1 - json.loads((path.parent / "run.json").read_text())["noise"]["actual"])
+        if last:
+            shares = (right, *([line[key] for line in last] for key in _AGREEMENTS))
+            rows.append([_name(cell), *(f"{100 * statistics.fmean(share):.1f}" for share in shares)])
+    return _table(["cell", "labels that are right", "agreement, training", "agreement, validation"], rows)
+
+
+_AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.data} {cell.noise.replace(':', ' ')}"
+
+
 def _starts_table(cells: list[Cell]) -> list[str]:
     rows = []
     for cell in cells:
@@ -134,7 +155,7 @@ def _starts_table(cells: list[Cell]) -> list[str]:
         gap = f"{mean[0] - best:+.1f}" if mean and best is not None else "–"
         rows.append(
             [
-                f"{cell.data} {cell.noise.replace(':', ' ')}",
+                _name(cell),
                 _shown(_accuracy(ordinary)),
                 " / ".join("–" if value is None else f"{value[0]:.1f}" for value in fixed.values()),
                 _shown(mean),
@@ -170,6 +191,7 @@ def write_page() -> None:
         cells = [cell for cell in CELLS if cell.data == data]
         lines += [f"## {data}", "", f"{words}; {cells[0].seeds} seed{'s' if cells[0].seeds > 1 else ''}.", ""]
         lines += _methods_table(cells)
+        lines += ["What `erm` learns by heart, by agreement with the labels as given:", "", *_memory_table(cells)]
         lines += ["`--start-epoch auto` against fixed starts:", "", *_starts_table(cells)]
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text("\n".join(lines))

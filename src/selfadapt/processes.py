@@ -16,22 +16,30 @@ _PATIENCE = timedelta(minutes=30)  # for a process that does not answer, such as
 
 def join(device: torch.device | None = None) -> None:
     """Become one of several processes, if the environment says so."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        cuda = device is not None and device.type == "cuda"
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=_PATIENCE)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        return
+    if device is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
+    else:
+        dist.init_process_group("gloo", timeout=_PATIENCE)
 
 
 def leave() -> None:
-    if dist.is_available() and dist.is_initialized():
+    if _together():
         dist.destroy_process_group()
 
 
+def _together() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
 def rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
+    return dist.get_rank() if _together() else 0
 
 
 def count() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return dist.get_world_size() if _together() else 1
 
 
 def wait_for_all() -> None:
@@ -73,6 +81,9 @@ def exchange(parts: list[Tensor]) -> list[Tensor]:
     """Send the r-th part to process r, and return what each process sent here. Parts may differ in their rows."""
     if count() == 1:
         return parts
+    home = parts[0].device
+    if dist.get_backend() == "nccl" and home.type == "cpu":  # a loop of a user's own, whose processes meet on GPUs only
+        parts = [part.cuda() for part in parts]
     device = parts[0].device
     lengths_out = torch.tensor([len(part) for part in parts], device=device)
     lengths_in = torch.empty_like(lengths_out)
@@ -80,4 +91,4 @@ def exchange(parts: list[Tensor]) -> list[Tensor]:
     sizes_out, sizes_in = lengths_out.tolist(), lengths_in.tolist()
     received = parts[0].new_empty(sum(sizes_in), *parts[0].shape[1:])
     dist.all_to_all_single(received, torch.cat(parts).contiguous(), sizes_in, sizes_out)
-    return list(received.split(sizes_in))
+    return list(received.to(home).split(sizes_in))

@@ -50,6 +50,20 @@ def test_compare_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     other = run(*arguments, "--methods", "erm", "--lr", "0.01", folder=tmp_path)
     assert other.returncode == 2
     assert "--lr" in other.stderr
+    fewer = run("compare", "digits", "--methods", "erm", "--out", "both", folder=tmp_path)
+    assert fewer.returncode == 2, "settings that are left out are the defaults, not those of the runs there"
+
+
+def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path) -> None:
+    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat", "--start-epoch", "2", "--noise-rate", "0.1")
+    first = run_json(*arguments, "--out", "both", folder=tmp_path)
+    assert run_json(*arguments, "--out", "both", folder=tmp_path)["rows"] == first["rows"]
+
+
+def test_one_epoch(tmp_path: Path) -> None:
+    arguments = ("--limit", "300", "--model", "mlp", "--epochs", "1")
+    result = run_json("train", "digits", *arguments, "--out", "run", folder=tmp_path)
+    assert result["start_epoch"] == 0
 
 
 def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:

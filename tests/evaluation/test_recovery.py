@@ -78,7 +78,7 @@ def test_what_is_left_of_the_label_is_no_evidence() -> None:
     given = torch.tensor([1, 1])
     share = 0.9**3
     targets = share * torch.eye(3)[given] + (1 - share) * predicted
-    moved = judge([targets], given, weighted=True, label_share=share)
+    moved = judge([targets], given, weighted=True, label_share_N=torch.full((2,), share))
     plain = judge([predicted], given, weighted=True)
     assert moved.suggested_N.tolist() == plain.suggested_N.tolist() == [0, 1]
     torch.testing.assert_close(moved.support_N, plain.support_N)

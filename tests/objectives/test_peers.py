@@ -133,9 +133,19 @@ def test_the_matrix_is_found_from_typical_samples() -> None:
     """A network that predicts the noisy posterior: samples of class i are given label j with odds T_ij."""
     odds = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.6, 0.4], [0.2, 0.0, 0.8]])
     true = torch.randint(3, (3000,), generator=torch.Generator().manual_seed(0))
-    sure = torch.rand(3000, 1, generator=torch.Generator().manual_seed(1))
+    sure = 0.8 + 0.2 * torch.rand(3000, 1, generator=torch.Generator().manual_seed(1))
     predicted = sure * odds[true] + (1 - sure) / 3
-    torch.testing.assert_close(estimate_transition(predicted), odds, atol=0.05, rtol=0)
+    torch.testing.assert_close(estimate_transition(predicted), odds, atol=0.06, rtol=0)
+
+
+@pytest.mark.parametrize("classes", [2, 50, 100])
+def test_the_matrix_is_found_for_few_and_many_classes(classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.arange(6000) % classes
+    odds = 0.6 * torch.eye(classes) + 0.4 * torch.eye(classes).roll(1, 1)
+    sure = 0.5 + 0.5 * torch.rand(6000, 1, generator=generator)
+    found = estimate_transition(sure * odds[true] + (1 - sure) / classes)
+    torch.testing.assert_close(found, odds, atol=0.15, rtol=0)
 
 
 def test_truncation_leaves_out_what_was_doubted_at_the_last_pruning() -> None:

@@ -49,8 +49,8 @@ def test_decoys_are_spread_evenly() -> None:
 
 def _figures(agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005) -> Figures:
     return {
-        PLANTED: 0.05 + excess, f"{PLANTED}_error": error, OTHERS: 0.05, AGREEMENT: agreement, CHANGE: change,
-        f"{CHANGE}_error": 0.001,
+        PLANTED: 0.05 + excess, f"{PLANTED}_error": error, f"{PLANTED}_count": 50, OTHERS: 0.05,
+        AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001,
     }  # fmt: skip
 
 
@@ -67,6 +67,9 @@ def test_the_rule() -> None:
     assert 26 <= start <= 28
     assert AUTO.found(settled[: start - 1], 100) is None
     assert AUTO.found([], 100) is None
+    few = {**_figures(0.5, 0.01, excess=0.5, error=0.0), f"{PLANTED}_count": 3}
+    assert AUTO.found([few], 100) is None, "three samples tell nothing"
+    assert AUTO.found([], 1) == 0, "the only epoch"
 
 
 @pytest.mark.parametrize(("epochs", "latest"), [(2, 1), (3, 2), (4, 3), (8, 6)])
@@ -99,14 +102,10 @@ def _training(samples: Samples, objective: NoisyLabels, epochs: int, *, lr: floa
     )
 
 
-def _figures_of(training: Training) -> Figures:
-    return training.tally.figures
-
-
 def test_a_network_that_learns_by_heart_is_caught_early() -> None:
     """A perceptron on 1,000 digits with 40 % noise knows every label by heart after 30 epochs."""
     training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 30)
-    fit(training, after_epoch=_figures_of)
+    fit(training)
     start = AUTO.found(training.history, 30)
     assert start is not None
     assert 2 <= start <= 10
@@ -116,7 +115,7 @@ def test_a_network_that_learns_by_heart_is_caught_early() -> None:
 
 def test_a_network_that_learns_nothing_has_no_excess() -> None:
     training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 8, lr=0.0)
-    fit(training, after_epoch=_figures_of)
+    fit(training)
     for figures in training.history[:6]:
         assert abs(figures[PLANTED] - figures[OTHERS]) < 4 * figures[f"{PLANTED}_error"]
 
@@ -161,7 +160,7 @@ def test_a_network_caught_learning_by_heart_begins_with_what_it_averaged() -> No
     expected = 0.9 * (share * np.eye(3) + (1 - share) * before) + 0.1 * logits.double().softmax(1).numpy()
     np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
     assert objective.label_share(history, 40, 4) == pytest.approx(0.9**4)
-    assert objective.label_share(history, 40, 2) == 0
+    assert objective.label_share(history, 40, 3) == 0, "until then it is the consensus"
     assert NoisyLabels(start_epoch=3).label_share([], 40, 5) == pytest.approx(0.9**2)
 
 
@@ -184,7 +183,7 @@ def test_a_training_with_auto_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
     samples = _digits(0.4)
     whole = _training(samples, NoisyLabels(start_epoch=AUTO), 12)
-    fit(whole, after_epoch=_figures_of)
+    fit(whole)
     start = AUTO.found(whole.history, 12)
     assert start is not None
     for stop_at in ((start - 1, 5), (start, 7)):  # before the start, and while the targets begin anew
@@ -195,12 +194,12 @@ def test_a_training_with_auto_resumes_to_the_same_bits(tmp_path: Path) -> None:
                 raise Stopped
 
         with pytest.raises(Stopped):
-            fit(_training(samples, NoisyLabels(start_epoch=AUTO), 12), after_epoch=_figures_of, after_step=stop)
+            fit(_training(samples, NoisyLabels(start_epoch=AUTO), 12), after_step=stop)
         resumed = _training(samples, NoisyLabels(start_epoch=AUTO), 12)
         saved = checkpoint.load_newest(tmp_path / str(stop_at[0]))
         assert saved is not None
         resumed.restore(saved)
-        fit(resumed, after_epoch=_figures_of)
+        fit(resumed)
         assert resumed.history == whole.history
         everything: Tensor = torch.arange(len(samples))
         assert whole.targets is not None

@@ -1,6 +1,7 @@
 """The run folder and its page, from files alone."""
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -55,9 +56,14 @@ def _outline(page: Path) -> Outline:
 
 def test_the_run_folder_is_complete(folder: RunFolder) -> None:
     names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
-    assert names == {"run.json", "metrics.jsonl", "samples.csv", "checkpoint", "labels.csv", "figures", "report.html"}
+    assert names == {
+        "run.json", "metrics.jsonl", "samples.csv", "checkpoint", "labels.csv", "transition.csv", "figures",
+        "report.html",
+    }  # fmt: skip
     figures = {path.name for path in folder.figures.iterdir()}
-    assert figures == {"accuracy.svg", "suspects.svg", "recovered.svg", "weights.svg"}
+    assert figures == {
+        "accuracy.svg", "portions.svg", "suspects.svg", "recovered.svg", "transition.svg", "weights.svg",
+    }  # fmt: skip
     assert [record["epoch"] for record in folder.read_metrics()] == [1, 2, 3, 4, 5, 6]
     run = folder.read_run()
     assert run["noise"]["nominal"] == 0.4
@@ -77,7 +83,7 @@ def test_labels_are_all_there_and_most_suspicious_first(folder: RunFolder) -> No
 
 def test_the_page_stands_alone(folder: RunFolder) -> None:
     outline = _outline(folder.page)
-    assert outline.pictures == 4
+    assert outline.pictures == 6
     assert not outline.outside
 
 
@@ -85,6 +91,33 @@ def test_a_page_over_several_runs_links_to_each(folder: RunFolder, tmp_path: Pat
     page = write_comparison_page([folder, folder], folder.path.parent / "both.html")
     assert _outline(page).outside == ["small/report.html"] * 2
     assert "self-adaptive training" in page.read_text(encoding="utf-8")
+
+
+def test_pages_show_methods_side_by_side_and_the_sweep_over_noise(folder: RunFolder, tmp_path: Path) -> None:
+    """Copies of a run with another method, seed or noise rate: figures come from run folders alone."""
+    folders = []
+    for method, start_epoch, seed, rate, accuracy in (
+        ("ordinary training", None, 0, 0.4, 0.7), ("ordinary training", None, 1, 0.4, 0.8),
+        ("self-adaptive training", "auto", 0, 0.4, 0.9), ("self-adaptive training", 2, 0, 0.4, 0.85),
+    ):  # fmt: skip
+        copy = RunFolder(tmp_path / f"{method}-{start_epoch}-{seed}".replace(" ", "-"))
+        shutil.copytree(folder.path, copy.path)
+        content = copy.read_run()
+        content |= {"method": method, "seed": seed, "noise": {**content["noise"], "nominal": rate}}
+        content["settings"] |= {"method": method, "start_epoch": start_epoch, "seed": seed}
+        content["result"]["test_accuracy"] = accuracy
+        copy.write_run(content)
+        folders.append(copy)
+    page = write_comparison_page(folders, tmp_path / "one.html").read_text(encoding="utf-8")
+    assert (tmp_path / "figures" / "methods.svg").exists()
+    assert not (tmp_path / "figures" / "noise.svg").exists()
+    assert "75.0 %" in page, "the mean over two seeds"
+    assert "self-adaptive training, E_s = 2" in page
+    content = folders[0].read_run()
+    content["noise"]["nominal"], content["settings"]["noise"] = 0.2, "symmetric:0.2"
+    folders[0].write_run(content)
+    write_comparison_page(folders, tmp_path / "two.html")
+    assert (tmp_path / "figures" / "noise.svg").exists()
 
 
 def test_the_page_escapes_what_came_from_data(folder: RunFolder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 import warnings
 from types import FrameType
 from typing import Any, NoReturn
@@ -11,7 +12,10 @@ import typer
 
 from selfadapt import __version__
 from selfadapt.cli import audit, compare, data, demo, labels, report, train
+from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
+
+_MODESTY = 3.0  # seconds
 
 app = typer.Typer(
     name="selfadapt",
@@ -46,9 +50,11 @@ def options(
 def main() -> NoReturn:
     """Run the program; a user's mistake becomes one clear line and exit code 2."""
     warnings.showwarning = _show_warning
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
+        if is_launched() and sys.argv[1:2] != ["train"]:
+            raise UserError("only `selfadapt train` can run in several processes")
         app()
     except UserError as error:
         _fail(f"error: {error}", 2)
@@ -62,7 +68,9 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    if message and not (code != 1 and int(os.environ.get("RANK", "0"))):  # of several processes the first says it
+    if message and is_launched() and int(os.environ.get("RANK", "0")):
+        time.sleep(_MODESTY)  # most mistakes are every process's: if the first says so, this one is ended now
+    if message:
         print(message, file=sys.stderr)
     sys.exit(code)
 
@@ -72,4 +80,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    if int(os.environ.get("RANK", "0")) and is_launched():
+        return
     print(f"warning: {message}", file=sys.stderr)

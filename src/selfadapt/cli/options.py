@@ -32,7 +32,9 @@ RUN_OPTIONS = {
     "momentum": _option(float, "Momentum of the targets (alpha). Default: 0.9."),
     "start_epoch": _option(str, "Epochs before the targets move (E_s), or auto: found while training. Default: auto."),
     "noise_rate": _option(float, "For co-teaching: the share of wrong labels. Default: the true one, or 0.2."),
-    "targets": _option(str, "How targets are kept: float32, float16 or file. Default: float32."),
+    "targets": _option(
+        str, "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share. Default: float32."
+    ),
     "model": _option(str, "resnet-small, resnet18, resnet34, resnet50, resnet101 or mlp. Default: resnet-small."),
     "width": _option(int, "Width of the model's first stage. Default: the model's own."),
     "image_size": _option(int, "Bring image files to a square of this size."),

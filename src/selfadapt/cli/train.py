@@ -8,7 +8,7 @@ import typer
 
 from selfadapt.cli.options import with_run_options
 from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, progress_bar
-from selfadapt.engine.launch import is_launched, is_restarted, launch
+from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
 from selfadapt.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"
@@ -48,7 +48,9 @@ def command(
     from selfadapt.recipes.settings import RunSettings, choose_device
     from selfadapt.report.results import RunFolder
 
-    processes.join(choose_device(given.get("device", "auto")))
+    follow_launcher()
+    known = RunFolder(out).read_run()["settings"] if out is not None and RunFolder(out).exists else {}
+    processes.join(choose_device(known.get("device") or given.get("device", "auto")))
     if processes.count() > 1 and out is None:
         raise UserError("several processes need --out, the folder of the run")
     resume = resume or is_restarted()
@@ -66,7 +68,8 @@ def command(
         with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
             result = train(run, watch)
     except Interrupted as interruption:
-        raise Interrupted(f"{interruption}; go on with: selfadapt train --resume --out {path}") from None
+        again = f"selfadapt train --resume --out {path}" + (f" --devices {devices}" if devices > 1 else "")
+        raise Interrupted(f"{interruption}; go on with: {again}") from None
     finally:
         processes.leave()
     if not first:

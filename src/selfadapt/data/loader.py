@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from selfadapt import processes
 from selfadapt.data.augment import Augment
 from selfadapt.data.images import ImageFiles, Images, TensorImages, UnreadableImage
 from selfadapt.data.samples import Samples
@@ -135,7 +136,7 @@ def read_batches(
         for index_B in batches:
             yield Read(index_B, images.read(index_B).to(device))
         return
-    count = min(os.cpu_count() or 1, 16) if workers is None else workers
+    count = min(max(1, (os.cpu_count() or 1) // processes.count()), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
         _Decoding(images),
         batch_sampler=[index_B.tolist() for index_B in batches],

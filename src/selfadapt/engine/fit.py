@@ -4,9 +4,10 @@ Shapes: B samples of a batch, N samples in all, K classes.
 """
 
 import inspect
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from selfadapt import processes
 from selfadapt.data.loader import Batch, Loader
@@ -24,7 +25,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.interrupt import stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
-from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError
+from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError, UserError
 from selfadapt.objectives.objective import Figures, Loss, Objective, Progress
 from selfadapt.targets.shared import ShardedRows
 from selfadapt.targets.store import TargetStore
@@ -51,7 +52,7 @@ class Tally:
         self.total = torch.zeros((), dtype=torch.float64)
         self.weight = torch.zeros((), dtype=torch.float64)
         self.predicted_N = torch.full((num_samples,), -1, dtype=torch.int32, device=device)
-        self.moments: dict[str, Tensor] = {}  # of what a method measures: count, sum, sum of squares
+        self.moments: dict[str, list[float]] = {}  # of what a method measures: count, sum, sum of squares
 
     @property
     def loss(self) -> float:
@@ -59,14 +60,14 @@ class Tally:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The mean of each quantity that the method measured, and its standard error."""
+        """The mean of each quantity that the method measured, its standard error and its number of samples."""
         figures = {}
-        for name, moments in self.moments.items():
-            count, total, squares = moments.tolist()
+        for name, (count, total, squares) in self.moments.items():
             if count:
                 mean = total / count
                 figures[name] = mean
                 figures[f"{name}_error"] = math.sqrt(max(0.0, squares / count - mean**2) / count)
+                figures[f"{name}_count"] = count
         return figures
 
     def merged(self) -> "Tally":
@@ -77,21 +78,23 @@ class Tally:
         whole.total, whole.weight = self.total, self.weight
         whole.predicted_N = processes.largest_of_all(self.predicted_N.clone())
         for moments in processes.objects_of_all(self.moments):
-            assert isinstance(moments, dict)
-            for name, own in moments.items():
-                whole.moments[name] = whole.moments.get(name, 0) + own
+            whole.add(cast(dict[str, list[float]], moments))
         return whole
 
     def measure(self, name: str, values: Tensor) -> None:
         values = values.double()
-        moments = torch.stack([torch.full_like(values.sum(), len(values)), values.sum(), values.square().sum()])
-        self.moments[name] = self.moments.get(name, 0) + moments.cpu()
+        self.add({name: [len(values), *torch.stack([values.sum(), values.square().sum()]).tolist()]})
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total, "weight": self.weight, "predicted": self.predicted_N, "moments": self.moments}
+    def add(self, moments: Mapping[str, Sequence[float]]) -> None:
+        for name, values in moments.items():
+            before = self.moments.get(name, [0.0] * len(values))
+            self.moments[name] = [old + new for old, new in zip(before, values, strict=True)]
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.total, self.weight, self.moments = state["total"], state["weight"], state["moments"]
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"total": self.total, "weight": self.weight, "predicted": self.predicted_N}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.total, self.weight = state["total"], state["weight"]
         self.predicted_N = state["predicted"].to(self.predicted_N.device)
 
 
@@ -114,7 +117,7 @@ class Training:
         self.model = model.to(device)
         shared = _data_parallel(self.model) if processes.count() > 1 else self.model
         self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
-        self.buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(settings.optimizer, self.parameters, device)
         self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
@@ -159,7 +162,7 @@ class Training:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self._average_buffers()
+        self._average_running_statistics()
         self.objective.after_step(self.model, progress)
         self.tally.total += total.cpu().double()
         self.tally.weight += weight.cpu().double()
@@ -170,11 +173,11 @@ class Training:
         return shared.no_sync() if isinstance(shared, DistributedDataParallel) else nullcontext()
 
     @torch.no_grad()
-    def _average_buffers(self) -> None:
-        if processes.count() > 1 and self.buffers:
-            flat = processes.sum_over_all(parameters_to_vector(self.buffers)) / processes.count()
-            for buffer, values in zip(self.buffers, flat.split([b.numel() for b in self.buffers]), strict=True):
-                buffer.copy_(values.view_as(buffer))
+    def _average_running_statistics(self) -> None:
+        """Those of batch normalisation, which each process takes from its own part of the batch."""
+        if processes.count() > 1 and self.running:
+            mean = processes.sum_over_all(parameters_to_vector(self.running)) / processes.count()
+            vector_to_parameters(mean, self.running)
 
     def _loss(self, batch: Batch, progress: Progress) -> Loss:
         try:
@@ -222,7 +225,9 @@ class Training:
             "scaler": self.scaler.state_dict(),
             "random": processes.objects_of_all(random),
             "tally": self.tally.merged().state_dict(),
-            "history": [dict(figures) for figures in self.history],
+            # As text, which is the same bytes whether the run was resumed or not.
+            "moments": json.dumps(processes.objects_of_all(self.tally.moments)),
+            "history": json.dumps([dict(figures) for figures in self.history]),
             "kept": self.kept,
         }
         checkpoint.save(
@@ -238,15 +243,21 @@ class Training:
         )
 
     def restore(self, saved: Checkpoint) -> None:
+        if "moments" not in saved.state:
+            raise UserError("the checkpoint was written by an older version; start the run anew in another folder")
         self.model.load_state_dict(saved.model)
         if self.targets is not None and saved.targets is not None:
             self.targets.load_state_dict(saved.targets)
         self.optimizer.load_state_dict(saved.state["optimizer"])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.tally.load_state_dict(saved.state["tally"])
-        if processes.rank():  # what was measured so far is the first process's to bring
-            self.tally.moments = {}
-        self.history, self.kept = saved.state["history"], saved.state["kept"]
+        moments = json.loads(saved.state["moments"])
+        if len(moments) == processes.count():
+            self.tally.add(moments[processes.rank()])
+        elif processes.rank() == 0:  # saved by another number of processes: the first brings what all had measured
+            for own in moments:
+                self.tally.add(own)
+        self.history, self.kept = json.loads(saved.state["history"]), saved.state["kept"]
         self.epoch, self.step = saved.epoch, saved.step
         states = saved.state["random"]
         random = states[processes.rank() if len(states) == processes.count() else 0]
@@ -290,7 +301,7 @@ def fit(
                 if stopped:
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
             training.tally = training.tally.merged()
-            training.end_epoch(after_epoch(training) or {})
+            training.end_epoch({**training.tally.figures, **(after_epoch(training) or {})})
             if folder is not None:
                 training.save(folder)
                 saved_at = time.monotonic()

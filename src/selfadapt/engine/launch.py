@@ -3,6 +3,7 @@
 On several machines the same program runs under torchrun, which sets the same environment and restarts likewise.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from selfadapt.errors import Interrupted
 
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 _RESTARTS = 3
 _GRACE = 20.0  # seconds in which a process that is asked to stop may save
 
@@ -27,6 +29,14 @@ def is_restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
+def follow_launcher() -> None:
+    """End with the launcher, should it be killed (Linux)."""
+    if "SELFADAPT_LAUNCHER" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(os.environ["SELFADAPT_LAUNCHER"]):
+            os._exit(1)
+
+
 def launch(count: int, arguments: Sequence[str]) -> int:
     """Run `selfadapt` with these arguments in so many processes, and return the exit code."""
     code = 0
@@ -39,7 +49,8 @@ def launch(count: int, arguments: Sequence[str]) -> int:
             raise
         if code >= 0:  # an end of its own, good or bad; below zero a signal killed a process
             return code
-        print(f"a process was lost ({signal.Signals(-code).name}); starting anew", file=sys.stderr)
+        lost = f"a process was lost ({signal.Signals(-code).name})"
+        print(f"{lost}; starting anew" if restart < _RESTARTS else f"error: {lost} again and again", file=sys.stderr)
     return 1
 
 
@@ -49,6 +60,7 @@ def _start(count: int, arguments: Sequence[str], restart: int) -> list[subproces
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "SELFADAPT_LAUNCHER": str(os.getpid()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count))),
     }
     # A session of their own: Ctrl-C reaches this process alone, which passes it on once.

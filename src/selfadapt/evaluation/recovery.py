@@ -25,11 +25,11 @@ class Verdicts:
         return self.support_N.argsort(stable=True)
 
 
-def judge(rows: Iterable[Tensor], given_N: Tensor, *, weighted: bool, label_share: float = 0.0) -> Verdicts:
+def judge(rows: Iterable[Tensor], given_N: Tensor, *, weighted: bool, label_share_N: Tensor | None = None) -> Verdicts:
     """Verdicts from the targets, or predictions, which come in pieces of n×K.
 
     `weighted` says whether training weighs a sample by its target; otherwise every sample counts as one.
-    `label_share` is what of a target is still its given label: alpha^n after n updates. It is no evidence and is
+    `label_share_N` is what of a target is still its given label: alpha^n after n updates. It is no evidence and is
     taken out, so that targets that had little time to move are read like others. Confidence and support are shares
     between two classes: a network that is unsure of everything leaves soft targets, and their order still tells.
     """
@@ -38,8 +38,9 @@ def judge(rows: Iterable[Tensor], given_N: Tensor, *, weighted: bool, label_shar
     for rows_nK in rows:
         given_n = given_N[start : start + len(rows_nK)].unsqueeze(1)
         weight_n = rows_nK.amax(1)
-        rows_nK = rows_nK.scatter_add(1, given_n, torch.full_like(given_n, -label_share, dtype=rows_nK.dtype))
-        rows_nK = rows_nK.clamp_min_(0)
+        if label_share_N is not None:
+            share_n = label_share_N[start : start + len(rows_nK)].to(rows_nK.dtype)
+            rows_nK = rows_nK.scatter_add(1, given_n, -share_n.unsqueeze(1)).clamp_min_(0)
         largest_n, likeliest_n = rows_nK.max(1)
         mass_n = rows_nK.gather(1, given_n).squeeze(1)
         suggested_n = torch.where(mass_n == largest_n, given_n.squeeze(1), likeliest_n)  # in doubt the label stays

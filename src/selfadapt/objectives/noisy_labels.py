@@ -31,8 +31,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier
-from selfadapt.objectives.erm import label_loss
+from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.objective import Figures, Loss, Progress
 from selfadapt.objectives.start import AGREEMENT, CHANGE, CONSENSUS_MOMENTUM, OTHERS, PLANTED, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
@@ -89,7 +88,7 @@ def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyLabels:
+class NoisyLabels(ERM):
     """Self-adaptive training on labels that may be wrong, with the paper's defaults for 200 epochs of CIFAR."""
 
     start_epoch: int | AutoStart = 60  # E_s, or how to find it
@@ -97,9 +96,6 @@ class NoisyLabels:
     reweight: bool = True
     moving_average: bool = True
     reverse_weight: float = 0.0  # w2 of the symmetric loss
-
-    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        return Classifier(backbone, num_classes)
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         if not self.moving_average:
@@ -139,13 +135,13 @@ class NoisyLabels:
     def label_share(self, history: Sequence[Figures], epochs: int, epoch: int) -> float:
         """How much of each target is still the given label after so many of the epochs."""
         start = self.started(history, epochs)
-        if start is None or epoch < start:  # no targets yet; the store holds the consensus, which knows no label
+        if start is None:
             return 0.0
-        first = (
-            1.0 if isinstance(self.start_epoch, int) else self.start_epoch.label_share(history, start, self.momentum)
-        )
-        share: float = first * self.momentum ** (epoch - start)
-        return share
+        if isinstance(self.start_epoch, int):
+            return float(self.momentum ** max(0, epoch - start))
+        if epoch <= start:  # the store still holds the consensus, which knows no label
+            return 0.0
+        return float(self.start_epoch.label_share(history, start, self.momentum) * self.momentum ** (epoch - start))
 
     def _label_loss(self, logits_BK: Tensor, labels_B: Tensor) -> Loss:
         return self._with_reverse(
@@ -180,9 +176,3 @@ class NoisyLabels:
         }
         loss = self._label_loss(logits_BK, torch.where(planted_B, decoy_B, batch.label))
         return replace(loss, measured=measured)
-
-    def after_step(self, model: nn.Module, progress: Progress) -> None:
-        pass
-
-    def keeps(self, history: Sequence[Figures]) -> bool:
-        return False

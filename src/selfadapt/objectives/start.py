@@ -46,6 +46,7 @@ class AutoStart:
     share: float = 0.05  # of the samples are planted
     excess: float = 0.02
     errors: float = 3.0  # standard errors that the excess must be above
+    fewest: int = 20  # planted samples that can tell
     window: int = 8  # epochs
     growth: float = 0.03  # of the agreement within the window
     latest: float = 0.75  # of the epochs
@@ -58,12 +59,14 @@ class AutoStart:
 
     def found(self, history: Sequence[Figures], epochs: int) -> int | None:
         """E_s, once it is known."""
+        if epochs == 1:
+            return 0  # there is no epoch to learn from
         due = (epoch + 1 for epoch in range(len(history)) if self._due(history, epoch, epochs))
         return next(due, None)
 
     def label_share(self, history: Sequence[Figures], start: int, momentum: float) -> float:
         """How much of a target is its given label when it begins to move; the rest is the consensus."""
-        return momentum**start if self._caught(history[start - 1]) else 1.0
+        return momentum**start if start and self._caught(history[start - 1]) else 1.0
 
     def _due(self, history: Sequence[Figures], epoch: int, epochs: int) -> bool:
         """Whether the targets are to move after this epoch."""
@@ -79,7 +82,7 @@ class AutoStart:
 
     def _caught(self, figures: Figures) -> bool:
         """Whether the network learns by heart."""
-        if PLANTED not in figures or OTHERS not in figures:
+        if figures.get(f"{PLANTED}_count", 0) < self.fewest:
             return False
         return figures[PLANTED] - figures[OTHERS] > max(self.excess, self.errors * figures[f"{PLANTED}_error"])
 

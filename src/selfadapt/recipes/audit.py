@@ -26,17 +26,18 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
     The evidence is the targets, less what is left of the label in them; a method without targets is judged by its
     predictions on the training images.
     """
-    start = folder.read_run()["start_epoch"] or 0
+    start = 0
+    if isinstance(training.objective, NoisyLabels):
+        start = training.objective.started(training.history, training.settings.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
-    weighted, label_share = False, 0.0
-    if isinstance(training.objective, NoisyLabels):
-        weighted = training.objective.reweight
-        label_share = training.objective.label_share(training.history, training.settings.epochs, training.epoch)
-    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share=label_share)
+    weighted, label_share_N = False, None
+    if isinstance(training.objective, NoisyLabels) and training.targets is not None:
+        weighted, label_share_N = training.objective.reweight, _label_shares(training, training.objective)
+    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share_N=label_share_N)
     _write_labels(folder, data, verdicts)
     summary = {**_summary(data, verdicts), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
@@ -53,6 +54,16 @@ def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
     else:
         for index_n in torch.arange(len(data.train)).split(_PIECE):
             yield training.targets.read(index_n)
+
+
+def _label_shares(training: Training, objective: NoisyLabels) -> Tensor:
+    """What of each target is still its label. In the middle of an epoch some have moved once more than others."""
+    before, after = (
+        objective.label_share(training.history, training.settings.epochs, epoch)
+        for epoch in (training.epoch, training.epoch + 1)
+    )
+    visited_N = training.tally.predicted_N.cpu() >= 0
+    return torch.where(visited_N, after, before)
 
 
 def _suspects(data: Data, verdicts: Verdicts) -> Tensor:

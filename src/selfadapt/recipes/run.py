@@ -61,12 +61,17 @@ class Run:
 def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -> Run:
     """A new run: draw the noise, write down everything that decides the outcome, build the model."""
     data = prepare(open_for(settings, watch), settings)
+    if settings.method == "early-stopping" and data.validation is None:
+        raise UserError("early-stopping needs a validation part, and these data have none")
     if data.num_classes < 2:
         raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
     settings = settings.resolved(data)
     description = _description(settings, data)
     training = build_training(
-        settings, data, Storage.parse(settings.targets, device=settings.device, file=_rows_file(folder)), folder
+        settings,
+        data,
+        Storage.parse(settings.targets, device=choose_device(settings.device), file=_rows_file(folder)),
+        folder,
     )
     folder.write_samples(sample_rows(data))
     if data.unreadable:
@@ -93,10 +98,13 @@ def reopen(
     """
     content = folder.read_run()
     settings = _settings(folder, content, given or {})
+    if to_train:
+        with folder.locked():  # say so before the targets' file is touched
+            pass
     data = recall(open_for(settings, watch), settings, folder)
     _same_surroundings(content)
     file = _rows_file(folder) if to_train else None
-    storage = Storage.parse(settings.targets, device=settings.device, file=file)
+    storage = Storage.parse(settings.targets, device=choose_device(settings.device), file=file)
     training = build_training(settings, data, storage)
     saved = checkpoint.load_newest(folder.checkpoints, training.device)
     if saved is not None:
@@ -106,13 +114,13 @@ def reopen(
 
 def _settings(folder: RunFolder, content: Mapping[str, Any], given: Mapping[str, Any]) -> RunSettings:
     """The settings of a run, which must be as given."""
-    settings = RunSettings.from_json(content["settings"])
-    for name, value in normal_form(given).items():
-        if getattr(settings, name) != value:
-            raise UserError(
-                f"{folder.path} was started with {option(name)} {getattr(settings, name)}, not {value}; "
-                "resume it with its own settings or start a new run in another --out"
-            )
+    settings, given = RunSettings.from_json(content["settings"]), normal_form(given)
+    name = settings.differs(given)
+    if name is not None:
+        raise UserError(
+            f"{folder.path} was started with {option(name)} {getattr(settings, name)}, not {given[name]}; "
+            "resume it with its own settings or start a new run in another --out"
+        )
     return settings
 
 
@@ -120,12 +128,13 @@ def finished_run(
     folder: RunFolder, given: Mapping[str, Any], watcher: Callable[[str], AbstractContextManager[StepWatch]], words: str
 ) -> dict[str, Any]:
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
+    settings = RunSettings.given(**given)
     if folder.exists:
         content = folder.read_run()
+        _settings(folder, content, settings.whole())
         if "result" in content:
-            _settings(folder, content, given)
             return dict(content["result"])
-    run = reopen(folder, given) if folder.exists else start(RunSettings.given(**given), folder)
+    run = reopen(folder) if folder.exists else start(settings, folder)
     with watcher(words) as watch:
         return train(run, watch)
 
@@ -176,7 +185,7 @@ def _estimate_transition(run: Run, watch: StepWatch) -> None:
     saved = checkpoint.load_newest(checkpoints, first.device)
     if saved is not None:
         first.restore(saved)
-    began = time.monotonic()
+    began = time.monotonic() - (first.history[-1]["seconds"] if first.history else 0.0)
 
     def clock(training: Training) -> Figures:
         return {"seconds": time.monotonic() - began}
@@ -225,10 +234,17 @@ def build_training(
         )
     if new_folder is not None:
         new_folder.create()
+        processes.wait_for_all()
+    try:
+        targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
+    except UserError:
+        if new_folder is not None:
+            new_folder.leave_if_empty()
+        raise
     return Training(
         objective,
         model,
-        objective.initial_targets(data.train.labels, data.num_classes, storage),
+        targets,
         loader,
         settings.fit(),
         num_classes=data.num_classes,
@@ -256,6 +272,11 @@ def _same_surroundings(content: Mapping[str, Any]) -> None:
     """Take the run's number of threads, on which sums depend, and tell if a version is another one."""
     torch.set_num_threads(content["threads"])
     now = _versions()
+    if content.get("processes", 1) != processes.count():
+        warnings.warn(
+            f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
+            stacklevel=2,
+        )
     changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
     if changed:
         warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)

@@ -20,6 +20,7 @@ from selfadapt.recipes.methods import METHODS, Choices
 
 SMALL_SET = 5_000  # training samples
 ASSUMED_NOISE = 0.2  # for a method that must be told the noise rate and is not
+_LEFT_OPEN = {"batch_size", "weight_decay", "start_epoch", "noise_rate", "augment"}
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -77,6 +78,8 @@ class RunSettings:
                 raise UserError(f"{option(name)} {value} must be within 0..1")
         if not 0 <= self.validation < 1:
             raise UserError(f"--validation {self.validation} must be a share of the samples, from 0 to below 1")
+        if self.method == "elr" and "topk" in self.targets:
+            raise UserError(f"--targets {self.targets} cannot keep the targets of elr, which start at nothing")
         self._check_start()
 
     def _check_start(self) -> None:
@@ -111,7 +114,9 @@ class RunSettings:
         heart so soon, that it wants smaller batches and a stronger decay.
         """
         batch_size, weight_decay = (256, 5e-4) if len(data.train) >= SMALL_SET else (64, 5e-3)
-        noise_rate = actual_rate(data.train) if self.noise_rate is None else self.noise_rate
+        noise_rate = self.noise_rate
+        if noise_rate is None and self.noise is not None:
+            noise_rate = actual_rate(data.train)
         return replace(
             self,
             batch_size=self.batch_size or batch_size,
@@ -121,6 +126,18 @@ class RunSettings:
             augment=self.augment or data.augment,
             device=choose_device(self.device).type if self.device == "auto" else self.device,
         )
+
+    def differs(self, given: Mapping[str, Any]) -> str | None:
+        """The name of a given setting that these were not made with, if there is one."""
+        unused = {"device"} if given.get("device") == "auto" else set()
+        unused |= set() if self.adaptive else {"start_epoch"}
+        unused |= set() if self.method == "co-teaching" else {"noise_rate"}
+        changed = (name for name, value in given.items() if name not in unused and getattr(self, name) != value)
+        return next(changed, None)
+
+    def whole(self) -> dict[str, Any]:
+        """Every setting but those left open."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in _LEFT_OPEN}
 
     @property
     def adaptive(self) -> bool:

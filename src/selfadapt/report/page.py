@@ -1,12 +1,14 @@
 """The page of a run, and the page over several: self-contained HTML made from run folders alone."""
 
 import base64
+import json
 import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -43,7 +45,7 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
         if not folder.page.exists():
             write_run_page(folder)
         curves = _picture("", "", folder.figures / "accuracy.svg")
-        link = os.path.relpath(folder.page, path.parent)
+        link = quote(os.path.relpath(folder.page, path.parent))
         runs.append({**_run_context(folder), "curves": curves, "link": link})
     pictures = _draw_comparison(runs, path.parent / "figures")
     html = _environment().get_template("comparison.html").render(runs=runs, methods=_by_method(runs), pictures=pictures)
@@ -52,20 +54,22 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
 
 def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and spread over the runs that differ in nothing but the seed."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for item in runs:
         if item["result"]:
-            noise = item["run"]["settings"]["noise"] or "–"
-            groups.setdefault((item["run"]["data"]["name"], noise, item["method"]), []).append(item["result"])
+            settings = {key: value for key, value in item["run"]["settings"].items() if key != "seed"}
+            groups.setdefault(json.dumps(settings, sort_keys=True), []).append(item)
     rows = []
-    for (data, noise, method), results in groups.items():
+    for items in groups.values():
+        results = [item["result"] for item in items]
         tested = [result["test_accuracy"] for result in results if result["test_accuracy"] is not None]
         recovered = [result["label_recovery"] for result in results if result["label_recovery"] is not None]
         rows.append(
             {
-                "data": data,
-                "noise": noise,
-                "method": method,
+                "data": items[0]["run"]["data"]["name"],
+                "noise": items[0]["run"]["settings"]["noise"] or "–",
+                "method": items[0]["label"],
+                "accuracies": tested,
                 "seeds": len(results),
                 "test_accuracy": statistics.fmean(tested) if tested else None,
                 "spread": statistics.stdev(tested) if len(tested) > 1 else None,
@@ -79,12 +83,10 @@ def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _draw_comparison(runs: Sequence[dict[str, Any]], folder: Path) -> list[Picture]:
     """Bars where the runs share data and noise, and curves over the noise rate where they differ in it."""
     finished = [item for item in runs if item["result"] and item["result"]["test_accuracy"] is not None]
-    cells = {(item["run"]["data"]["name"], item["run"]["settings"]["noise"]) for item in finished}
+    rows = _by_method(finished)
+    accuracies = {row["method"]: row["accuracies"] for row in rows}
     pictures = []
-    accuracies: dict[str, list[float]] = {}
-    for item in finished:
-        accuracies.setdefault(item["method"], []).append(item["result"]["test_accuracy"])
-    if len(cells) == 1 and len(accuracies) > 1:
+    if len({(row["data"], row["noise"]) for row in rows}) == 1 and 1 < len(accuracies) == len(rows):
         figures.method_bars(accuracies, folder / "methods.svg")
         caption = "Mean over the seeds; a dot for each seed."
         pictures.append(_picture("Test accuracy", caption, folder / "methods.svg", wide=True))
@@ -105,8 +107,16 @@ def _sweep_points(runs: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float,
         if rate is None or truth is None:
             continue
         gap = last["train_accuracy_given"] - last["validation_accuracy_given"]
-        name = item["method"] if noise is None else f"{item['method']}, {noise['kind']}"
+        name = item["label"] if noise is None else f"{item['label']}, {noise['kind']}"
         points.setdefault(name, []).append((rate, gap, 1 - truth))
+    for label in {
+        item["label"] for item in runs if item["run"]["noise"] is None
+    }:  # no noise is the first point of each
+        kinds = [own for name, own in points.items() if name.startswith(f"{label}, ")]
+        if kinds and label in points:
+            clean = points.pop(label)
+            for own in kinds:
+                own.extend(clean)
     return points
 
 
@@ -134,10 +144,16 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "path": folder.path,
         "unreadable": folder.read_unreadable(),
         "method": run["method"],
+        "label": run["method"] + _fixed_start(run["settings"]),
         "epochs_done": len(metrics),
         "result": run.get("result"),
         "last": metrics[-1] if metrics else {},
     }
+
+
+def _fixed_start(settings: dict[str, Any]) -> str:
+    start_epoch = settings["start_epoch"]
+    return f", E_s = {start_epoch}" if isinstance(start_epoch, int) else ""
 
 
 def _suspects(folder: RunFolder) -> list[dict[str, str]]:

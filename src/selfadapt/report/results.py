@@ -4,7 +4,8 @@ run.json        settings, versions, seed, data fingerprint, noise nominal and ac
 metrics.jsonl   a line for each finished epoch
 samples.csv     each training and validation sample: id, path, part, given label, truth, and if noise struck its image
 unreadable.csv  files that could not be read and were left out, if there are any
-checkpoint/     everything that is needed to go on
+checkpoint/     everything that is needed to go on; first-stage/ likewise for a method that trains twice
+targets*.bin    the targets, where they are kept in a file
 labels.csv      the verdict on each training label, most suspicious first
 transition.csv  the estimated odds of each given label (column) for each true class (row)
 decisions.csv   what a person decided about labels, if anything: id and label
@@ -19,8 +20,9 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +32,7 @@ from selfadapt.errors import UserError
 
 LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "struck")
-_BEFORE_THE_START = {".lock", ".draft-samples.csv", "samples.csv", "targets.bin", "unreadable.csv", ".draft-run.json"}
+_BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|targets(\.\d+)?\.bin")
 
 
 @contextmanager
@@ -52,7 +54,8 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,19 @@ class RunFolder:
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if self.exists or any(path.name not in _BEFORE_THE_START for path in self.path.iterdir()):
+            if self.exists or not all(_BEFORE_THE_START.fullmatch(path.name) for path in self.path.iterdir()):
                 remedy = "add --resume to go on with it, or give another --out" if self.exists else "give another --out"
                 raise UserError(f"{self.path} is not empty; {remedy}")
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(13, "no permission to write")
         except OSError as error:
             raise UserError(f"{self.path} cannot be used as a run folder: {error.strerror or error}") from error
+
+    def leave_if_empty(self) -> None:
+        """Undo `create` as far as nothing was written."""
+        if processes.rank() == 0:
+            with suppress(OSError):
+                self.path.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

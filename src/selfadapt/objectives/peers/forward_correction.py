@@ -5,8 +5,9 @@ Loss Correction Approach", 2017, Sections 3.2 and 3.3).
     L    = -1/B  sum_i  log (T' p_i)[y_i]
 
 T comes from a network of its own, trained first in the ordinary way: row i of T is that network's prediction for the
-sample that it finds most typical of class i. As published for CIFAR, the most typical is the 97th percentile of p_i
-and not the maximum, which may be an outlier. So this method trains twice.
+sample that it finds most typical of class i. As published for CIFAR10, the most typical is the 97th percentile of p_i
+and not the maximum, which may be an outlier: with ten classes, the sample three tenths down the list of those of its
+class. Said that way it also holds for many classes and for rare ones. So this method trains twice.
 
 Shapes: B samples of a batch, K classes, N samples in all.
 """
@@ -25,10 +26,12 @@ from selfadapt.targets.store import TargetStore
 _SMALLEST = 1e-12
 
 
-def estimate_transition(probabilities_NK: Tensor, percentile: float = 0.97) -> Tensor:
+def estimate_transition(probabilities_NK: Tensor, outliers: float = 0.3) -> Tensor:
     """T from the predictions of a network that was trained on the noisy labels."""
-    ranked_N_of_K = probabilities_NK.argsort(0)
-    typical_K = ranked_N_of_K[round(percentile * (len(probabilities_NK) - 1))]
+    classes = probabilities_NK.shape[1]
+    members_K = torch.bincount(probabilities_NK.argmax(1), minlength=classes)
+    ranked_N_of_K = probabilities_NK.argsort(0, descending=True)
+    typical_K = ranked_N_of_K.gather(0, (outliers * members_K).long().unsqueeze(0)).squeeze(0)
     rows_KK = probabilities_NK[typical_K]
     return rows_KK / rows_KK.sum(1, keepdim=True)
 

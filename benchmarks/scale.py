@@ -1,0 +1,141 @@
+"""What targets cost at size: the bytes of a row, the time of an update, and what processes say to each other.
+
+ImageNet's shape is 1,281,167 × 1,000. An update is that of one batch of 256. "copy" is a plain copy of the bytes that
+an update must move at least: the rows read and written. Growth is the time of an update with 10^7 rows over that with
+10^4. "sharded / replicated" is a step of two processes on this machine, on rows of 1,000 classes.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.timing import time_ratio
+from selfadapt import Storage, TargetStore, processes
+
+BATCH, CLASSES = 256, 1_000
+IMAGENET = 1_281_167
+KINDS = ("float32", "float16", "file", "topk:8", "int8")
+
+
+def _store(kind: str, rows: int, classes: int, folder: Path) -> TargetStore:
+    labels = torch.arange(rows) % classes
+    return TargetStore.from_labels(labels, classes, 0.9, Storage.parse(kind, file=folder / f"{kind}-{rows}.bin"))
+
+
+def _bytes() -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        dense = _store("float32", 1000, CLASSES, Path(folder)).rows.nbytes
+        return {
+            f"bytes of a row, float32 / {kind}": dense / _store(kind, 1000, CLASSES, Path(folder)).rows.nbytes
+            for kind in ("float16", "topk:8", "int8")
+        }
+
+
+def _update_against_copy() -> dict[str, float]:
+    """The kinds on ImageNet's classes; 50,000 rows, so that none lies in a cache."""
+    ratios = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in KINDS:
+            store = _store(kind, 50_000, CLASSES, Path(folder))
+            prediction = torch.randn(BATCH, CLASSES).softmax(1)
+            batches = [torch.randperm(50_000)[:BATCH] for _ in range(32)]
+            turn = iter(range(10**9))
+            read, kept = torch.empty(BATCH, CLASSES), torch.randn(50_000, CLASSES)
+            size = BATCH * store.rows.nbytes // 50_000
+            source, target = torch.empty(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+
+            def copy() -> None:
+                target.copy_(source)  # noqa: B023
+                source.copy_(target)  # noqa: B023
+
+            def update() -> None:
+                store.update(batches[next(turn) % 32], prediction)  # noqa: B023
+
+            ratios[f"update / copy of its bytes, {kind}"] = time_ratio(update, copy, rounds=60)
+
+            def rows_there_and_back() -> None:
+                index = batches[next(turn) % 32]  # noqa: B023
+                read.copy_(kept[index])  # noqa: B023
+                kept[index] = read  # noqa: B023
+
+            ratios[f"update / copy of dense rows there and back, {kind}"] = time_ratio(
+                update, rows_there_and_back, rounds=60
+            )
+    return ratios
+
+
+def _growth() -> dict[str, float]:
+    """Ten classes, so that 10^7 dense rows fit into memory here."""
+    ratios = {}
+    prediction = torch.randn(BATCH, 10).softmax(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("float32", "float16", "topk:4"):
+            small, large = (_store(kind, rows, 10, Path(folder)) for rows in (10_000, 10_000_000))
+
+            def side(store: TargetStore) -> object:
+                batches = [torch.randint(len(store), (2 * BATCH,)).unique()[:BATCH] for _ in range(64)]
+                batches = [batch[torch.randperm(len(batch))] for batch in batches]
+                turn = iter(range(10**9))
+                return lambda: store.update((index := batches[next(turn) % 64]), prediction[: len(index)])
+
+            first, second = side(large), side(small)
+            assert callable(first)
+            assert callable(second)
+            ratios[f"update with 10^7 rows / with 10^4, {kind}"] = time_ratio(first, second, rounds=200)
+    return ratios
+
+
+def _worker(kind: str, rounds: int) -> None:
+    """Of two processes: the seconds of a step with replicated and with sharded rows, taking turns."""
+    torch.set_num_threads(1)
+    processes.join()
+    folder = Path(os.environ["FOLDER"])
+    plain, sharded = _store(kind, 20_000, CLASSES, folder), _store(f"sharded:{kind}", 20_000, CLASSES, folder)
+    prediction = torch.randn(BATCH // 2, CLASSES).softmax(1)
+    ratios = []
+    for turn in range(rounds):
+        index = torch.randperm(20_000, generator=torch.Generator().manual_seed(turn))[:BATCH]
+        own = index.tensor_split(2)[processes.rank()]
+        seconds = []
+        for store in (sharded, plain):
+            processes.wait_for_all()
+            began = time.perf_counter()
+            store.update(own, prediction)
+            processes.wait_for_all()
+            seconds.append(time.perf_counter() - began)
+        ratios.append(seconds[0] / seconds[1])
+    if processes.rank() == 0:
+        print(sorted(ratios)[len(ratios) // 2])
+    processes.leave()
+
+
+def _sharded() -> dict[str, float]:
+    ratios = {}
+    for kind in ("float32", "topk:8"):
+        with tempfile.TemporaryDirectory() as folder:
+            code = f"from benchmarks.scale import _worker; _worker({kind!r}, 60)"
+            shared = {
+                **os.environ,
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": "29511",
+                "FOLDER": folder,
+            }
+            workers = [
+                subprocess.Popen(
+                    [sys.executable, "-c", code], env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE
+                )
+                for rank in range(2)
+            ]
+            said = [worker.communicate(timeout=300)[0] for worker in workers]
+            ratios[f"update of two processes, sharded / replicated, {kind}"] = float(said[0])
+    return ratios
+
+
+def run() -> dict[str, float]:
+    return _bytes() | _update_against_copy() | _growth() | _sharded()
