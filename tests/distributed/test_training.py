@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cli.program import process, run_json
 from distributed.group import in_processes
+from networks import Smooth
 from selfadapt import Storage, processes
 from selfadapt.data.images import TensorImages
 from selfadapt.data.loader import SampleLoader
@@ -22,7 +23,6 @@ from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
-from selfadapt.models.heads import Backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Figures
 from selfadapt.objectives.start import AutoStart
@@ -31,19 +31,6 @@ pytestmark = pytest.mark.distributed
 CPU = torch.device("cpu")
 STORES = ("float32", "float16", "file", "topk:3", "int8")
 EVERY_STORE = (*STORES, *(f"sharded:{name}" for name in STORES))
-
-
-class Smooth(Backbone):
-    """A network without batch normalisation, whose statistics are a process's own."""
-
-    num_features = 8
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(16, 8)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.tanh(self.layer(images.flatten(1)))
 
 
 def _samples() -> Samples:

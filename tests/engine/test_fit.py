@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from networks import Smooth
 from selfadapt.data.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
@@ -25,19 +26,6 @@ from selfadapt.objectives.objective import Objective
 from selfadapt.targets.store import Storage
 
 CPU = torch.device("cpu")
-
-
-class Smooth(Backbone):
-    """A network without batch normalisation, so that pieces of a batch see what the whole would."""
-
-    num_features = 8
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(16, 8)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.tanh(self.layer(images.flatten(1)))
 
 
 def _training(

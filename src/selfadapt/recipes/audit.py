@@ -34,10 +34,7 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
-    weighted, label_share_N = False, None
-    if isinstance(training.objective, NoisyLabels) and training.targets is not None:
-        weighted, label_share_N = training.objective.reweight, _label_shares(training, training.objective)
-    verdicts = judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share_N=label_share_N)
+    verdicts = judge_labels(data, training)
     _write_labels(folder, data, verdicts)
     summary = {**_summary(data, verdicts), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
@@ -45,6 +42,14 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
         folder.write_transition(data.classes, transition_KK.tolist())
         summary["transition"] = str(folder.transition_file)
     return summary, verdicts
+
+
+def judge_labels(data: Data, training: Training) -> Verdicts:
+    """A verdict on every training label."""
+    weighted, label_share_N = False, None
+    if isinstance(training.objective, NoisyLabels) and training.targets is not None:
+        weighted, label_share_N = training.objective.reweight, _label_shares(training, training.objective)
+    return judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share_N=label_share_N)
 
 
 def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:

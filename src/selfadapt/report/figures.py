@@ -87,18 +87,18 @@ def accuracy_curves(metrics: Sequence[dict[str, Any]], curves: Curves, start_epo
     _save(figure, path)
 
 
-def method_bars(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
-    """The mean accuracy of each method, best on top, with a dot for each seed."""
+def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
+    """The accuracy of each method, best on top: a dot for each seed, a tick for the mean."""
     figure, axes = _figure(8.4, 0.9 + 0.34 * len(accuracies))
     ordered = sorted(accuracies.items(), key=lambda item: statistics.fmean(item[1]))
     for position, (_, values) in enumerate(ordered):
-        mean = 100 * statistics.fmean(values)
-        axes.barh(position, mean, height=0.62, color="#b9cfe0")
+        mean, right = 100 * statistics.fmean(values), 100 * max(values)
+        axes.plot(mean, position, "|", color=_PALETTE[1], markersize=16, markeredgewidth=2.4)
         axes.plot([100 * value for value in values], [position] * len(values), "o", color=_PALETTE[0], markersize=4)
-        axes.annotate(f"{mean:.1f}", (mean, position), xytext=(12, 0), textcoords="offset points", va="center")
-    lowest = 100 * min(min(values) for values in accuracies.values())
-    axes.set(xlabel="test accuracy (%)", xlim=(max(0.0, lowest - 8), 101))
+        axes.annotate(f"{mean:.1f}", (right, position), xytext=(10, 0), textcoords="offset points", va="center")
+    axes.set(xlabel="test accuracy (%)", xlim=(None, 101))
     axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
+    axes.grid(color=_FAINT, linewidth=0.6, axis="y")
     _save(figure, path)
 
 

@@ -57,17 +57,21 @@ def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for item in runs:
         if item["result"]:
-            settings = {key: value for key, value in item["run"]["settings"].items() if key != "seed"}
+            settings = {**item["run"]["settings"], "seed": None}
+            if settings["noise"] is not None:
+                settings["noise_rate"] = None  # as drawn, which is another one with each seed
             groups.setdefault(json.dumps(settings, sort_keys=True), []).append(item)
     rows = []
     for items in groups.values():
         results = [item["result"] for item in items]
+        data, noise = items[0]["run"]["data"]["name"], items[0]["run"]["settings"]["noise"] or "–"
         tested = [result["test_accuracy"] for result in results if result["test_accuracy"] is not None]
         recovered = [result["label_recovery"] for result in results if result["label_recovery"] is not None]
         rows.append(
             {
-                "data": items[0]["run"]["data"]["name"],
-                "noise": items[0]["run"]["settings"]["noise"] or "–",
+                "data": data,
+                "noise": noise,
+                "cell": (data, noise),
                 "method": items[0]["label"],
                 "accuracies": tested,
                 "seeds": len(results),
@@ -81,14 +85,14 @@ def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _draw_comparison(runs: Sequence[dict[str, Any]], folder: Path) -> list[Picture]:
-    """Bars where the runs share data and noise, and curves over the noise rate where they differ in it."""
+    """Methods side by side where the runs share data and noise; curves over the noise rate where they differ in it."""
     finished = [item for item in runs if item["result"] and item["result"]["test_accuracy"] is not None]
     rows = _by_method(finished)
     accuracies = {row["method"]: row["accuracies"] for row in rows}
     pictures = []
-    if len({(row["data"], row["noise"]) for row in rows}) == 1 and 1 < len(accuracies) == len(rows):
-        figures.method_bars(accuracies, folder / "methods.svg")
-        caption = "Mean over the seeds; a dot for each seed."
+    if len({row["cell"] for row in rows}) == 1 and 1 < len(accuracies) == len(rows):
+        figures.methods(accuracies, folder / "methods.svg")
+        caption = "A dot for each seed, a tick for their mean."
         pictures.append(_picture("Test accuracy", caption, folder / "methods.svg", wide=True))
     points = _sweep_points(finished)
     if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):

@@ -20,10 +20,10 @@ from selfadapt import processes
 from selfadapt.targets.rows import Rows
 
 
-class ReplicatedRows:
-    def __init__(self, rows: Rows) -> None:
-        self.local = rows
-        self.num_rows, self.num_columns = rows.num_rows, rows.num_columns
+class _OnTopOf:
+    """What rows for several processes leave to the rows that this process keeps."""
+
+    local: Rows
 
     @property
     def device(self) -> torch.device:
@@ -33,11 +33,23 @@ class ReplicatedRows:
     def nbytes(self) -> int:
         return self.local.nbytes
 
-    def read(self, index_B: Tensor) -> Tensor:
-        return self.local.read(index_B)
-
     def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         return self.local.rounded(index_B, rows_BK)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.local.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.local.load_state_dict(state)
+
+
+class ReplicatedRows(_OnTopOf):
+    def __init__(self, rows: Rows) -> None:
+        self.local = rows
+        self.num_rows, self.num_columns = rows.num_rows, rows.num_columns
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.local.read(index_B)
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         rows_BK = self.rounded(index_B, rows_BK)
@@ -47,28 +59,14 @@ class ReplicatedRows:
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
         self.local.fill(index_n, rows_nK)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.local.state_dict()
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.local.load_state_dict(state)
-
-
-class ShardedRows:
+class ShardedRows(_OnTopOf):
     def __init__(self, num_rows: int, make: Callable[[int], Rows]) -> None:
         """`make` makes the rows that one process keeps, given their number."""
         self.num_rows = num_rows
         self.parts, self.own = processes.count(), processes.rank()
         self.local = make(len(range(self.own, num_rows, self.parts)))
         self.num_columns = self.local.num_columns
-
-    @property
-    def device(self) -> torch.device:
-        return self.local.device
-
-    @property
-    def nbytes(self) -> int:
-        return self.local.nbytes
 
     def read(self, index_B: Tensor) -> Tensor:
         places = self._by_owner(index_B)
@@ -78,9 +76,6 @@ class ShardedRows:
         for place, rows_nK in zip(places, answers, strict=True):
             rows_BK[place] = rows_nK
         return rows_BK
-
-    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        return self.local.rounded(index_B, rows_BK)
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         rows_BK = self.rounded(index_B, rows_BK)
@@ -97,12 +92,6 @@ class ShardedRows:
     def _by_owner(self, index_B: Tensor) -> list[Tensor]:
         owner_B = index_B % self.parts
         return [(owner_B == part).nonzero().flatten() for part in range(self.parts)]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.local.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.local.load_state_dict(state)
 
 
 def _once(index_n: Tensor, rows_nK: Tensor) -> tuple[Tensor, Tensor]:
