@@ -48,5 +48,5 @@ def test_the_page_loads_and_draws_its_pictures(tmp_path: Path) -> None:
     assert '"overflow":false' in result.stdout.replace("&quot;", '"')
     report = result.stdout.partition('loaded {"widths":[')[2]
     widths = [int(width) for width in report.partition("]")[0].split(",")]
-    assert len(widths) == 4
+    assert len(widths) == 6
     assert min(widths) > 100
