@@ -69,7 +69,9 @@ def main() -> NoReturn:
 
 def _fail(message: str, code: int) -> NoReturn:
     if message and is_launched() and int(os.environ.get("RANK", "0")):
-        time.sleep(_MODESTY)  # most mistakes are every process's: if the first says so, this one is ended now
+        # Most mistakes are every process's. If the first says so, the launcher ends this one meanwhile.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_MODESTY)
     if message:
         print(message, file=sys.stderr)
     sys.exit(code)

@@ -103,6 +103,11 @@ def reopen(
             pass
     data = recall(open_for(settings, watch), settings, folder)
     _same_surroundings(content)
+    if to_train and content["processes"] != processes.count():
+        warnings.warn(
+            f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
+            stacklevel=2,
+        )
     file = _rows_file(folder) if to_train else None
     storage = Storage.parse(settings.targets, device=choose_device(settings.device), file=file)
     training = build_training(settings, data, storage)
@@ -272,11 +277,6 @@ def _same_surroundings(content: Mapping[str, Any]) -> None:
     """Take the run's number of threads, on which sums depend, and tell if a version is another one."""
     torch.set_num_threads(content["threads"])
     now = _versions()
-    if content.get("processes", 1) != processes.count():
-        warnings.warn(
-            f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
-            stacklevel=2,
-        )
     changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
     if changed:
         warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)
