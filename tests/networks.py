@@ -1,9 +1,16 @@
-"""Networks for tests."""
+"""Networks for tests, and a small training of one."""
 
 import torch
 from torch import Tensor, nn
 
+from selfadapt import Storage
+from selfadapt.data.loader import SampleLoader
+from selfadapt.data.samples import Samples
+from selfadapt.engine.fit import FitSettings, Training
+from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.heads import Backbone
+from selfadapt.models.mlp import MLP
+from selfadapt.objectives.objective import Objective
 
 
 class Smooth(Backbone):
@@ -17,3 +24,22 @@ class Smooth(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.tanh(self.layer(images.flatten(1)))
+
+
+def small_training(
+    objective: Objective, samples: Samples, epochs: int, *, width: int = 12, batch_size: int = 16, lr: float = 0.05
+) -> Training:
+    """A perceptron on these samples, from the same weights each time."""
+    torch.manual_seed(0)
+    cpu = torch.device("cpu")
+    channels, height, columns = samples.images.shape
+    classes = int(samples.labels.max()) + 1
+    return Training(
+        objective,
+        objective.build(MLP(channels * height * columns, width=width), classes),
+        objective.initial_targets(samples.labels, classes, Storage()),
+        SampleLoader(samples, batch_size=batch_size, seed=0, device=cpu),
+        FitSettings(epochs=epochs, optimizer=OptimizerSettings(lr=lr)),
+        num_classes=classes,
+        device=cpu,
+    )

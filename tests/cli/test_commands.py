@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -278,6 +279,21 @@ def test_a_signal_saves_and_exits_130(number: signal.Signals, tmp_path: Path) ->
     assert "Traceback" not in errors
     steps = max(path.name for path in (tmp_path / "run" / "checkpoint").iterdir())
     assert not steps.endswith("-0000000"), "it stopped in the middle of an epoch"
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs limits on file sizes")
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk's end; without it the same command goes on."""
+    arguments = ("train", "digits", *SMALL, "--width", "64", "--resume", "--out", "run")
+    limited = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, -1)); sys.argv[1:] = {list(map(str, arguments))!r}; " \
+        "from selfadapt.cli.app import main; main()"  # fmt: skip
+    result = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2, result.stderr
+    assert "cannot be written" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.glob("run/checkpoint/.draft*"))
+    assert run_json(*arguments, folder=tmp_path)["epochs"] == 3
 
 
 def test_diverging_training_stops_with_exit_code_1(tmp_path: Path) -> None:

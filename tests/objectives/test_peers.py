@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.loader import Batch, SampleLoader
+from networks import small_training
+from selfadapt.data.loader import Batch
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Training, fit
-from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
 from selfadapt.models.mlp import MLP
 from selfadapt.objectives.erm import ERM
@@ -236,17 +236,7 @@ def test_the_two_networks_differ() -> None:
 
 
 def _training(objective: Objective, samples: Samples, epochs: int = 5) -> Training:
-    torch.manual_seed(0)
-    cpu = torch.device("cpu")
-    return Training(
-        objective,
-        objective.build(MLP(16, width=12), 3),
-        objective.initial_targets(samples.labels, 3, Storage()),
-        SampleLoader(samples, batch_size=16, seed=0, device=cpu),
-        FitSettings(epochs=epochs, optimizer=OptimizerSettings(lr=0.05)),
-        num_classes=3,
-        device=cpu,
-    )
+    return small_training(objective, samples, epochs)
 
 
 def test_early_stopping_ends_with_the_best_network_also_when_resumed(tiny_samples: Samples, tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, normalize
 
-from selfadapt.data.loader import Batch, SampleLoader
+from networks import small_training
+from selfadapt.data.loader import Batch
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Training, fit
-from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.engine.fit import Training, fit
 from selfadapt.models.heads import Backbone, Classifier
-from selfadapt.models.mlp import MLP
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels, target_loss
 from selfadapt.objectives.objective import Loss, Objective, Progress, mean_of
@@ -106,17 +105,7 @@ class AdversarialShape(NoisyLabels):
 
 
 def _training(objective: Objective, samples: Samples) -> Training:
-    torch.manual_seed(0)
-    cpu = torch.device("cpu")
-    return Training(
-        objective,
-        objective.build(MLP(16, width=12), 3),
-        objective.initial_targets(samples.labels, 3, Storage()),
-        SampleLoader(samples, batch_size=16, seed=0, device=cpu),
-        FitSettings(epochs=4, optimizer=OptimizerSettings(lr=0.05)),
-        num_classes=3,
-        device=cpu,
-    )
+    return small_training(objective, samples, 4)
 
 
 @pytest.mark.parametrize(

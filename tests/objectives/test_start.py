@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from networks import small_training
 from selfadapt.data.images import TensorImages
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.loader import Batch
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Training, fit
-from selfadapt.engine.optim import OptimizerSettings
-from selfadapt.models.mlp import MLP
+from selfadapt.engine.fit import Training, fit
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Figures, Progress
 from selfadapt.objectives.start import AGREEMENT, CHANGE, OTHERS, PLANTED, AutoStart
@@ -89,17 +88,7 @@ def _digits(noise: float) -> Samples:
 
 
 def _training(samples: Samples, objective: NoisyLabels, epochs: int, *, lr: float = 0.1) -> Training:
-    torch.manual_seed(0)
-    cpu = torch.device("cpu")
-    return Training(
-        objective,
-        objective.build(MLP(64, width=128), 10),
-        objective.initial_targets(samples.labels, 10, Storage()),
-        SampleLoader(samples, batch_size=64, seed=0, device=cpu),
-        FitSettings(epochs=epochs, optimizer=OptimizerSettings(lr=lr)),
-        num_classes=10,
-        device=cpu,
-    )
+    return small_training(objective, samples, epochs, width=128, batch_size=64, lr=lr)
 
 
 def test_a_network_that_learns_by_heart_is_caught_early() -> None:

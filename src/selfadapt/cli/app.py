@@ -1,5 +1,6 @@
 """The program `selfadapt`. Heavy modules are imported by the commands that use them, so that help is quick."""
 
+import errno
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
 _MODESTY = 3.0  # seconds
+_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 
 app = typer.Typer(
     name="selfadapt",
@@ -64,6 +66,10 @@ def main() -> NoReturn:
         _fail(f"interrupted: {error}", 130)
     except BrokenPipeError:
         _fail("", 1)
+    except OSError as error:
+        if error.errno not in _DISK_TROUBLE:
+            raise
+        _fail(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}; free some space or mend it", 2)
     sys.exit(0)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -49,19 +50,27 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
     final = folder / f"{checkpoint.epoch:05d}-{checkpoint.step:07d}"
     draft = folder / f".draft-{final.name}"
     first = processes.rank() == 0
-    if first:
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if first:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            model = {name: tensor.contiguous() for name, tensor in checkpoint.model.items()}
+            save_file(model, draft / "model.safetensors")
+            torch.save(checkpoint.state, draft / "state.pt")
+        processes.wait_for_all()
+        if checkpoint.targets is not None and (sharded or first):
+            name = f"targets-{processes.rank():05d}-of-{processes.count():05d}" if sharded else "targets"
+            save_file(checkpoint.targets, draft / f"{name}.safetensors")
+        processes.wait_for_all()
+        if first:
+            _finish(draft, final)
+    except (OSError, SafetensorError, RuntimeError) as error:  # the last is what torch makes of a full disk
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        save_file({name: tensor.contiguous() for name, tensor in checkpoint.model.items()}, draft / "model.safetensors")
-        torch.save(checkpoint.state, draft / "state.pt")
-    processes.wait_for_all()
-    if checkpoint.targets is not None and (sharded or first):
-        name = f"targets-{processes.rank():05d}-of-{processes.count():05d}" if sharded else "targets"
-        save_file(checkpoint.targets, draft / f"{name}.safetensors")
-    processes.wait_for_all()
-    if first:
-        _finish(draft, final)
+        raise UserError(
+            f"the checkpoint {final} cannot be written: {error}; free some space or mend the folder, and go on with "
+            "--resume from the one before it"
+        ) from error
     processes.wait_for_all()
 
 

@@ -19,15 +19,19 @@ from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 
 
+def bootstrapped(log_p_BK: Tensor, labels_B: Tensor, own_B: Tensor, trust: float) -> Tensor:
+    """The loss of each sample: b parts its label's, the rest that of the network's own opinion."""
+    return trust * nll_loss(log_p_BK, labels_B, reduction="none") + (1 - trust) * own_B
+
+
 @dataclass(frozen=True, kw_only=True)
 class SoftBootstrapping(ERM):
     trust: float = 0.95  # b
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         log_p_BK = logits_BK.log_softmax(1)
-        label_B = nll_loss(log_p_BK, batch.label, reduction="none")
-        own_B = -(log_p_BK.exp() * log_p_BK).sum(1)
-        return mean_of(self.trust * label_B + (1 - self.trust) * own_B, logits_BK)
+        entropy_B = -(log_p_BK.exp() * log_p_BK).sum(1)
+        return mean_of(bootstrapped(log_p_BK, batch.label, entropy_B, self.trust), logits_BK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,4 @@ class HardBootstrapping(ERM):
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         log_p_BK = logits_BK.log_softmax(1)
-        label_B = nll_loss(log_p_BK, batch.label, reduction="none")
-        own_B = -log_p_BK.amax(1)
-        return mean_of(self.trust * label_B + (1 - self.trust) * own_B, logits_BK)
+        return mean_of(bootstrapped(log_p_BK, batch.label, -log_p_BK.amax(1), self.trust), logits_BK)
