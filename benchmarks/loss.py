@@ -37,19 +37,20 @@ def _sides(classes: int) -> tuple[Callable[[], None], Callable[[], None], Callab
     table = one_hot(labels, classes).float()
     store = TargetStore.from_labels(labels, classes, ALPHA)
     logits = torch.randn(BATCH, classes).requires_grad_()
-    batches = cycle([torch.randperm(rows)[:BATCH] for _ in range(16)])
+    indexes = [torch.randperm(rows)[:BATCH] for _ in range(16)]
+    batches = cycle([Batch(logits, labels[index], index) for index in indexes])
     objective, progress, model = NoisyLabels(start_epoch=0, momentum=ALPHA), Progress(0, 0.0), torch.nn.Identity()
 
-    def side(loss: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+    def side(loss: Callable[[Batch], Tensor]) -> Callable[[], None]:
         def step() -> None:
             logits.grad = None
             loss(next(batches)).backward()
 
         return step
 
-    ours = side(lambda index: objective.loss(model, Batch(logits, labels[index], index), store, progress).total)
-    plain = side(lambda index: _plain(logits, index, table))
-    return ours, plain, side(lambda index: cross_entropy(logits, labels[index]))
+    ours = side(lambda batch: objective.loss(model, batch, store, progress).total)
+    plain = side(lambda batch: _plain(logits, batch.index, table))
+    return ours, plain, side(lambda batch: cross_entropy(logits, batch.label))
 
 
 def run() -> dict[str, float]:

@@ -2,47 +2,49 @@
 
 A process that trains one epoch of the small ResNet on all of CIFAR10, batches of 256; `selfadapt data get cifar10` must
 have been run. What it must hold: the images (uint8), the model, its gradients and the optimiser's momentum, the
-targets, and the activations of a batch (every tensor that the backward pass needs, counted in one step). What the
-interpreter and its libraries take before anything is loaded is left out on both sides.
+targets, and the activations of a batch: the most bytes that the tensors of one forward and backward pass take at once,
+as torch's profiler counts them. What the program takes with next to no data, which is its libraries, is left out: the
+peak of the same command on 64 images of noise.
 """
 
 import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.profiler import profile
 
 from selfadapt.data.sources import open_data
 from selfadapt.models.heads import Classifier, Normalised
 from selfadapt.models.named import backbone
 
-_BASE = "import torch, selfadapt.recipes.run, selfadapt.report.page, torch._dynamo"
 
-
-def _peak(*command: str) -> int:
-    """The largest resident size of a process, in bytes."""
+def _peak(*arguments: str) -> int:
+    """The largest resident size of one epoch of training, in bytes."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    said = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        training = [sys.executable, "-m", "selfadapt", "train", *arguments, "--epochs", "1", "--out", f"{folder}/run"]
+        command = [sys.executable, "-c", code, *training]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return int(said) * (1 if sys.platform == "darwin" else 1024)
 
 
 def _activations(model: Classifier) -> int:
-    """The bytes that a step on 256 images keeps for the backward pass, each storage once."""
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(torch.rand(256, 3, 32, 32)).sum()
-    del loss
-    return sum(kept.values())
+    """The most bytes in use at once in a forward and backward pass over 256 images, above what was before."""
+    images, labels = torch.rand(256, 3, 32, 32), torch.zeros(256, dtype=torch.int64)
+    with profile(profile_memory=True) as watched:
+        cross_entropy(model(images), labels).backward()
+    in_use = most = 0
+    for event in watched.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            in_use += event.nbytes()
+            most = max(most, in_use)
+    return most
 
 
 def run() -> dict[str, float]:
@@ -57,21 +59,13 @@ def run() -> dict[str, float]:
         "targets": len(data.train) * 10 * 4,
         "activations of a batch": _activations(model),
     }
-    base = _peak(sys.executable, "-c", _BASE)
     with tempfile.TemporaryDirectory() as folder:
-        command = (
-            sys.executable,
-            "-m",
-            "selfadapt",
-            "train",
-            "cifar10",
-            "--epochs",
-            "1",
-            "--quiet",
-            "--out",
-            f"{folder}/run",
+        noise = np.random.default_rng(0).integers(0, 256, (64, 32, 32, 3), np.uint8)
+        np.savez(
+            f"{folder}/noise.npz", x_train=noise, y_train=np.arange(64) % 10, x_test=noise, y_test=np.arange(64) % 10
         )
-        peak = _peak(*command)
+        libraries = _peak(f"{folder}/noise.npz", "--width", "8")
+    peak = _peak("cifar10")
     total = sum(needed.values())
     shares = {f"{name} / all that is needed": size / total for name, size in needed.items()}
-    return {"peak less libraries / all that is needed": (peak - base) / total, **shares}
+    return {"peak less libraries / all that is needed": (peak - libraries) / total, **shares}

@@ -288,7 +288,9 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
     limited = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, -1)); sys.argv[1:] = {list(map(str, arguments))!r}; " \
         "from selfadapt.cli.app import main; main()"  # fmt: skip
-    result = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    command = [sys.executable, "-c", limited]
+    result = subprocess.run(command, cwd=tmp_path, env=unmeasured, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2, result.stderr
     assert "cannot be written" in result.stderr
     assert "Traceback" not in result.stderr

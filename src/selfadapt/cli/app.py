@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from selfadapt import __version__
-from selfadapt.cli import audit, compare, data, demo, labels, report, train
+from selfadapt.cli import audit, calibrate, compare, coverage, data, demo, labels, predict, report, train
 from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
@@ -32,6 +32,9 @@ app.command("train", epilog=train.EXAMPLE)(train.command)
 app.command("compare", epilog=compare.EXAMPLE)(compare.command)
 app.command("audit", epilog=audit.EXAMPLE)(audit.command)
 app.command("labels", epilog=labels.EXAMPLE)(labels.command)
+app.command("coverage", epilog=coverage.EXAMPLE)(coverage.command)
+app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.command)
+app.command("predict", epilog=predict.EXAMPLE)(predict.command)
 app.command("report", epilog=report.EXAMPLE)(report.command)
 app.add_typer(data.app)
 

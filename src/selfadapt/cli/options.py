@@ -26,16 +26,26 @@ RUN_OPTIONS = {
     "batch_size": _option(int, "Default: 256, or 64 below 5,000 samples."),
     "pieces": _option(int, "Forward a batch in so many pieces, to save memory. Default: 1."),
     "optimizer": _option(str, "sgd, adam, adamw or lars. Default: sgd."),
-    "lr": _option(float, "Learning rate; follows a cosine to zero. Default: 0.1."),
+    "lr": _option(float, "Learning rate, at its largest. Default: 0.1."),
     "weight_decay": _option(float, "Default: 0.0005, or 0.005 below 5,000 samples."),
     "warmup_epochs": _option(float, "Epochs in which the learning rate grows from 0. Default: 0."),
-    "momentum": _option(float, "Momentum of the targets (alpha). Default: 0.9."),
-    "start_epoch": _option(str, "Epochs before the targets move (E_s), or auto: found while training. Default: auto."),
+    "schedule": _option(
+        str,
+        "How the learning rate falls: cosine, constant, halve:25 (every 25 epochs) or tenth:75,90. Default: cosine.",
+    ),
+    "momentum": _option(float, "Momentum of the targets (alpha). Default: 0.9; 0.99 for selective."),
+    "start_epoch": _option(
+        str, "Epochs before the targets move (E_s), or auto: found while training. Default: auto; 0 for selective."
+    ),
     "noise_rate": _option(float, "For co-teaching: the share of wrong labels. Default: the true one, or 0.2."),
+    "reward": _option(float, "For deep-gamblers: what a right answer pays (o). Default: 2.2."),
+    "coverage": _option(float, "For selective-net: the coverage to train for. Default: 0.8."),
     "targets": _option(
         str, "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share. Default: float32."
     ),
-    "model": _option(str, "resnet-small, resnet18, resnet34, resnet50, resnet101 or mlp. Default: resnet-small."),
+    "model": _option(
+        str, "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16 or mlp. Default: resnet-small."
+    ),
     "width": _option(int, "Width of the model's first stage. Default: the model's own."),
     "image_size": _option(int, "Bring image files to a square of this size."),
     "augment": _option(

@@ -31,7 +31,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table()
     for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
+        table.add_column(column, justify="right" if position else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     Console().print(table)

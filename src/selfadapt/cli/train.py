@@ -24,7 +24,7 @@ def command(
         None,
         help="sat (self-adaptive training), sat-sce, sat-no-weights, sat-no-average, erm (ordinary training), or a "
         "rival: early-stopping, label-smoothing, mixup, forward, gce, gce-truncated, sce, bootstrap-soft, "
-        "bootstrap-hard, elr, co-teaching. Default: sat.",
+        "bootstrap-hard, elr, co-teaching. With abstention: selective, deep-gamblers, selective-net. Default: sat.",
     ),
     out: Path | None = typer.Option(None, help="The run folder. Default: a new one below runs/."),
     resume: bool = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none."),

@@ -64,8 +64,12 @@ class TensorImages:
         return self.values_NCHW.index_select(0, index_B.to(self.values_NCHW.device))
 
     def take(self, index_n: Tensor) -> "TensorImages":
-        whole = len(index_n) == len(self) and bool((index_n == torch.arange(len(self))).all())
-        return self if whole else TensorImages(self.values_NCHW[index_n])
+        if not len(index_n):
+            return TensorImages(self.values_NCHW[:0])
+        first, size = int(index_n[0]), len(index_n)
+        if bool((index_n == torch.arange(first, first + size)).all()):  # a run of neighbours needs no copy
+            return TensorImages(self.values_NCHW[first : first + size])
+        return TensorImages(self.values_NCHW[index_n])
 
     def signature(self) -> bytes:
         digest = hashlib.sha256()

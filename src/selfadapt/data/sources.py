@@ -3,7 +3,7 @@
 `open_data` takes what the user wrote for DATA; `get_data` fetches a named set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,18 +124,20 @@ def cifar10(folder: Path, resize: int | None) -> Data:
     binary = folder / "cifar-10-batches-bin"
     if not binary.exists():
         return _torchvision_cifar("CIFAR10", "cifar10", folder)
-    rows = {}
-    for name, expected in CIFAR10_SHA1.items():
-        content = (binary / f"{name}.bin").read_bytes()
-        verify(str(binary / f"{name}.bin"), content, expected)
-        rows[name] = np.frombuffer(content, np.uint8).reshape(-1, 3073)
-    test = rows.pop("test_batch")
-    train = np.concatenate(list(rows.values()))
-    return _cifar("cifar10", CIFAR10_CLASSES, *(_binary_rows(part) for part in (train, test)))
+    *train, test = CIFAR10_SHA1
+    return _cifar("cifar10", CIFAR10_CLASSES, *(_binary_rows(binary, names) for names in (train, [test])))
 
 
-def _binary_rows(rows: Any) -> tuple[Any, Any]:
-    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
+def _binary_rows(folder: Path, names: Sequence[str]) -> tuple[Any, Any]:
+    """Images and labels of some of CIFAR10's binary files, each put in its place as it is read."""
+    size = 10_000
+    images, labels = np.empty((len(names) * size, 3, 32, 32), np.uint8), np.empty(len(names) * size, np.uint8)
+    for number, name in enumerate(names):
+        content = (folder / f"{name}.bin").read_bytes()
+        verify(str(folder / f"{name}.bin"), content, CIFAR10_SHA1[name])
+        rows, own = np.frombuffer(content, np.uint8).reshape(size, 3073), slice(number * size, (number + 1) * size)
+        images[own], labels[own] = rows[:, 1:].reshape(size, 3, 32, 32), rows[:, 0]
+    return images, labels
 
 
 def _cifar(name: str, classes: tuple[str, ...], train: tuple[Any, Any], test: tuple[Any, Any]) -> Data:

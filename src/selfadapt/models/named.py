@@ -4,6 +4,7 @@ from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone
 from selfadapt.models.mlp import MLP
 from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
+from selfadapt.models.vgg import VGG
 
 LARGE_IMAGE = 96  # pixels on the shorter side from which a residual network starts with a stride and a pool
 
@@ -14,7 +15,7 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
     "resnet50": ((3, 4, 6, 3), Bottleneck, 64),
     "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
 }
-NAMES = (*_RESNETS, "mlp")
+NAMES = (*_RESNETS, "vgg16", "mlp")
 
 
 def backbone(name: str, *, channels: int, height: int, width_pixels: int, width: int | None = None) -> Backbone:
@@ -23,6 +24,8 @@ def backbone(name: str, *, channels: int, height: int, width_pixels: int, width:
         raise UserError(f"--width {width} is not a width; give at least 1")
     if name == "mlp":
         return MLP(channels * height * width_pixels, width=width or 256)
+    if name == "vgg16":
+        return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
     if name not in _RESNETS:
         raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     blocks, block, standard_width = _RESNETS[name]

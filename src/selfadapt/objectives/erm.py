@@ -5,7 +5,7 @@
 Shapes: B samples of a batch, K classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,9 @@ class ERM:
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         pass
+
+    def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
+        return {}
 
     def keeps(self, history: Sequence[Figures]) -> bool:
         return False

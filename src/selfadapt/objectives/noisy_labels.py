@@ -37,6 +37,7 @@ from selfadapt.objectives.start import AGREEMENT, CHANGE, CONSENSUS_MOMENTUM, OT
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-4
+_WIDE = 256  # classes
 
 
 def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bool = True) -> Tensor:
@@ -53,33 +54,42 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
 
 def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
     """Cross entropy of the prediction with soft targets, as sums over the batch."""
-    log_p_BK = logits_BK.detach().float().log_softmax(1)
-    return _target_loss(logits_BK, log_p_BK, log_p_BK.exp(), targets_BK.detach(), reweight)
+    return _target_loss(logits_BK, logits_BK.detach().float().softmax(1), targets_BK.detach(), reweight)
 
 
-def _target_loss(logits_BK: Tensor, log_p_BK: Tensor, p_BK: Tensor, targets_BK: Tensor, reweight: bool) -> Loss:
+def _target_loss(logits_BK: Tensor, p_BK: Tensor, targets_BK: Tensor, reweight: bool) -> Loss:
     """The same where the prediction is known already. `p_BK` is used up."""
-    weights_B = targets_BK.amax(1) if reweight else torch.ones_like(targets_BK[:, 0])
-    total = _CrossEntropy.apply(logits_BK.float(), log_p_BK, p_BK, targets_BK * weights_B.unsqueeze(1))
-    return Loss(total, weights_B.sum(), logits_BK.detach())
+    weights_B1 = targets_BK.amax(1, keepdim=True) if reweight else torch.ones_like(targets_BK[:, :1])
+    logits_BK, counted_BK = logits_BK.float(), targets_BK * weights_B1
+    if logits_BK.shape[1] < _WIDE:
+        total = -logits_BK.log_softmax(1).view(-1).dot(counted_BK.view(-1))
+    else:
+        total = _WideCrossEntropy.apply(logits_BK, p_BK, counted_BK)
+    return Loss(total, weights_B1.sum(), logits_BK.detach())
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _WideCrossEntropy(torch.autograd.Function):
     """sum_ij -c_ij log p_ij for c_ij = w_i t_ij. Its slope by the logits is p_ij (sum_k c_ik) - c_ij.
 
-    Written out, because what this costs is its passes over memory, and autograd would take more of them.
+    Written out, because with many classes exponentials and passes over memory are the cost, and autograd takes more of
+    them. With few classes the calls are, and autograd needs fewer.
+    log p_ij = l_ij - z_i where z_i, the logarithm of the sum of exponentials, is known from the largest entries.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits_BK: Tensor, log_p_BK: Tensor, p_BK: Tensor, counted_BK: Tensor) -> Tensor:
-        ctx.save_for_backward(p_BK.mul_(counted_BK.sum(1, keepdim=True)).sub_(counted_BK))
-        return counted_BK.reshape(-1).dot(log_p_BK.reshape(-1)).neg_()
+    def forward(ctx: Any, logits_BK: Tensor, p_BK: Tensor, counted_BK: Tensor) -> Tensor:
+        logits_BK = logits_BK.contiguous()
+        counts_B1 = counted_BK.sum(1, keepdim=True)
+        z_B = logits_BK.amax(1).sub_(p_BK.amax(1).log_())
+        total = counts_B1.view(-1).dot(z_B).sub_(counted_BK.view(-1).dot(logits_BK.view(-1)))
+        ctx.save_for_backward(p_BK.mul_(counts_B1).sub_(counted_BK))
+        return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (slope_BK,) = ctx.saved_tensors
-        return slope_BK * gradients[0], None, None, None
+        return slope_BK * gradients[0], None, None
 
 
 def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
@@ -118,10 +128,10 @@ class NoisyLabels(ERM):
             return self._watched_loss(logits_BK, batch, targets, self.start_epoch, first=not progress.history)
         if progress.epoch < start:
             return self._label_loss(logits_BK, batch.label)
-        log_p_BK = logits_BK.detach().float().log_softmax(1)
-        p_BK = log_p_BK.exp()
-        rows_BK = targets.update(batch.index, p_BK, rows=self._first_rows(batch, targets, start, progress))
-        loss = _target_loss(logits_BK, log_p_BK, p_BK, rows_BK, self.reweight)
+        p_BK = logits_BK.detach().float().softmax(1)
+        first_rows_BK = self._first_rows(batch, targets, start, progress)
+        rows_BK = targets.update(batch.index, p_BK, rows=first_rows_BK, checked=False)
+        loss = _target_loss(logits_BK, p_BK, rows_BK, self.reweight)
         return self._with_reverse(loss, logits_BK, rows_BK)
 
     def _first_rows(self, batch: Batch, targets: TargetStore, start: int, progress: Progress) -> Tensor | None:

@@ -75,6 +75,10 @@ class Objective(Protocol):
         """What follows the optimiser's step, such as moving a momentum encoder."""
         ...
 
+    def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
+        """What the method itself says of its confidence, by name: a value for each sample, larger where it is surer."""
+        ...
+
     def keeps(self, history: Sequence[Figures]) -> bool:
         """Whether the network as it is after the last epoch of `history` is to be the result.
 

@@ -12,6 +12,7 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
 from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.selective import Selective
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
 
@@ -27,7 +28,7 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
     predictions on the training images.
     """
     start = 0
-    if isinstance(training.objective, NoisyLabels):
+    if isinstance(training.objective, NoisyLabels | Selective):
         start = training.objective.started(training.history, training.settings.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
@@ -47,8 +48,9 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
 def judge_labels(data: Data, training: Training) -> Verdicts:
     """A verdict on every training label."""
     weighted, label_share_N = False, None
-    if isinstance(training.objective, NoisyLabels) and training.targets is not None:
-        weighted, label_share_N = training.objective.reweight, _label_shares(training, training.objective)
+    if isinstance(training.objective, NoisyLabels | Selective) and training.targets is not None:
+        weighted = isinstance(training.objective, NoisyLabels) and training.objective.reweight
+        label_share_N = _label_shares(training, training.objective)
     return judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share_N=label_share_N)
 
 
@@ -61,7 +63,7 @@ def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
             yield training.targets.read(index_n)
 
 
-def _label_shares(training: Training, objective: NoisyLabels) -> Tensor:
+def _label_shares(training: Training, objective: NoisyLabels | Selective) -> Tensor:
     """What of each target is still its label. In the middle of an epoch some have moved once more than others."""
     before, after = (
         objective.label_share(training.history, training.settings.epochs, epoch)

@@ -20,7 +20,8 @@ def compare(
     path: Path, methods: Sequence[str], seeds: int, given: Mapping[str, Any], watcher: Watcher
 ) -> dict[str, Any]:
     """Train what is not trained yet below `path`, write the page, and return a row for each method."""
-    methods = list(METHODS) if list(methods) == ["all"] else [method.strip() for method in methods]
+    every = [name for name, method in METHODS.items() if not method.abstains]
+    methods = every if list(methods) == ["all"] else [method.strip() for method in methods]
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     if len(set(methods)) < len(methods):

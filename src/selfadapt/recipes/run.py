@@ -4,12 +4,12 @@ Shapes: N samples of the training set, K classes.
 """
 
 import platform
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy
@@ -20,7 +20,7 @@ from selfadapt import __version__, processes
 from selfadapt.data.augment import named_augment
 from selfadapt.data.corruption import Noise, actual_rate
 from selfadapt.data.decoded import Watch
-from selfadapt.data.images import Images
+from selfadapt.data.images import Images, Shape
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.engine import checkpoint
@@ -33,6 +33,8 @@ from selfadapt.models.named import backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Figures
 from selfadapt.objectives.peers.forward_correction import ForwardCorrection, estimate_transition
+from selfadapt.objectives.selective import Selective
+from selfadapt.recipes.abstention import measure_coverage
 from selfadapt.recipes.audit import audit_training, draw_suspects
 from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall, sample_rows
@@ -164,6 +166,8 @@ def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
         fit(run.training, run.folder.checkpoints, after_epoch=record, after_step=watch)
         processes.wait_for_all()
         result = _result(run)
+        if METHODS[run.settings.method].abstains and run.data.validation is not None and run.data.test is not None:
+            measure_coverage(run, passes=0)
         processes.wait_for_all()
         run.folder.write_run({**run.folder.read_run(), "result": result})
     if processes.rank() == 0:
@@ -174,7 +178,7 @@ def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
 
 def _note_start(run: Run, history: Sequence[Figures]) -> None:
     """Write down when the targets begin to move, once that is known."""
-    if isinstance(run.training.objective, NoisyLabels):
+    if isinstance(run.training.objective, NoisyLabels | Selective):
         content = run.folder.read_run()
         start_epoch = run.training.objective.started(history, run.settings.epochs)
         if content["start_epoch"] != start_epoch:
@@ -214,13 +218,11 @@ def build_training(
     device = choose_device(settings.device)
     _repeatable(device)
     torch.manual_seed(settings.seed)
-    channels, height, width = data.train.images.shape
     assert settings.augment is not None
     assert settings.batch_size is not None
-    augment = named_augment(settings.augment, height)
-    network = backbone(settings.model, channels=channels, height=height, width_pixels=width, width=settings.width)
+    augment = named_augment(settings.augment, data.train.images.shape[1])
     objective = settings.objective()
-    model = objective.build(Normalised(network, *channel_statistics(data.train.images)), data.num_classes)
+    model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
     loader = SampleLoader(
         data.train,
         batch_size=settings.batch_size,
@@ -255,6 +257,15 @@ def build_training(
         num_classes=data.num_classes,
         device=device,
     )
+
+
+def build_model(
+    settings: RunSettings, shape: Shape, statistics: tuple[Tensor, Tensor], num_classes: int
+) -> torch.nn.Module:
+    """The untrained network of a run, for images of this shape whose channels have these means and deviations."""
+    channels, height, width = shape
+    network = backbone(settings.model, channels=channels, height=height, width_pixels=width, width=settings.width)
+    return settings.objective().build(Normalised(network, *statistics), num_classes)
 
 
 def _repeatable(device: torch.device) -> None:
@@ -304,6 +315,7 @@ def _description(settings: RunSettings, data: Data) -> dict[str, Any]:
             "name": data.name,
             "classes": data.classes,
             "fingerprint": data.fingerprint,
+            "shape": data.train.images.shape,
             "samples": sizes,
             "unreadable": len(data.unreadable),
         },
@@ -380,7 +392,7 @@ def _result(run: Run) -> dict[str, Any]:
         "noise": content["noise"],
         "start_epoch": content["start_epoch"],
         "seconds": round(sum(record["seconds"] for record in metrics) + content.get("first_stage_seconds", 0), 1),
-        "images_per_second": round(len(run.data.train) / statistics.median(record["seconds"] for record in metrics), 1),
+        "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
         "unreadable": len(run.data.unreadable),
         "audit": audit,
     }

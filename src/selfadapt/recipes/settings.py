@@ -20,7 +20,8 @@ from selfadapt.recipes.methods import METHODS, Choices
 
 SMALL_SET = 5_000  # training samples
 ASSUMED_NOISE = 0.2  # for a method that must be told the noise rate and is not
-_LEFT_OPEN = {"batch_size", "weight_decay", "start_epoch", "noise_rate", "augment"}
+_LEFT_OPEN = {"batch_size", "weight_decay", "momentum", "start_epoch", "noise_rate", "augment"}
+_OF_ONE_METHOD = {"noise_rate": "co-teaching", "reward": "deep-gamblers", "coverage": "selective-net"}
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -40,9 +41,12 @@ class RunSettings:
     lr: float = 0.1
     weight_decay: float | None = None
     warmup_epochs: float = 0.0
-    momentum: float = 0.9
+    schedule: str = "cosine"
+    momentum: float | None = None
     start_epoch: int | Literal["auto"] | None = None
     noise_rate: float | None = None
+    reward: float = 2.2
+    coverage: float = 0.8
     targets: str = "float32"
     model: str = "resnet-small"
     width: int | None = None
@@ -72,12 +76,15 @@ class RunSettings:
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"{option(name)} {value!r} is not known; choose one of {', '.join(known)}")
-        for name in ("momentum", "noise_rate"):
+        for name in ("momentum", "noise_rate", "coverage"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise UserError(f"{option(name)} {value} must be within 0..1")
         if not 0 <= self.validation < 1:
             raise UserError(f"--validation {self.validation} must be a share of the samples, from 0 to below 1")
+        if not 1 < self.reward < float("inf"):
+            raise UserError(f"--reward {self.reward} must be above 1, and at most the number of classes")
+        parse_schedule(self.schedule, self.epochs)
         if self.method == "elr" and "topk" in self.targets:
             raise UserError(f"--targets {self.targets} cannot keep the targets of elr, which start at nothing")
         self._check_start()
@@ -121,7 +128,8 @@ class RunSettings:
             self,
             batch_size=self.batch_size or batch_size,
             weight_decay=weight_decay if self.weight_decay is None else self.weight_decay,
-            start_epoch=("auto" if self.start_epoch is None else self.start_epoch) if self.adaptive else None,
+            momentum=METHODS[self.method].momentum if self.momentum is None else self.momentum,
+            start_epoch=self._start() if self.adaptive else None,
             noise_rate=(ASSUMED_NOISE if noise_rate is None else noise_rate) if self.method == "co-teaching" else None,
             augment=self.augment or data.augment,
             device=choose_device(self.device).type if self.device == "auto" else self.device,
@@ -131,7 +139,7 @@ class RunSettings:
         """The name of a given setting that these were not made with, if there is one."""
         unused = {"device"} if given.get("device") == "auto" else set()
         unused |= set() if self.adaptive else {"start_epoch"}
-        unused |= set() if self.method == "co-teaching" else {"noise_rate"}
+        unused |= {name for name, method in _OF_ONE_METHOD.items() if method != self.method}
         changed = (name for name, value in given.items() if name not in unused and getattr(self, name) != value)
         return next(changed, None)
 
@@ -143,11 +151,16 @@ class RunSettings:
     def adaptive(self) -> bool:
         return METHODS[self.method].adaptive
 
+    def _start(self) -> int | Literal["auto"] | None:
+        return METHODS[self.method].start_epoch if self.start_epoch is None else self.start_epoch
+
     def objective(self) -> Objective:
         choices = Choices(
-            start_epoch=self.start_epoch if isinstance(self.start_epoch, int) else AutoStart(),
-            momentum=self.momentum,
+            start_epoch=start if isinstance(start := self._start(), int) else AutoStart(),
+            momentum=METHODS[self.method].momentum if self.momentum is None else self.momentum,
             noise_rate=ASSUMED_NOISE if self.noise_rate is None else self.noise_rate,
+            reward=self.reward,
+            coverage=self.coverage,
         )
         return METHODS[self.method].make(choices)
 
@@ -157,11 +170,31 @@ class RunSettings:
             epochs=self.epochs,
             pieces=self.pieces,
             optimizer=OptimizerSettings(
-                name=self.optimizer, lr=self.lr, weight_decay=self.weight_decay, warmup_epochs=self.warmup_epochs
+                name=self.optimizer,
+                lr=self.lr,
+                weight_decay=self.weight_decay,
+                warmup_epochs=self.warmup_epochs,
+                **parse_schedule(self.schedule, self.epochs),
             ),
             precision=self.precision,
             compile=self.compile,
         )
+
+
+def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
+    """How the learning rate falls: cosine, constant, halve:EVERY or tenth:AFTER,AFTER…, in epochs."""
+    kind, _, numbers = text.partition(":")
+    if text in ("cosine", "constant"):
+        return {"schedule": text}
+    try:
+        given = tuple(int(number) for number in numbers.split(","))
+        if kind == "halve" and len(given) == 1 and given[0] > 0:
+            return {"schedule": "step", "gamma": 0.5, "milestones": tuple(range(given[0], epochs, given[0]))}
+        if kind == "tenth" and min(given) > 0:
+            return {"schedule": "step", "gamma": 0.1, "milestones": given}
+    except ValueError:
+        pass
+    raise UserError(f"--schedule {text!r} is none of cosine, constant, halve:25 (every 25 epochs), tenth:75,90")
 
 
 def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:

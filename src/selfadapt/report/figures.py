@@ -125,6 +125,18 @@ def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path
     _save(figure, path)
 
 
+def risk_coverage(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+    """The error on what is answered over the share that is answered, a line for each (coverage, risk)."""
+    figure, axes = _figure(8.4, 4.0)
+    for number, (name, (coverage, risk)) in enumerate(curves.items()):
+        percent = [[100 * value for value in values] for values in (coverage, risk)]
+        axes.plot(*percent, color=_PALETTE[number % len(_PALETTE)], label=name, linewidth=1.8)
+    axes.set(xlabel="coverage: answered samples (%)", ylabel="error on answered samples (%)", ylim=(0, None))
+    axes.grid(color=_FAINT, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
+    _save(figure, path)
+
+
 def matrix(values: "Matrix", classes: Sequence[str], rows: str, columns: str, path: Path, *, decimals: int) -> None:
     """A class-by-class matrix; an empty cell (NaN) stays white."""
     size = min(8.0, 2.6 + 0.36 * len(classes))

@@ -152,6 +152,7 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "epochs_done": len(metrics),
         "result": run.get("result"),
         "last": metrics[-1] if metrics else {},
+        "calibration": folder.read_if_there(folder.calibration_file),
     }
 
 
@@ -186,6 +187,15 @@ def _draw(folder: RunFolder) -> list[Picture]:
                 "model learns wrong labels by heart; where it rises to the upper one, it corrects them."
             )
             pictures.append(_picture("Samples that noise changed, and the others", caption, path, wide=True))
+    coverage = folder.read_if_there(folder.coverage_file)
+    if coverage is not None:
+        path = folder.figures / "coverage.svg"
+        figures.risk_coverage({name: own["curve"] for name, own in coverage["selectors"].items()}, path)
+        caption = (
+            "How often the model is wrong on test samples that it answers, when it answers only those that it is "
+            "surest of, for each way to measure that."
+        )
+        pictures.append(_picture("Error and coverage", caption, path, wide=True))
     if folder.labels_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:
         pictures += _draw_matrices(folder, run["data"]["classes"])
     if folder.transition_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:

@@ -10,6 +10,8 @@ labels.csv      the verdict on each training label, most suspicious first
 transition.csv  the estimated odds of each given label (column) for each true class (row)
 decisions.csv   what a person decided about labels, if anything: id and label
 corrected.csv   the corrected labels, once they are asked for
+coverage.json   the error at each coverage, for a method that abstains or once it is asked for
+calibration.json  the threshold below which predict abstains, once there is one, and what it promises
 figures/        the figures of the page, as SVG
 report.html     the page
 """
@@ -95,6 +97,14 @@ class RunFolder:
         return self.path / "transition.csv"
 
     @property
+    def coverage_file(self) -> Path:
+        return self.path / "coverage.json"
+
+    @property
+    def calibration_file(self) -> Path:
+        return self.path / "calibration.json"
+
+    @property
     def figures(self) -> Path:
         return self.path / "figures"
 
@@ -158,6 +168,26 @@ class RunFolder:
             ) from None
         except ValueError as error:
             raise UserError(f"{self.settings_file} is damaged: {error}") from error
+
+    def write_coverage(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.coverage_file) as file:
+            json.dump(content, file)
+
+    def write_calibration(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.calibration_file) as file:
+            json.dump(content, file, indent=2)
+
+    def forget_calibration(self) -> None:
+        self.calibration_file.unlink(missing_ok=True)
+
+    def read_if_there(self, path: Path) -> dict[str, Any] | None:
+        """A file of this folder as JSON; None if it was never written."""
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}; remove it and make it anew") from error
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         if processes.rank():

@@ -58,7 +58,8 @@ def _in_wide_pieces(rows_NK: Tensor) -> Tensor:
 
 def write_rows(table_NK: Tensor, index_B: Tensor, rows_BK: Tensor) -> None:
     """table[index] = rows, in the table's number format."""
-    _in_wide_pieces(table_NK).index_copy_(0, index_B, _in_wide_pieces(rows_BK.to(table_NK.dtype)))
+    wide = _in_wide_pieces(table_NK)
+    wide.index_copy_(0, index_B, rows_BK.to(table_NK.dtype).contiguous().view(wide.dtype))
 
 
 def matching(saved_NK: Tensor, own_NK: Tensor) -> None:

@@ -1,0 +1,58 @@
+"""`selfadapt calibrate`"""
+
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.coverage import Passes
+from selfadapt.cli.output import Json, percent, print_json
+
+EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
+
+
+def command(
+    run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
+    risk: float = typer.Option(help="The largest share of wrong answers, such as 0.02."),
+    confidence: float = typer.Option(0.95, help="How sure the promise is to be."),
+    selector: str | None = typer.Option(None, help="softmax-response, entropy, margin, mc-dropout, or the run's own."),
+    true_labels: bool = typer.Option(
+        False, "--true-labels", help="Go by the true validation labels, where noise was put in and they are known."
+    ),
+    passes: int = Passes,
+    as_json: bool = Json,
+) -> None:
+    """Find a threshold below which RUN is to stay silent, so that its answers keep a promise about their error.
+
+    The threshold comes from the validation part by an exact bound, and is measured on the test part; `selfadapt
+    predict` goes by it. Exit code 1 if no threshold can promise that.
+    """
+    from selfadapt.evaluation.promise import EVERYTHING
+    from selfadapt.recipes.abstention import calibrate
+    from selfadapt.recipes.run import reopen
+    from selfadapt.report.page import write_run_page
+    from selfadapt.report.results import RunFolder
+
+    opened = reopen(RunFolder(run), to_train=False)
+    found = calibrate(
+        opened, risk=risk, confidence=confidence, selector=selector, passes=passes, true_labels=true_labels
+    )
+    write_run_page(opened.folder)
+    if as_json:
+        print_json(found)
+    elif found["threshold"] is None:
+        print(
+            f"no threshold can promise an error of at most {percent(risk)} with {percent(confidence)} confidence from "
+            f"{found['samples']} validation samples\n"
+            f"the least that can be promised is {percent(found['guaranteed_risk'])}, at a coverage of "
+            f"{percent(found['validation_coverage'])}; more validation samples would help"
+        )
+    else:
+        limit = "never" if found["threshold"] == EVERYTHING else f"up to {found['threshold']:.6g}"
+        print(f"stay silent          {limit} ({found['selector']})")
+        print(
+            f"promised error       at most {percent(found['guaranteed_risk'])}, with {percent(confidence)} confidence"
+        )
+        print(f"validation coverage  {percent(found['validation_coverage'])} of {found['samples']} samples")
+        print(f"test error           {percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}")
+    if found["threshold"] is None:
+        raise typer.Exit(1)

@@ -1,0 +1,43 @@
+"""`selfadapt coverage`"""
+
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.output import Json, percent, print_json, print_table
+
+EXAMPLE = "Example: selfadapt coverage runs/first"
+Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropout; 0 leaves it out.")
+
+
+def command(
+    run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
+    passes: int = Passes,
+    as_json: bool = Json,
+) -> None:
+    """The error of RUN on test data when it answers only what it is surest of, for every way to measure that.
+
+    Thresholds are fitted on the validation part. The page of RUN gets the figure.
+    """
+    from selfadapt.recipes.abstention import measure_coverage
+    from selfadapt.recipes.run import reopen
+    from selfadapt.report.page import write_run_page
+    from selfadapt.report.results import RunFolder
+
+    opened = reopen(RunFolder(run), to_train=False)
+    content = measure_coverage(opened, passes)
+    write_run_page(opened.folder)
+    selectors = content["selectors"]
+    if as_json:
+        print_json(content)
+        return
+    coverages = list(next(iter(selectors.values()))["coverage"])
+    print("error on test data, by the coverage asked for on validation data")
+    print_table(
+        ["selector", *(f"{100 * float(key):.0f} %" for key in coverages), "AURC"],
+        [
+            [name, *(percent(own["coverage"][key]) for key in coverages), f"{own['aurc']:.4f}"]
+            for name, own in selectors.items()
+        ],
+    )
+    print(f"page  {opened.folder.page}")

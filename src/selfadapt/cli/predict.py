@@ -1,0 +1,64 @@
+"""`selfadapt predict`"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.coverage import Passes
+from selfadapt.cli.output import Quiet, count_bar
+from selfadapt.errors import UserError
+
+EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
+
+
+def command(
+    run: Path = typer.Argument(help="The folder of a trained run."),
+    paths: list[str] = typer.Argument(help="Image files, folders of them, or - to read paths from standard input."),
+    batch_size: int = typer.Option(256, help="Images that are answered together."),
+    everything: bool = typer.Option(False, "--all", help="Answer everything, whatever was calibrated."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    passes: int = Passes,
+    quiet: bool = Quiet,
+    as_json: bool = typer.Option(True, "--json", help="Lines of JSON, which is what this command always prints."),
+) -> None:
+    """Answer each image with a class, or abstain by the threshold of `selfadapt calibrate`: a line of JSON for each.
+
+    A line has path, class (null where the run abstains), abstained, confidence and guess, the class in either case; or
+    path and error, for a file that cannot be read.
+    """
+    if batch_size < 1:
+        raise UserError(f"--batch-size {batch_size} must be at least 1")
+    from selfadapt.recipes.answer import Answerer
+    from selfadapt.report.results import RunFolder
+
+    answerer = Answerer.of_run(RunFolder(run), device, passes, silent=not everything)
+    files = iter(_files(paths))
+    broken = done = 0
+    with count_bar("answering", quiet=quiet or "-" in paths) as count:
+        while batch := list(islice(files, batch_size)):
+            for record in answerer.answer(batch):
+                broken += "error" in record
+                print(json.dumps(record, ensure_ascii=False))
+            sys.stdout.flush()
+            done += len(batch)
+            count(done, done)
+    if broken:
+        print(f"warning: {broken} of {done} files cannot be read; their lines say why", file=sys.stderr)
+
+
+def _files(paths: Iterable[str]) -> Iterator[Path]:
+    for given in paths:
+        if given == "-":
+            yield from (Path(line) for line in sys.stdin.read().splitlines() if line)
+            continue
+        path = Path(given)
+        if not path.exists():
+            raise UserError(f"there is no file or folder {path}")
+        if path.is_dir():
+            yield from (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
+        else:
+            yield path

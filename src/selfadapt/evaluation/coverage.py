@@ -1,0 +1,50 @@
+"""Risk and coverage: how often a model is wrong on what it answers, when it answers only what it is surest of.
+
+A model answers where its confidence is at least a threshold. Coverage is the share that it answers, risk the share of
+those answers that is wrong. Samples of equal confidence cannot be told apart, so each of them counts as wrong by the
+share of wrong ones among them: what comes out does not depend on the order in which they come.
+
+Shapes: N samples.
+"""
+
+import torch
+from torch import Tensor
+
+COVERAGES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
+
+
+def threshold_for(confidence_N: Tensor, coverage: float) -> float:
+    """The largest threshold at which at least this share is answered; minus infinity for all."""
+    if not 0 < coverage <= 1:
+        raise ValueError(f"coverage must be above 0 and at most 1, not {coverage}")
+    if coverage == 1 or not len(confidence_N):
+        return -torch.inf
+    answered = max(1, -int(-coverage * len(confidence_N) // 1))  # rounded up
+    return confidence_N.sort(descending=True).values[answered - 1].item()
+
+
+def risk_at(confidence_N: Tensor, wrong_N: Tensor, threshold: float) -> tuple[float | None, float]:
+    """Risk, None if nothing is answered, and coverage at a threshold."""
+    answered_N = confidence_N >= threshold
+    coverage = answered_N.double().mean().item()
+    return (wrong_N[answered_N].double().mean().item() if answered_N.any() else None), coverage
+
+
+def risk_coverage_curve(confidence_N: Tensor, wrong_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Coverage and risk at 1, 2, … N answered samples, the surest first."""
+    order_N = confidence_N.argsort(descending=True, stable=True)
+    _, group_N, sizes = confidence_N[order_N].unique_consecutive(return_inverse=True, return_counts=True)
+    errors = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_N, wrong_N[order_N].double())
+    expected_N = (errors / sizes)[group_N]
+    answered_N = torch.arange(1, len(order_N) + 1, dtype=torch.float64)
+    return answered_N / len(order_N), expected_N.cumsum(0) / answered_N
+
+
+def aurc(confidence_N: Tensor, wrong_N: Tensor) -> float:
+    """The area under the risk-coverage curve, up to full coverage: the mean of its risks."""
+    return risk_coverage_curve(confidence_N, wrong_N)[1].mean().item()
+
+
+def excess_aurc(confidence_N: Tensor, wrong_N: Tensor) -> float:
+    """The area beyond that of the best ranking of the same answers, which has every wrong one last."""
+    return aurc(confidence_N, wrong_N) - aurc(-wrong_N.double(), wrong_N)

@@ -1,0 +1,44 @@
+"""Monte-Carlo dropout (Gal and Ghahramani, "Dropout as a Bayesian Approximation", 2016) as a selector.
+
+The network answers each image many times with dropout left on. The answer is the class of the largest mean probability,
+and the confidence is the negative variance of that class's probability over the passes, with 100 passes, as the works
+on selective classification use it. Batch normalisation stays in evaluation mode.
+
+Shapes: B images of a batch, N images, K classes, T passes.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.data.images import Images
+from selfadapt.evaluation.accuracy import outputs
+
+PASSES = 100
+_KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+def has_dropout(model: nn.Module) -> bool:
+    return any(isinstance(module, _KINDS) and module.p > 0 for module in model.modules())
+
+
+def mc_dropout(
+    model: nn.Module, images: Images, num_classes: int, device: torch.device, *, passes: int = PASSES, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The class and the confidence of each image."""
+
+    def several(images_BCHW: Tensor) -> Tensor:
+        for module in model.modules():
+            if isinstance(module, _KINDS):
+                module.train()
+        mean_BK = square_BK = torch.zeros((), device=device)
+        for _ in range(passes):
+            p_BK = model(images_BCHW)[:, :num_classes].double().softmax(1)
+            mean_BK, square_BK = mean_BK + p_BK / passes, square_BK + p_BK.square() / passes
+        return torch.cat([mean_BK, square_BK - mean_BK.square()], 1)
+
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        said_NK = outputs(model, images, device, forward=several).double()
+    predicted_N = said_NK[:, :num_classes].argmax(1)
+    variance_N = said_NK[:, num_classes:].gather(1, predicted_N.unsqueeze(1)).squeeze(1)
+    return predicted_N, -variance_N

@@ -1,0 +1,49 @@
+"""VGG-16 with batch normalisation and dropout for small images, the network of selective classification (Section 5.2).
+
+Thirteen convolutions in five blocks, each block ended by pooling, then one hidden layer. Dropout follows each
+convolution but a block's last (0.3 in the first block, 0.4 later) and surrounds the hidden layer (0.5), as in the works
+on selective classification that the paper compares with. Pooling rounds up, so images need not be of 32×32: 28×28 and
+8×8 end at one pixel too, 64×64 at 2×2.
+
+Shapes: B images, C channels.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.models.heads import Backbone
+
+_BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # width by the first block's, convolutions
+_HIDDEN_DROPOUT = 0.5
+
+
+class VGG(Backbone):
+    def __init__(self, *, channels: int, height: int, width_pixels: int, width: int = 64) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for number, (widening, convolutions) in enumerate(_BLOCKS):
+            for position in range(convolutions):
+                size = width * widening
+                layers += [nn.Conv2d(channels, size, 3, padding=1, bias=False), nn.BatchNorm2d(size), nn.ReLU()]
+                if position < convolutions - 1:
+                    layers.append(nn.Dropout(0.4 if number else 0.3))
+                channels = size
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))
+            height, width_pixels = -(-height // 2), -(-width_pixels // 2)
+        self.num_features = channels
+        self.convolutions = nn.Sequential(*layers)
+        self.hidden = nn.Sequential(
+            nn.Dropout(_HIDDEN_DROPOUT),
+            nn.Linear(channels * height * width_pixels, channels, bias=False),
+            nn.BatchNorm1d(channels),
+            nn.ReLU(),
+            nn.Dropout(_HIDDEN_DROPOUT),
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        return cast(Tensor, self.hidden(torch.flatten(self.convolutions(images_BCHW), 1)))

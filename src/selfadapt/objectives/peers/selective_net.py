@@ -1,0 +1,75 @@
+"""SelectiveNet (Geifman and El-Yaniv, "SelectiveNet: A Deep Neural Network with an Integrated Reject Option", 2019).
+
+Three heads on one backbone: f predicts, g in 0..1 selects, h predicts too and only helps the features along.
+
+    phi = 1/B sum_i g_i                                                      coverage
+    r   = 1/B sum_i g_i CE(f_i, y_i) / phi                                   risk on what is selected
+    L   = a (r + lambda max(0, c - phi)^2) + (1 - a) 1/B sum_i CE(h_i, y_i)
+
+with lambda = 32 and a = 1/2. The network is trained for one coverage c. g is a hidden layer as wide as the features,
+with batch normalisation, before a sigmoid. Coverage and risk are a batch's; where a batch is cut into pieces or shared
+by processes, each part has its own.
+
+Shapes: B samples of a batch, K classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from selfadapt.data.loader import Batch
+from selfadapt.models.heads import Backbone
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.objective import Loss, Progress
+
+
+class ThreeHeads(nn.Module):
+    """Outputs: the K classes of f, the selection g before its sigmoid, the K classes of h."""
+
+    def __init__(self, backbone: Backbone, num_classes: int) -> None:
+        super().__init__()
+        features = backbone.num_features
+        self.backbone = backbone
+        self.predict = nn.Linear(features, num_classes)
+        self.select = nn.Sequential(
+            nn.Linear(features, features), nn.ReLU(), nn.BatchNorm1d(features), nn.Linear(features, 1)
+        )
+        self.help = nn.Linear(features, num_classes)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        features_BF = self.backbone(images_BCHW)
+        return torch.cat([self.predict(features_BF), self.select(features_BF), self.help(features_BF)], 1)
+
+
+def selective_net_loss(
+    outputs_BO: Tensor, labels_B: Tensor, coverage: float, weight: float = 32.0, balance: float = 0.5
+) -> Tensor:
+    classes = (outputs_BO.shape[1] - 1) // 2
+    predicted_BK, selected_B, helped_BK = (
+        outputs_BO[:, :classes],
+        outputs_BO[:, classes].sigmoid(),
+        outputs_BO[:, classes + 1 :],
+    )
+    share = selected_B.mean()
+    risk = (selected_B * cross_entropy(predicted_BK, labels_B, reduction="none")).mean() / share
+    short = (coverage - share).clamp_min(0).square()
+    return balance * (risk + weight * short) + (1 - balance) * cross_entropy(helped_BK, labels_B)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveNet(ERM):
+    coverage: float = 0.8
+
+    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        return ThreeHeads(backbone, num_classes)
+
+    def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
+        size = torch.full((), float(len(batch)), device=logits_BK.device)
+        total = size * selective_net_loss(logits_BK, batch.label, self.coverage)
+        return Loss(total, size, logits_BK[:, : logits_BK.shape[1] // 2].detach())
+
+    def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
+        return {"selection": outputs_NO[:, num_classes].sigmoid()}

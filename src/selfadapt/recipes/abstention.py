@@ -1,0 +1,150 @@
+"""What a trained run knows of its own doubt: error at each coverage, and a threshold with a promise.
+
+Thresholds are fitted on the validation part and measured on the test part, never on the same samples.
+
+Shapes: N samples.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from selfadapt.data.samples import Samples
+from selfadapt.errors import UserError
+from selfadapt.evaluation.accuracy import outputs
+from selfadapt.evaluation.coverage import COVERAGES, aurc, excess_aurc, risk_at, risk_coverage_curve, threshold_for
+from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
+from selfadapt.evaluation.promise import candidates, promise
+from selfadapt.evaluation.selectors import class_selectors
+from selfadapt.objectives.objective import Objective
+
+if TYPE_CHECKING:
+    from selfadapt.recipes.run import Run
+
+_POINTS = 200  # of a curve in coverage.json
+MC_DROPOUT = "mc-dropout"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model would answer, and how sure it is by one selector."""
+
+    predicted_N: Tensor
+    confidence_N: Tensor
+
+    def wrong(self, labels_N: Tensor) -> Tensor:
+        return self.predicted_N != labels_N
+
+
+def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[str, Answers]:
+    """The answers by every selector that one pass of the model offers, the method's own first."""
+    predicted_N = outputs_NO[:, :num_classes].argmax(1)
+    selectors = {**objective.selectors(outputs_NO, num_classes), **class_selectors(outputs_NO, num_classes)}
+    return {name: Answers(predicted_N, confidence_N.double()) for name, confidence_N in selectors.items()}
+
+
+def _answers_on(run: "Run", samples: Samples, passes: int) -> tuple[dict[str, Answers], Tensor]:
+    """The answers to the samples that can be read, and which those are."""
+    training, classes = run.training, run.data.num_classes
+    said_NO = outputs(training.model, samples.images, training.device)
+    fine_N = said_NO.isfinite().all(1)
+    found = answers(said_NO[fine_N], training.objective, classes)
+    if passes and has_dropout(training.model):
+        predicted_N, confidence_N = mc_dropout(training.model, samples.images, classes, training.device, passes=passes)
+        found[MC_DROPOUT] = Answers(predicted_N[fine_N], confidence_N[fine_N])
+    return found, fine_N
+
+
+def _parts(run: "Run") -> tuple[Samples, Samples]:
+    if run.data.validation is None or run.data.test is None:
+        lacking = "validation" if run.data.validation is None else "test"
+        raise UserError(
+            f"{run.folder.path} has no {lacking} part; a threshold is fitted on validation and measured on test samples"
+        )
+    return run.data.validation, run.data.test
+
+
+def measure_coverage(run: "Run", passes: int) -> dict[str, Any]:
+    """The error on test data at each coverage, by every selector; written into the run folder."""
+    validation, test = _parts(run)
+    held_out, _ = _answers_on(run, validation, passes)
+    tested, fine_N = _answers_on(run, test, passes)
+    selectors = {name: _measured(held_out[name], own, test.labels[fine_N]) for name, own in tested.items()}
+    content = {"method": run.settings.method, "selectors": selectors}
+    run.folder.write_coverage(content)
+    return content
+
+
+def _measured(held_out: Answers, tested: Answers, labels_N: Tensor) -> dict[str, Any]:
+    wrong_N = tested.wrong(labels_N)
+    errors, actual, thresholds = {}, {}, {}
+    for coverage in COVERAGES:
+        key, threshold = f"{coverage:.2f}", threshold_for(held_out.confidence_N, coverage)
+        errors[key], actual[key] = risk_at(tested.confidence_N, wrong_N, threshold)
+        thresholds[key] = threshold if coverage < 1 else None
+    coverage_N, risk_N = risk_coverage_curve(tested.confidence_N, wrong_N)
+    shown = torch.linspace(0, len(risk_N) - 1, min(_POINTS, len(risk_N))).round().long()
+    return {
+        "coverage": errors,
+        "actual_coverage": actual,
+        "thresholds": thresholds,
+        "aurc": aurc(tested.confidence_N, wrong_N),
+        "excess_aurc": excess_aurc(tested.confidence_N, wrong_N),
+        "curve": [coverage_N[shown].tolist(), risk_N[shown].tolist()],
+    }
+
+
+def calibrate(
+    run: "Run", *, risk: float, confidence: float, selector: str | None, passes: int, true_labels: bool
+) -> dict[str, Any]:
+    """Pick the threshold on the validation part, measure it on the test part, and write it into the run folder.
+
+    Without a threshold that can promise the risk, `threshold` is None and what was written before is taken away.
+    """
+    for name, value in (("risk", risk), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise UserError(f"--{name} {value} must be between 0 and 1")
+    validation, test = _parts(run)
+    if true_labels and validation.truth is None:
+        raise UserError("--true-labels: the true labels of these data are not known")
+    held_out, fine_N = _answers_on(run, validation, passes if selector == MC_DROPOUT else 0)
+    name = _chosen(selector, held_out)
+    own = held_out[name]
+    labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
+    wrong_N = own.wrong(labels_N[fine_N])
+    found = promise(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
+    content: dict[str, Any] = {"selector": name, "risk": risk, "confidence": confidence, "samples": len(wrong_N)}
+    if found is None:
+        run.folder.forget_calibration()
+        tried = candidates(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
+        nearest = min(tried, key=lambda one: one.guaranteed_risk)
+        return {
+            **content,
+            "threshold": None,
+            "guaranteed_risk": nearest.guaranteed_risk,
+            "validation_coverage": nearest.coverage,
+            "test_risk": None,
+            "test_coverage": None,
+        }
+    tested, fine_N = _answers_on(run, test, passes if name == MC_DROPOUT else 0)
+    answered_N = tested[name].confidence_N > found.threshold
+    test_wrong_N = tested[name].wrong(test.labels[fine_N])[answered_N]
+    content |= {
+        "threshold": found.threshold,
+        "guaranteed_risk": found.guaranteed_risk,
+        "validation_coverage": found.coverage,
+        "test_risk": test_wrong_N.double().mean().item() if len(test_wrong_N) else None,
+        "test_coverage": answered_N.double().mean().item(),
+    }
+    run.folder.write_calibration(content)
+    return content
+
+
+def _chosen(selector: str | None, offered: Mapping[str, Answers]) -> str:
+    """The selector asked for; else softmax response, which ranks best on every network measured here."""
+    if selector is not None and selector not in offered:
+        raise UserError(f"--selector {selector!r} is not offered by this run; choose one of {', '.join(offered)}")
+    return selector or "softmax-response"

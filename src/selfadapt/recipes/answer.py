@@ -1,0 +1,107 @@
+"""A trained run at work on images of a user's own: an answer, or silence, for each."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.data.images import Shape, TensorImages, UnreadableImage, decode
+from selfadapt.engine import checkpoint
+from selfadapt.errors import UserError
+from selfadapt.evaluation.accuracy import outputs
+from selfadapt.evaluation.mc_dropout import mc_dropout
+from selfadapt.objectives.objective import Objective
+from selfadapt.recipes.abstention import MC_DROPOUT, Answers, answers
+from selfadapt.recipes.run import build_model
+from selfadapt.recipes.settings import RunSettings, choose_device
+from selfadapt.report.results import RunFolder
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """A trained network, and the threshold up to which it stays silent, if there is one."""
+
+    model: nn.Module
+    objective: Objective
+    classes: Sequence[str]
+    shape: Shape
+    device: torch.device
+    selector: str = "softmax-response"
+    threshold: float | None = None
+    passes: int = 0
+
+    @classmethod
+    def of_run(cls, folder: RunFolder, device: str, passes: int, *, silent: bool = True) -> "Answerer":
+        """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
+        content = folder.read_run()
+        if "shape" not in content["data"]:
+            raise UserError(f"{folder.path} was made by an older version, which did not note the shape of its images")
+        settings, classes = RunSettings.from_json(content["settings"]), content["data"]["classes"]
+        channels, height, width = content["data"]["shape"]
+        own = choose_device(device)
+        model = build_model(
+            settings, (channels, height, width), (torch.zeros(channels), torch.ones(channels)), len(classes)
+        )
+        saved = checkpoint.load_newest(folder.checkpoints, own)
+        if saved is None:
+            raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
+        model.to(own).load_state_dict(saved.model)
+        rule = (folder.read_if_there(folder.calibration_file) if silent else None) or {}
+        return cls(
+            model=model,
+            objective=settings.objective(),
+            classes=classes,
+            shape=(channels, height, width),
+            device=own,
+            selector=rule.get("selector", "softmax-response"),
+            threshold=rule.get("threshold"),
+            passes=passes,
+        )
+
+    def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+        """A record for each file, in their order."""
+        pixels: dict[int, Tensor] = {}
+        errors: dict[int, str] = {}
+        for position, path in enumerate(paths):
+            try:
+                pixels[position] = self._read(path)
+            except UnreadableImage as error:
+                errors[position] = str(error)
+        records = self._records(torch.stack(list(pixels.values()))) if pixels else iter(())
+        for position, path in enumerate(paths):
+            if position in errors:
+                yield {"path": str(path), "error": errors[position]}
+            else:
+                yield {"path": str(path), **next(records)}
+
+    def _records(self, images_NCHW: Tensor) -> Iterator[dict[str, Any]]:
+        own = self._answers(TensorImages(images_NCHW))
+        for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
+            silent = self.threshold is not None and confidence <= self.threshold
+            guess = self.classes[number]
+            yield {
+                "class": None if silent else guess,
+                "abstained": silent,
+                "confidence": confidence,
+                "guess": guess,
+            }
+
+    def _answers(self, images: TensorImages) -> Answers:
+        if self.selector == MC_DROPOUT:
+            return Answers(*mc_dropout(self.model, images, len(self.classes), self.device, passes=self.passes))
+        return answers(outputs(self.model, images, self.device), self.objective, len(self.classes))[self.selector]
+
+    def _read(self, path: Path) -> Tensor:
+        """A file in the shape that the network was trained on."""
+        channels, height, width = self.shape
+        pixels = decode(path, channels=channels, resize=None)
+        if tuple(pixels.shape[1:]) == (height, width):
+            return pixels
+        if height != width:
+            raise UnreadableImage(
+                f"it is {pixels.shape[2]}×{pixels.shape[1]}, and the network takes {width}×{height} only"
+            )
+        return decode(path, channels=channels, resize=height)
