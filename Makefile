@@ -12,7 +12,8 @@ demo: .venv/ready
 	$(BIN)/selfadapt demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report= -n 2 -m "not alone"
+	$(BIN)/python -m pytest --cov --cov-append --cov-report=term:skip-covered -m alone
 
 check: .venv/ready
 	$(BIN)/ruff check

@@ -1,6 +1,7 @@
 """A folder of badly labelled images to practise on.
 
     python examples/noisy_folder.py photos             writes it
+    python examples/noisy_folder.py photos 0.1 500     another share of mistakes; and the last 500 as test/, without any
     python examples/noisy_folder.py corrected.csv      says how many labels of a corrected table are right
 
 Writes 1,797 handwritten digits as small PNG files, a folder for each class, and puts three in ten into a wrong folder.
@@ -16,15 +17,17 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 
-def write(folder: Path, share: float = 0.3, seed: int = 0) -> int:
+def write(folder: Path, share: float = 0.3, tests: int = 0, seed: int = 0) -> int:
     """Write the images and return how many lie in a wrong folder."""
     draw = random.Random(seed)
     digits = load_digits()
     wrong = 0
     for number, (pixels, truth) in enumerate(zip(digits.images, digits.target, strict=True)):
-        label = draw.choice([k for k in range(10) if k != truth]) if draw.random() < share else truth
+        part = ("test" if number >= len(digits.target) - tests else "train") if tests else ""
+        mistaken = part != "test" and draw.random() < share
+        label = draw.choice([k for k in range(10) if k != truth]) if mistaken else truth
         wrong += label != truth
-        path = folder / str(label) / f"{number:04d}-is-{truth}.png"
+        path = folder / part / str(label) / f"{number:04d}-is-{truth}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray((pixels * 15.9).astype("uint8")).save(path)
     return wrong
@@ -45,4 +48,5 @@ if __name__ == "__main__":
         right = score(path)
         print(f"right labels: {right['given']:.1%} as given, {right['label']:.1%} as corrected")
     else:
-        print(f"{write(path)} of 1797 images lie in a wrong folder of {path}")
+        wrong = write(path, *map(float, sys.argv[2:3]), *map(int, sys.argv[3:4]))
+        print(f"{wrong} of 1797 images lie in a wrong folder of {path}")

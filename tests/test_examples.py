@@ -20,24 +20,39 @@ def test_own_loop_corrects_the_labels() -> None:
     assert module["main"]() > 0.9
 
 
-@pytest.mark.slow
-def test_the_page_my_labels_are_wrong_works_word_by_word(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "noisy-labels.md").read_text(encoding="utf-8")
-    steps, _, _ = page.partition("## When do")
-    commands = re.findall(r"^    ((?:selfadapt|python) .+)$", steps, flags=re.MULTILINE)
-    assert len(commands) == 6
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for command in commands:
+def _follow(page: str, until: str, folder: Path) -> list[str]:
+    """Run every command of a page, up to a heading, word by word; return what each printed."""
+    steps, _, _ = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(until)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    printed = []
+    for command in re.findall(r"^    ((?:selfadapt|python) .+)$", steps, flags=re.MULTILINE):
         program, *arguments = shlex.split(command)
         if program == "python":
-            subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, timeout=300)
+            done = subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=300, text=True)
+            printed.append(done.stdout)
         else:
-            result = run(*arguments, folder=tmp_path)
+            result = run(*arguments, folder=folder)
             assert result.returncode == 0, f"{command}: {result.stderr}"
+            printed.append(result.stdout)
+    return printed
+
+
+@pytest.mark.slow
+def test_the_page_my_labels_are_wrong_works_word_by_word(tmp_path: Path) -> None:
+    assert len(_follow("noisy-labels.md", "## When do", tmp_path)) == 6
     example = runpy.run_path(str(ROOT / "examples" / "noisy_folder.py"))
     right = example["score"](tmp_path / "runs" / "photos" / "corrected.csv")
     assert right["given"] < 0.75
     assert right["label"] > 0.96
+
+
+@pytest.mark.slow
+def test_the_page_when_should_my_model_stay_silent_works_word_by_word(tmp_path: Path) -> None:
+    *_, calibrated, predicted = _follow("selective.md", "## Labels that", tmp_path)
+    assert "promised error       at most" in calibrated
+    answers = [json.loads(line) for line in predicted.splitlines()]
+    assert len(answers) > 40
+    assert sum(answer["class"] == "7" for answer in answers) > 30
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

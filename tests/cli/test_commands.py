@@ -21,6 +21,7 @@ from selfadapt.report.results import RunFolder
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
 
 
+@pytest.mark.alone
 def test_help_is_quick_and_has_an_example(tmp_path: Path) -> None:
     seconds = []
     for _ in range(3):
@@ -30,7 +31,7 @@ def test_help_is_quick_and_has_an_example(tmp_path: Path) -> None:
         assert result.returncode == 0
     # The claim is half a second on an idle machine; a test may share the cores.
     assert min(seconds) < 1.0
-    for command in ("demo", "train", "compare", "audit", "labels", "report"):
+    for command in ("demo", "train", "compare", "audit", "labels", "coverage", "calibrate", "predict", "report"):
         assert f"Example: selfadapt {command}" in run(command, "--help", folder=tmp_path).stdout
 
 
@@ -306,6 +307,7 @@ def test_diverging_training_stops_with_exit_code_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
     result = run_json("demo", folder=tmp_path, program=process)
     assert set(result) >= {"data", "noise", "methods", "seconds", "report"}

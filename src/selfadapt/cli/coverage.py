@@ -32,11 +32,11 @@ def command(
         print_json(content)
         return
     coverages = list(next(iter(selectors.values()))["coverage"])
-    print("error on test data, by the coverage asked for on validation data")
+    print("error on test data in %, by the coverage asked for on validation data")
     print_table(
         ["selector", *(f"{100 * float(key):.0f} %" for key in coverages), "AURC"],
         [
-            [name, *(percent(own["coverage"][key]) for key in coverages), f"{own['aurc']:.4f}"]
+            [name, *(percent(own["coverage"][key]).removesuffix(" %") for key in coverages), f"{own['aurc']:.4f}"]
             for name, own in selectors.items()
         ],
     )

@@ -58,19 +58,18 @@ def _answers_on(run: "Run", samples: Samples, passes: int) -> tuple[dict[str, An
     return found, fine_N
 
 
-def _parts(run: "Run") -> tuple[Samples, Samples]:
-    if run.data.validation is None or run.data.test is None:
-        lacking = "validation" if run.data.validation is None else "test"
+def _part(run: "Run", name: str, samples: Samples | None) -> Samples:
+    if samples is None:
         raise UserError(
-            f"{run.folder.path} has no {lacking} part; a threshold is fitted on validation and measured on test samples"
+            f"{run.folder.path} has no {name} part; a threshold is fitted on validation and measured on test samples"
         )
-    return run.data.validation, run.data.test
+    return samples
 
 
 def measure_coverage(run: "Run", passes: int) -> dict[str, Any]:
     """The error on test data at each coverage, by every selector; written into the run folder."""
-    validation, test = _parts(run)
-    held_out, _ = _answers_on(run, validation, passes)
+    test = _part(run, "test", run.data.test)
+    held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes)
     tested, fine_N = _answers_on(run, test, passes)
     selectors = {name: _measured(held_out[name], own, test.labels[fine_N]) for name, own in tested.items()}
     content = {"method": run.settings.method, "selectors": selectors}
@@ -100,14 +99,14 @@ def _measured(held_out: Answers, tested: Answers, labels_N: Tensor) -> dict[str,
 def calibrate(
     run: "Run", *, risk: float, confidence: float, selector: str | None, passes: int, true_labels: bool
 ) -> dict[str, Any]:
-    """Pick the threshold on the validation part, measure it on the test part, and write it into the run folder.
+    """Pick the threshold on the validation part, measure it on the test part if any, and write it into the run folder.
 
     Without a threshold that can promise the risk, `threshold` is None and what was written before is taken away.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
             raise UserError(f"--{name} {value} must be between 0 and 1")
-    validation, test = _parts(run)
+    validation = _part(run, "validation", run.data.validation)
     if true_labels and validation.truth is None:
         raise UserError("--true-labels: the true labels of these data are not known")
     held_out, fine_N = _answers_on(run, validation, passes if selector == MC_DROPOUT else 0)
@@ -129,15 +128,19 @@ def calibrate(
             "test_risk": None,
             "test_coverage": None,
         }
-    tested, fine_N = _answers_on(run, test, passes if name == MC_DROPOUT else 0)
-    answered_N = tested[name].confidence_N > found.threshold
-    test_wrong_N = tested[name].wrong(test.labels[fine_N])[answered_N]
+    test_risk = test_coverage = None
+    if run.data.test is not None:
+        tested, fine_N = _answers_on(run, run.data.test, passes if name == MC_DROPOUT else 0)
+        answered_N = tested[name].confidence_N > found.threshold
+        test_wrong_N = tested[name].wrong(run.data.test.labels[fine_N])[answered_N]
+        test_risk = test_wrong_N.double().mean().item() if len(test_wrong_N) else None
+        test_coverage = answered_N.double().mean().item()
     content |= {
         "threshold": found.threshold,
         "guaranteed_risk": found.guaranteed_risk,
         "validation_coverage": found.coverage,
-        "test_risk": test_wrong_N.double().mean().item() if len(test_wrong_N) else None,
-        "test_coverage": answered_N.double().mean().item(),
+        "test_risk": test_risk,
+        "test_coverage": test_coverage,
     }
     run.folder.write_calibration(content)
     return content

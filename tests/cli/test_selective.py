@@ -1,0 +1,124 @@
+"""Coverage, calibration and prediction as a user runs them."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from cli.program import run, run_json
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of `selective` on digits with noisy labels, and pictures to answer."""
+    path = tmp_path_factory.mktemp("selective")
+    options = ("--method", "selective", "--noise", "symmetric:0.2", "--epochs", "8", "--validation", "0.3")
+    data = load_digits()
+    x, y = (16 * data.images).clip(0, 255).astype(np.uint8), data.target
+    np.savez(path / "digits.npz", x_train=x[:900], y_train=y[:900], x_test=x[900:1400], y_test=y[900:1400])
+    result = run_json("train", "digits.npz", *options, "--out", "run", folder=path)
+    assert result["start_epoch"] == 0
+    assert result["label_recovery"] > 0.8
+    (path / "new").mkdir()
+    for i in range(20):
+        Image.fromarray(x[1400 + i]).save(path / "new" / f"{i:02}.png")
+    return path
+
+
+def test_coverage_by_every_selector(folder: Path) -> None:
+    result = run_json("coverage", "run", folder=folder)
+    assert set(result["selectors"]) == {"abstain", "softmax-response", "entropy", "margin"}
+    accuracy = json.loads((folder / "run/run.json").read_text())["result"]["test_accuracy"]
+    for own in result["selectors"].values():
+        assert list(own["coverage"]) == ["1.00", "0.95", "0.90", "0.85", "0.80", "0.75", "0.70"]
+        assert own["coverage"]["1.00"] == pytest.approx(1 - accuracy)
+        assert own["actual_coverage"]["1.00"] == 1
+        assert own["coverage"]["0.70"] < own["coverage"]["1.00"]
+        assert 0 < own["aurc"] < own["coverage"]["1.00"]
+    page = (folder / "run/report.html").read_text()
+    assert "Error and coverage" in page
+    words = run("coverage", "run", folder=folder)
+    assert "softmax-response" in words.stdout
+
+
+def test_a_promise_and_predictions_that_keep_to_it(folder: Path) -> None:
+    found = run_json("calibrate", "run", "--risk", "0.12", "--true-labels", folder=folder)
+    assert set(found) >= {"threshold", "guaranteed_risk", "validation_coverage", "test_risk", "test_coverage"}
+    assert found["guaranteed_risk"] <= 0.12
+    assert found["test_risk"] <= 0.12
+    assert "of its answers are wrong" in (folder / "run/report.html").read_text()
+    lines = _predicted(run("predict", "run", "new", "--batch-size", "7", folder=folder).stdout)
+    assert [Path(line["path"]).name for line in lines] == [f"{i:02}.png" for i in range(20)]
+    for line in lines:
+        assert line["abstained"] == (line["confidence"] <= found["threshold"]) == (line["class"] is None)
+    truth = load_digits().target[1400:1420]
+    answered = [(line["class"], str(label)) for line, label in zip(lines, truth, strict=True) if not line["abstained"]]
+    assert np.mean([guess == label for guess, label in answered]) > 0.7
+    everything = _predicted(run("predict", "run", "new", "--all", folder=folder).stdout)
+    assert [line["guess"] for line in everything] == [line["class"] for line in everything]
+    assert [line["guess"] for line in everything] == [line["guess"] for line in lines]
+
+
+def test_a_promise_that_cannot_be_kept_is_none(folder: Path) -> None:
+    run_json("calibrate", "run", "--risk", "0.5", folder=folder)
+    assert (folder / "run/calibration.json").exists()
+    result = run("calibrate", "run", "--risk", "0.001", "--json", folder=folder)
+    assert result.returncode == 1
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["threshold"] is None
+    assert found["guaranteed_risk"] > 0.001
+    assert not (folder / "run/calibration.json").exists()
+    words = run("calibrate", "run", "--risk", "0.001", folder=folder)
+    assert "no threshold can promise" in words.stdout
+
+
+def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "broken.png").write_bytes(b"no image")
+    Image.new("RGB", (40, 60), "white").save(folder / "large.png")
+    monkeypatch.setattr("sys.stdin", io.StringIO("new/03.png\nbroken.png\nlarge.png\ngone.png\n"))
+    result = run("predict", "run", "-", folder=folder)
+    lines = _predicted(result.stdout)
+    assert [line["path"] for line in lines] == ["new/03.png", "broken.png", "large.png", "gone.png"]
+    assert ["error" in line for line in lines] == [False, True, False, True]
+    assert "2 of 4 files cannot be read" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("calibrate", "run", "--risk", "1.5"), "--risk 1.5 must be between 0 and 1"),
+        (("calibrate", "run", "--risk", "0.1", "--selector", "mc-dropout"), "is not offered by this run"),
+        (("predict", "run", "nowhere.png"), "there is no file or folder nowhere.png"),
+        (("predict", "new", "new"), "is not a run folder"),
+        (("predict", "run", "new", "--batch-size", "0"), "must be at least 1"),
+        (("coverage", "new"), "is not a run folder"),
+        (("train", "digits", "--method", "selective", "--start-epoch", "auto", "--out", "x"), "give a number"),
+        (("train", "digits", "--method", "deep-gamblers", "--reward", "1", "--out", "x"), "--reward 1.0 must be above"),
+        (("train", "digits", "--schedule", "halve:no", "--out", "x"), "--schedule 'halve:no' is none of"),
+    ],
+)
+def test_mistakes(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    result = run(*arguments, folder=folder)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert not (folder / "x").exists()
+
+
+def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:
+    options = ("--epochs", "1", "--limit", "64", "--model", "mlp", "--width", "8")
+    np.savez(tmp_path / "d.npz", x_train=np.zeros((64, 4, 4), np.uint8), y_train=np.arange(64) % 2)
+    run_json(
+        "train", "d.npz", *options, "--validation", "0", "--method", "selective-net", "--out", "r", folder=tmp_path
+    )
+    for arguments, lacking in ((("coverage", "r"), "test"), (("calibrate", "r", "--risk", "0.1"), "validation")):
+        result = run(*arguments, folder=tmp_path)
+        assert result.returncode == 2
+        assert f"no {lacking} part" in result.stderr
+
+
+def _predicted(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]

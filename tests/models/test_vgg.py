@@ -1,0 +1,63 @@
+"""VGG-16 with dropout: its layers, its sizes, and dropout at test time."""
+
+import pytest
+import torch
+from torch import nn
+
+from selfadapt.data.images import TensorImages
+from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
+from selfadapt.models.heads import Classifier
+from selfadapt.models.mlp import MLP
+from selfadapt.models.named import backbone
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("side", [8, 28, 32, 64])
+def test_every_size_gives_the_features(side: int) -> None:
+    network = backbone("vgg16", channels=3, height=side, width_pixels=side, width=4)
+    assert network(torch.rand(2, 3, side, side)).shape == (2, network.num_features) == (2, 32)
+
+
+def test_the_convolutions_are_those_of_torchvision() -> None:
+    from torchvision.models import vgg16_bn
+
+    theirs = [(m.in_channels, m.out_channels) for m in vgg16_bn().modules() if isinstance(m, nn.Conv2d)]
+    ours = backbone("vgg16", channels=3, height=32, width_pixels=32)
+    assert [(m.in_channels, m.out_channels) for m in ours.modules() if isinstance(m, nn.Conv2d)] == theirs
+    assert [m.p for m in ours.modules() if isinstance(m, nn.Dropout)] == [0.3] + [0.4] * 7 + [0.5] * 2
+
+
+def test_dropout_at_test_time_leaves_the_model_and_the_random_numbers_as_they_were() -> None:
+    torch.manual_seed(0)
+    model = Classifier(backbone("vgg16", channels=1, height=8, width_pixels=8, width=4), 3)
+    images = TensorImages(torch.randint(0, 256, (7, 1, 8, 8), dtype=torch.uint8))
+    before, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
+    predicted, confidence = mc_dropout(model, images, 3, CPU, passes=20)
+    again = mc_dropout(model, images, 3, CPU, passes=20)
+    assert torch.equal(predicted, again[0])
+    assert torch.equal(confidence, again[1])
+    assert (confidence < 0).all()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert has_dropout(model)
+    assert not has_dropout(MLP(4))
+
+
+def test_many_passes_give_the_variance_of_the_answer() -> None:
+    """One dropped input: the output is 2x or 0 with even odds, so the class's probability has a known variance."""
+
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = nn.Dropout(0.5)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.dropout(images[:, 0, 0]), torch.zeros(len(images), 1)], 1)
+
+    images = TensorImages(torch.full((4, 1, 1, 1), 255, dtype=torch.uint8))
+    predicted, confidence = mc_dropout(Dropped(), images, 2, CPU, passes=4000)
+    odds = torch.sigmoid(torch.tensor([2.0, 0.0]))
+    assert predicted.tolist() == [0] * 4
+    assert (-confidence).mean().item() == pytest.approx(float(odds.var(unbiased=False)), rel=0.05)
