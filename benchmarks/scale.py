@@ -2,17 +2,22 @@
 
 ImageNet's shape is 1,281,167 × 1,000. An update is that of one batch of 256. "copy" is a plain copy of the bytes that
 an update must move at least: the rows read and written. Growth is the time of an update with 10^7 rows over that with
-10^4. "sharded / replicated" is a step of two processes on this machine, on rows of 1,000 classes.
+10^4. "sharded / replicated" is an update by two processes on this machine, on rows of 1,000 classes. "sent" is what a
+process hands to torch for the others in an update, counted, over what the formulas of docs/scale.md say.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from benchmarks.timing import time_ratio
 from selfadapt import Storage, TargetStore, processes
@@ -90,51 +95,82 @@ def _growth() -> dict[str, float]:
     return ratios
 
 
+class _Count:
+    """Counts the bytes that this process hands over for others, in place of torch's own call."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.exchange = dist.all_to_all_single
+
+    def __call__(self, received: Tensor, given: Tensor, sizes_in: Any = None, sizes_out: Any = None) -> None:
+        sizes = sizes_out or [len(given) // processes.count()] * processes.count()
+        elsewhere = sum(sizes) - sizes[processes.rank()]
+        self.sent += elsewhere * (given.nbytes // max(len(given), 1))
+        self.exchange(received, given, sizes_in, sizes_out)
+
+
 def _worker(kind: str, rounds: int) -> None:
-    """Of two processes: the seconds of a step with replicated and with sharded rows, taking turns."""
+    """Of several processes: seconds and bytes of an update with sharded and with replicated rows, taking turns."""
     torch.set_num_threads(1)
     processes.join()
-    folder = Path(os.environ["FOLDER"])
-    plain, sharded = _store(kind, 20_000, CLASSES, folder), _store(f"sharded:{kind}", 20_000, CLASSES, folder)
-    prediction = torch.randn(BATCH // 2, CLASSES).softmax(1)
-    ratios = []
+    count = _Count()
+    dist.all_to_all_single = count
+    folder, parts = Path(os.environ["FOLDER"]), processes.count()
+    stores = (_store(f"sharded:{kind}", 20_000, CLASSES, folder), _store(kind, 20_000, CLASSES, folder))
+    prediction = torch.randn(BATCH // parts, CLASSES).softmax(1)
+    ratios, sent = [], [0, 0]
     for turn in range(rounds):
         index = torch.randperm(20_000, generator=torch.Generator().manual_seed(turn))[:BATCH]
-        own = index.tensor_split(2)[processes.rank()]
+        own = index.tensor_split(parts)[processes.rank()]
         seconds = []
-        for store in (sharded, plain):
+        for number, store in enumerate(stores):
             processes.wait_for_all()
-            began = time.perf_counter()
+            before, began = count.sent, time.perf_counter()
             store.update(own, prediction)
             processes.wait_for_all()
             seconds.append(time.perf_counter() - began)
+            sent[number] += count.sent - before
         ratios.append(seconds[0] / seconds[1])
     if processes.rank() == 0:
-        print(sorted(ratios)[len(ratios) // 2])
+        print(json.dumps([sorted(ratios)[len(ratios) // 2], *(total / rounds for total in sent)]))
     processes.leave()
 
 
+def _by_formula(kind: str, parts: int) -> tuple[float, float]:
+    """The bytes that a process sends in an update: sharded, replicated (docs/scale.md)."""
+    row = {"float32": 4 * CLASSES, "topk:8": 48}[kind]
+    own, lengths = BATCH / parts, 8 * (parts - 1)
+    return 2 * own * (parts - 1) / parts * (row + 8) + 4 * lengths, own * (parts - 1) * (row + 8) + 2 * lengths
+
+
 def _sharded() -> dict[str, float]:
-    ratios = {}
-    for kind in ("float32", "topk:8"):
-        with tempfile.TemporaryDirectory() as folder:
-            code = f"from benchmarks.scale import _worker; _worker({kind!r}, 60)"
-            shared = {
-                **os.environ,
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": "29511",
-                "FOLDER": folder,
-            }
-            workers = [
-                subprocess.Popen(
-                    [sys.executable, "-c", code], env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE
-                )
-                for rank in range(2)
-            ]
-            said = [worker.communicate(timeout=300)[0] for worker in workers]
-            ratios[f"update of two processes, sharded / replicated, {kind}"] = float(said[0])
-    return ratios
+    ratios, sent = {}, {}
+    for parts in (2, 4):
+        for kind in ("float32", "topk:8"):
+            with tempfile.TemporaryDirectory() as folder:
+                code = f"from benchmarks.scale import _worker; _worker({kind!r}, 60)"
+                shared = {
+                    **os.environ,
+                    "WORLD_SIZE": str(parts),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": "29511",
+                    "FOLDER": folder,
+                }
+                workers = [
+                    subprocess.Popen(
+                        [sys.executable, "-c", code], env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE
+                    )
+                    for rank in range(parts)
+                ]
+                said = [worker.communicate(timeout=300)[0] for worker in workers]
+            ratio, *counted = json.loads(said[0])
+            if parts == 2:
+                ratios[f"update of two processes, sharded / replicated, {kind}"] = ratio
+            for how, bytes_sent, formula in zip(
+                ("sharded", "replicated"), counted, _by_formula(kind, parts), strict=True
+            ):
+                sent[f"sent by each of {parts} processes, counted / by formula, {how} {kind}"] = bytes_sent / formula
+    return ratios | sent
 
 
 def run() -> dict[str, float]:

@@ -122,7 +122,7 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
     places = []
     for number, shard in enumerate(shards):
         content = load_file(shard)
-        rows_n = torch.arange(number, number + len(shards) * len(content["values"]), len(shards))
+        rows_n = torch.arange(number, number + len(shards) * len(content["rows"]), len(shards))
         mine = rows_n % parts == own
         places.append(rows_n[mine])
         for name, tensor in content.items():

@@ -30,10 +30,6 @@ class Rows(Protocol):
 
     def read(self, index_B: Tensor) -> Tensor: ...
 
-    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        """The rows as `write` would keep them now. Rounding them again changes nothing."""
-        ...
-
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         """Keep the rows and return them as they were kept."""
         ...
@@ -47,6 +43,69 @@ class Rows(Protocol):
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
+class PackedRows:
+    """Rows in one table of this process, each packed into M numbers: the form in which it is kept and travels."""
+
+    def __init__(self, table_NM: Tensor, num_columns: int) -> None:
+        self.table_NM, self.num_rows, self.num_columns = table_NM, len(table_NM), num_columns
+        self.writes = 0
+
+    def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        """The rows as `keep` would keep them now (B×M)."""
+        raise NotImplementedError
+
+    def unpacked(self, packed_BM: Tensor) -> Tensor:
+        """Packed rows as float32 (B×K)."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        return self.table_NM.device
+
+    @property
+    def nbytes(self) -> int:
+        return self.table_NM.nbytes
+
+    def take(self, index_B: Tensor) -> Tensor:
+        """These rows as they are kept."""
+        return self.table_NM.index_select(0, index_B)
+
+    def keep(self, index_B: Tensor, packed_BM: Tensor) -> None:
+        wide = _in_wide_pieces(self.table_NM)
+        wide.index_copy_(0, index_B, packed_BM.contiguous().view(wide.dtype))
+        self.writes += 1
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.unpacked(self.take(index_B))
+
+    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        packed_BM = self.packed(index_B, rows_BK)
+        self.keep(index_B, packed_BM)
+        return self.unpacked(packed_BM)
+
+    def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
+        self.write(index_n, rows_nK)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"rows": self.table_NM, "writes": torch.tensor(self.writes)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        saved_NM = state["rows"]
+        if saved_NM.shape != self.table_NM.shape or saved_NM.dtype != self.table_NM.dtype:
+            raise ValueError(
+                f"the saved targets are {tuple(saved_NM.shape)} {saved_NM.dtype}, but this store holds "
+                f"{tuple(self.table_NM.shape)} {self.table_NM.dtype}; make the store with the same samples, classes "
+                "and format as the saved one"
+            )
+        self.table_NM.copy_(saved_NM)
+        self.writes = int(state["writes"])
+
+
+def side_by_side(*columns: Tensor) -> Tensor:
+    """Matrices of several number formats as the bytes of one."""
+    return torch.cat([column.contiguous().view(torch.uint8) for column in columns], 1)
+
+
 def _in_wide_pieces(rows_NK: Tensor) -> Tensor:
     """The same memory as fewer, wider numbers where a row allows it: copying rows then is more than twice as fast."""
     if rows_NK.device.type == "cpu" and rows_NK.is_contiguous():
@@ -54,22 +113,6 @@ def _in_wide_pieces(rows_NK: Tensor) -> Tensor:
             if rows_NK.shape[1] * rows_NK.itemsize % wider.itemsize == 0:
                 return rows_NK.view(wider)
     return rows_NK
-
-
-def write_rows(table_NK: Tensor, index_B: Tensor, rows_BK: Tensor) -> None:
-    """table[index] = rows, in the table's number format."""
-    wide = _in_wide_pieces(table_NK)
-    wide.index_copy_(0, index_B, rows_BK.to(table_NK.dtype).contiguous().view(wide.dtype))
-
-
-def matching(saved_NK: Tensor, own_NK: Tensor) -> None:
-    """Refuse saved rows of another shape or format than a store's own."""
-    if saved_NK.shape != own_NK.shape or saved_NK.dtype != own_NK.dtype:
-        raise ValueError(
-            f"the saved targets are {tuple(saved_NK.shape)} {saved_NK.dtype}, but this store holds "
-            f"{tuple(own_NK.shape)} {own_NK.dtype}; make the store with the same samples, classes and format as the "
-            "saved one"
-        )
 
 
 def dither(writes: int, index_B: Tensor, num_columns: int, device: torch.device) -> Tensor:
@@ -96,7 +139,7 @@ def _reserve(descriptor: int, num_bytes: int) -> None:
         os.truncate(descriptor, num_bytes)
 
 
-class DenseRows:
+class DenseRows(PackedRows):
     """Every number of every row, as float32 or float16, in one tensor.
 
     A float16 row rounds at random, up or down with the odds that keep the mean. Rounding to the nearest
@@ -107,9 +150,7 @@ class DenseRows:
     def __init__(self, values_NK: Tensor) -> None:
         if values_NK.dtype not in (torch.float32, torch.float16):
             raise ValueError(f"rows are kept as float32 or float16, not {values_NK.dtype}")
-        self.values_NK = values_NK
-        self.num_rows, self.num_columns = values_NK.shape
-        self.writes = 0
+        super().__init__(values_NK, values_NK.shape[1])
 
     @classmethod
     def in_memory(cls, num_rows: int, num_columns: int, dtype: torch.dtype, device: torch.device) -> "DenseRows":
@@ -131,37 +172,12 @@ class DenseRows:
         flat = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
         return cls(flat.view(num_rows, num_columns))
 
-    @property
-    def device(self) -> torch.device:
-        return self.values_NK.device
-
-    @property
-    def nbytes(self) -> int:
-        return self.values_NK.nbytes
-
-    def read(self, index_B: Tensor) -> Tensor:
-        return self.values_NK.index_select(0, index_B).float()
-
-    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        if self.values_NK.dtype == torch.float32:
+    def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        if self.table_NM.dtype == torch.float32:
             return rows_BK
         draw_BK = _draws(self.writes, index_B, self.num_columns, rows_BK.device)
         bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK
-        return (bits_BK & -(1 << _DROPPED_BITS)).view(torch.float32).half().float()
+        return (bits_BK & -(1 << _DROPPED_BITS)).view(torch.float32).half()
 
-    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        rows_BK = self.rounded(index_B, rows_BK)
-        write_rows(self.values_NK, index_B, rows_BK)
-        self.writes += 1
-        return rows_BK
-
-    def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
-        self.write(index_n, rows_nK)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"values": self.values_NK, "writes": torch.tensor(self.writes)}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        matching(state["values"], self.values_NK)
-        self.values_NK.copy_(state["values"])
-        self.writes = int(state["writes"])
+    def unpacked(self, packed_BM: Tensor) -> Tensor:
+        return packed_BM.float()

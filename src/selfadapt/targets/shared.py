@@ -1,12 +1,11 @@
-"""Rows for several processes, on top of any rows.
+"""Rows for several processes, on top of rows of any kind.
 
 Replicated: every process keeps every row. A step sends its rows to all others, so the tables stay the same.
 Sharded: process r keeps the rows i with i mod P = r. A step fetches the rows of its batch from their owners and sends
-them back, 2 (B/P) K numbers out and as many in for each process, and a process needs memory for N/P rows only.
+them back, and a process needs memory for N/P rows only.
 
-Rows are rounded before they travel, as their keeper would round them, so both return what is kept. A sample that is in
-the batch of two processes, as samplers that pad make it, moves once: both start from the same row, and what the
-process of the lowest rank sends counts.
+Rows travel packed, as they are kept: top-8 rows as 48 bytes. A sample that is in the batch of two processes, as
+samplers that pad make it, moves once: both start from the same row, and the process of the lowest rank decides.
 
 Shapes: B rows of this process's batch, N samples, K columns, P processes.
 """
@@ -17,13 +16,13 @@ import torch
 from torch import Tensor
 
 from selfadapt import processes
-from selfadapt.targets.rows import Rows
+from selfadapt.targets.rows import PackedRows
 
 
 class _OnTopOf:
     """What rows for several processes leave to the rows that this process keeps."""
 
-    local: Rows
+    local: PackedRows
 
     @property
     def device(self) -> torch.device:
@@ -33,9 +32,6 @@ class _OnTopOf:
     def nbytes(self) -> int:
         return self.local.nbytes
 
-    def rounded(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        return self.local.rounded(index_B, rows_BK)
-
     def state_dict(self) -> dict[str, Tensor]:
         return self.local.state_dict()
 
@@ -44,7 +40,7 @@ class _OnTopOf:
 
 
 class ReplicatedRows(_OnTopOf):
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: PackedRows) -> None:
         self.local = rows
         self.num_rows, self.num_columns = rows.num_rows, rows.num_columns
 
@@ -52,16 +48,16 @@ class ReplicatedRows(_OnTopOf):
         return self.local.read(index_B)
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        rows_BK = self.rounded(index_B, rows_BK)
-        self.local.write(*_once(processes.rows_of_all(index_B), processes.rows_of_all(rows_BK)))
-        return rows_BK
+        packed_BM = self.local.packed(index_B, rows_BK)
+        self.local.keep(*_once(processes.rows_of_all(index_B), processes.rows_of_all(packed_BM)))
+        return self.local.unpacked(packed_BM)
 
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
         self.local.fill(index_n, rows_nK)
 
 
 class ShardedRows(_OnTopOf):
-    def __init__(self, num_rows: int, make: Callable[[int], Rows]) -> None:
+    def __init__(self, num_rows: int, make: Callable[[int], PackedRows]) -> None:
         """`make` makes the rows that one process keeps, given their number."""
         self.num_rows = num_rows
         self.parts, self.own = processes.count(), processes.rank()
@@ -71,19 +67,16 @@ class ShardedRows(_OnTopOf):
     def read(self, index_B: Tensor) -> Tensor:
         places = self._by_owner(index_B)
         wanted = processes.exchange([index_B[place] // self.parts for place in places])
-        answers = processes.exchange([self.local.read(index_n) for index_n in wanted])
-        rows_BK = torch.empty(len(index_B), self.num_columns, device=self.device)
-        for place, rows_nK in zip(places, answers, strict=True):
-            rows_BK[place] = rows_nK
-        return rows_BK
+        answers = processes.exchange([self.local.take(index_n) for index_n in wanted])
+        back_B = torch.cat(places).argsort()
+        return self.local.unpacked(torch.cat(answers)[back_B])
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        rows_BK = self.rounded(index_B, rows_BK)
-        places = self._by_owner(index_B)
+        packed_BM, places = self.local.packed(index_B, rows_BK), self._by_owner(index_B)
         index_n = torch.cat(processes.exchange([index_B[place] // self.parts for place in places]))
-        rows_nK = torch.cat(processes.exchange([rows_BK[place] for place in places]))
-        self.local.write(*_once(index_n, rows_nK))
-        return rows_BK
+        packed_nM = torch.cat(processes.exchange([packed_BM[place] for place in places]))
+        self.local.keep(*_once(index_n, packed_nM))
+        return self.local.unpacked(packed_BM)
 
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
         own_n = index_n % self.parts == self.own
@@ -94,10 +87,10 @@ class ShardedRows(_OnTopOf):
         return [(owner_B == part).nonzero().flatten() for part in range(self.parts)]
 
 
-def _once(index_n: Tensor, rows_nK: Tensor) -> tuple[Tensor, Tensor]:
+def _once(index_n: Tensor, packed_nM: Tensor) -> tuple[Tensor, Tensor]:
     """Each row once, as it comes first."""
     if len(set(samples := index_n.tolist())) == len(samples):
-        return index_n, rows_nK
+        return index_n, packed_nM
     first = {sample: position for position, sample in reversed(list(enumerate(samples)))}
     kept = torch.tensor(sorted(first.values()), device=index_n.device)
-    return index_n[kept], rows_nK[kept]
+    return index_n[kept], packed_nM[kept]

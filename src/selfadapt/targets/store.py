@@ -21,7 +21,7 @@ from selfadapt import processes
 from selfadapt.errors import NonFinitePrediction, UserError
 from selfadapt.targets.initial import gaussian_rows, one_hot_rows
 from selfadapt.targets.int8 import Int8Rows
-from selfadapt.targets.rows import DenseRows, Rows
+from selfadapt.targets.rows import DenseRows, PackedRows, Rows
 from selfadapt.targets.shared import ReplicatedRows, ShardedRows
 from selfadapt.targets.topk import TopKRows
 
@@ -61,7 +61,7 @@ class Storage:
         rows = self._local(num_rows, num_columns)
         return rows if processes.count() == 1 else ReplicatedRows(rows)
 
-    def _local(self, num_rows: int, num_columns: int) -> Rows:
+    def _local(self, num_rows: int, num_columns: int) -> PackedRows:
         device = torch.device(self.device)
         if self.file is not None:
             own = self.file if processes.count() == 1 else self.file.with_suffix(f".{processes.rank()}.bin")

@@ -1,0 +1,89 @@
+"""Fifty times kill -9 on a training of two processes: no finished epoch is lost, and the last bits are the same.
+
+A victim is drawn each time, one of the two workers or the launcher itself, at a random moment after the run has saved
+once more. A lost worker is started anew by the launcher; where the launcher is gone, the same command is given again.
+Ratios that should be 1: kills over those asked for; files of the last checkpoint that equal those of a run left
+alone over all of them, and likewise the lines of metrics.jsonl. "epochs lost" should be 0.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+KILLS = int(os.environ.get("SELFADAPT_KILLS", "50"))
+SETTINGS = (
+    "digits", "--method", "sat", "--noise", "symmetric:0.4", "--limit", "500", "--width", "8", "--targets",
+    "sharded:float16", "--devices", "2", "--resume", "--quiet",
+)  # fmt: skip
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "selfadapt", "train", *SETTINGS, "--epochs", str(KILLS + 10), "--out", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _workers(launcher: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            number, _, rest = status.read_text().partition(" ")
+            if int(rest.rpartition(")")[2].split()[1]) == launcher:
+                found.append(int(number))
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def _saved(folder: Path) -> tuple[int, ...]:
+    """Epoch and step of the newest checkpoint."""
+    names = [path.name for path in (folder / "checkpoint").glob("*-*") if path.name[0] != "."]
+    return max((tuple(int(number) for number in name.split("-")) for name in names), default=(0, 0))
+
+
+def _outcome(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    newest = max(path for path in (folder / "checkpoint").iterdir() if path.name[0] != ".")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((newest / "manifest.json").read_text()), [{**line, "seconds": 0} for line in lines]
+
+
+def run() -> dict[str, float]:
+    chance, kills, lost = random.Random(0), 0, 0
+    with tempfile.TemporaryDirectory() as home:
+        whole, struck = Path(home) / "whole", Path(home) / "struck"
+        if _start(whole).wait():
+            raise RuntimeError("the run that is left alone failed")
+        launcher, seen = _start(struck), (0, 0)
+        while kills < KILLS:
+            if launcher.poll() is not None:
+                launcher = _start(struck)
+            while _saved(struck) <= seen and launcher.poll() is None:
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 0.5))
+            if launcher.poll() is not None:
+                continue
+            lost += _saved(struck) < seen
+            seen = _saved(struck)
+            victims = _workers(launcher.pid)
+            victim = chance.choice([launcher.pid, *victims])
+            os.kill(victim, signal.SIGKILL)
+            kills += 1
+            if victim == launcher.pid:
+                launcher.wait()
+        while launcher.wait() != 0:
+            launcher = _start(struck)
+        (files, lines), (whole_files, whole_lines) = _outcome(struck), _outcome(whole)
+    return {
+        "kills / kills asked for": kills / KILLS,
+        "epochs lost": float(lost),
+        "equal files of the last checkpoint / all": sum(files.get(k) == v for k, v in whole_files.items())
+        / len(whole_files),
+        "equal lines of metrics.jsonl / all": sum(a == b for a, b in zip(lines, whole_lines, strict=True))
+        / len(whole_lines),
+    }
