@@ -1,19 +1,23 @@
 # make demo   self-adaptive against ordinary training, in about a minute
 # make test   everything that is tested
+# make cover  the same, more slowly, with the lines that no test runs
 # make check  lint, format and types
 # Each makes .venv from the lock file the first time.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test check bench format
+.PHONY: demo test cover check bench format
 
 demo: .venv/ready
 	$(BIN)/selfadapt demo
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report= -n 2 -m "not alone"
-	$(BIN)/python -m pytest --cov --cov-append --cov-report=term:skip-covered -m alone
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not alone"
+	$(BIN)/python -m pytest -m alone
+
+cover: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term:skip-covered -n 2 -m "not alone"
 
 check: .venv/ready
 	$(BIN)/ruff check

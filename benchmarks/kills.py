@@ -59,7 +59,7 @@ def run() -> dict[str, float]:
         whole, struck = Path(home) / "whole", Path(home) / "struck"
         if _start(whole).wait():
             raise RuntimeError("the run that is left alone failed")
-        launcher, seen = _start(struck), (0, 0)
+        launcher, seen = _start(struck), _saved(struck)
         while kills < KILLS:
             if launcher.poll() is not None:
                 launcher = _start(struck)

@@ -114,7 +114,7 @@ def _worker(kind: str, rounds: int) -> None:
     torch.set_num_threads(1)
     processes.join()
     count = _Count()
-    dist.all_to_all_single = count
+    dist.all_to_all_single = count  # type: ignore[assignment]
     folder, parts = Path(os.environ["FOLDER"]), processes.count()
     stores = (_store(f"sharded:{kind}", 20_000, CLASSES, folder), _store(kind, 20_000, CLASSES, folder))
     prediction = torch.randn(BATCH // parts, CLASSES).softmax(1)

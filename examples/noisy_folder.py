@@ -48,5 +48,6 @@ if __name__ == "__main__":
         right = score(path)
         print(f"right labels: {right['given']:.1%} as given, {right['label']:.1%} as corrected")
     else:
-        wrong = write(path, *map(float, sys.argv[2:3]), *map(int, sys.argv[3:4]))
+        share, tests = (*sys.argv[2:4], *("0.3", "0")[len(sys.argv[2:4]) :])
+        wrong = write(path, float(share), int(tests))
         print(f"{wrong} of 1797 images lie in a wrong folder of {path}")

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,5 +121,5 @@ def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:
         assert f"no {lacking} part" in result.stderr
 
 
-def _predicted(text: str) -> list[dict[str, object]]:
+def _predicted(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]

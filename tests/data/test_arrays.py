@@ -69,7 +69,6 @@ BAD_ARRAYS: dict[str, dict[str, Any]] = {
     "x_train is empty": {"x_train": np.zeros((20, 0, 4), np.uint8), "y_train": Y},
     "y_train has shape .19,., but x_train holds 20": {"x_train": X, "y_train": Y[:19]},
     r"y_train\[3\] is -1; labels must not be negative": {"x_train": X, "y_train": np.where(np.arange(20) == 3, -1, Y)},
-    "one class only": {"x_train": X, "y_train": Y * 0},
     "labels must be whole numbers or words": {"x_train": X, "y_train": Y + 0.5},
     r"y_test\[1\] has the label '7', which no": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": [0, 7]},
     "holds x_val but no y_val": {"x_train": X, "y_train": Y, "x_val": X},

@@ -108,8 +108,6 @@ def _untidy(zoo: Path, case: str) -> str:
         return str(write_table(zoo / "t.csv", [{**row, "label": ""} for row in table]))
     if case == "bad split":
         return str(write_table(zoo / "t.csv", [{**row, "split": "exam"} for row in table]))
-    if case == "single class":
-        return str(write_table(zoo / "t.csv", table[:1]))
     if case == "control character":
         return str(write_table(zoo / "t.csv", [{**row, "label": f"a\r{i}"} for i, row in enumerate(table)]))
     if case == "no files":
@@ -141,7 +139,6 @@ UNTIDY = {
     "duplicate id": "the id 'same' stands in rows 2 and 3",
     "empty label": "row 2: path or label is empty",
     "bad split": "row 2: split is 'exam'; write train, val or test",
-    "single class": "one class only, 'cat'",
     "control character": "cannot be the name of a class",
     "no files": "none of 2 files can be read as an image, such as gone0.png: there is no such file",
     "label that training lacks": "dog/1.png has the label 'emu', which no training sample has",

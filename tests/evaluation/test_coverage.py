@@ -61,9 +61,9 @@ def test_coverage_falls_with_the_threshold_and_full_coverage_is_plain_accuracy(
     confidence, wrong = _tensors(drawn)
     covered = [risk_at(confidence, wrong, threshold)[1] for threshold in sorted(thresholds)]
     assert covered == sorted(covered, reverse=True)
-    everything = risk_at(confidence, wrong, threshold_for(confidence, 1.0))
-    assert everything == (pytest.approx(wrong.double().mean().item()), 1.0)
-    assert float(risk_coverage_curve(confidence, wrong)[1][-1]) == pytest.approx(everything[0])
+    risk, coverage = risk_at(confidence, wrong, threshold_for(confidence, 1.0))
+    assert (risk, coverage) == (wrong.double().mean().item(), 1.0)
+    assert float(risk_coverage_curve(confidence, wrong)[1][-1]) == pytest.approx(risk)
 
 
 @given(samples, st.floats(0.01, 1))

@@ -12,7 +12,21 @@ from typing import Any, NoReturn
 import typer
 
 from selfadapt import __version__
-from selfadapt.cli import audit, calibrate, compare, coverage, data, demo, labels, predict, report, train
+from selfadapt.cli import (
+    audit,
+    calibrate,
+    compare,
+    coverage,
+    data,
+    demo,
+    export,
+    labels,
+    predict,
+    pretrain,
+    probe,
+    report,
+    train,
+)
 from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
@@ -35,6 +49,9 @@ app.command("labels", epilog=labels.EXAMPLE)(labels.command)
 app.command("coverage", epilog=coverage.EXAMPLE)(coverage.command)
 app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.command)
 app.command("predict", epilog=predict.EXAMPLE)(predict.command)
+app.command("pretrain", epilog=pretrain.EXAMPLE)(pretrain.command)
+app.command("probe", epilog=probe.EXAMPLE)(probe.command)
+app.command("export", epilog=export.EXAMPLE)(export.command)
 app.command("report", epilog=report.EXAMPLE)(report.command)
 app.add_typer(data.app)
 
@@ -58,8 +75,8 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if is_launched() and sys.argv[1:2] != ["train"]:
-            raise UserError("only `selfadapt train` can run in several processes")
+        if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
+            raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
         app()
     except UserError as error:
         _fail(f"error: {error}", 2)

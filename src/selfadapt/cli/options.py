@@ -56,6 +56,8 @@ RUN_OPTIONS = {
         float,
         "The share of each class that is held out to watch training, if the data bring no such part. Default: 0.1.",
     ),
+    "pretrained": _option(Path, "Begin with the network of this run of `selfadapt pretrain`, of the same model."),
+    "label_share": _option(float, "Learn from this share of each class only, such as 0.01."),
     "stream": _option(bool, "Decode image files on demand instead of keeping a decoded copy.", "--stream"),
     "device": _option(str, "auto, cpu, cuda, mps. Default: auto."),
     "precision": _option(str, "float32, bfloat16 or float16. Default: float32."),

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
@@ -37,12 +37,7 @@ def command(
     The same command with --resume goes on where a run was stopped, to the same bits.
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
-    if resume and out is None:
-        raise UserError("--resume needs --out, the folder of the run to go on with")
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
-    if devices > 1 and not is_launched():
-        _launch(devices, data, out)
+    run_in_processes(devices, data, out, resume=resume)
     from selfadapt import processes
     from selfadapt.recipes.run import reopen, start, train
     from selfadapt.recipes.settings import RunSettings, choose_device
@@ -51,8 +46,6 @@ def command(
     follow_launcher()
     known = RunFolder(out).read_run()["settings"] if out is not None and RunFolder(out).exists else {}
     processes.join(choose_device(known.get("device") or given.get("device", "auto")))
-    if processes.count() > 1 and out is None:
-        raise UserError("several processes need --out, the folder of the run")
     resume = resume or is_restarted()
     quiet = quiet or as_json or processes.rank() > 0
     with count_bar("decoding images", quiet=quiet) as count:
@@ -97,9 +90,17 @@ def command(
         print(f"{words:<29}{value}")
 
 
-def _launch(devices: int, data: str | None, out: Path | None) -> NoReturn:
-    """Start the processes, wait for them and exit as they do."""
-    arguments = sys.argv[1:]
-    if out is None:
-        arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
-    raise typer.Exit(launch(devices, arguments))
+def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
+    """With --devices, start the processes, wait for them and exit as they do. In one of them, go on."""
+    if resume and out is None:
+        raise UserError("--resume needs --out, the folder of the run to go on with")
+    if devices < 1:
+        raise UserError(f"--devices {devices} must be at least 1")
+    if is_launched():
+        if out is None:
+            raise UserError("several processes need --out, the folder of the run")
+    elif devices > 1:
+        arguments = sys.argv[1:]
+        if out is None:
+            arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
+        raise typer.Exit(launch(devices, arguments))

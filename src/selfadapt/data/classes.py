@@ -16,10 +16,7 @@ def class_names(name: str, labels: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         if not word.strip() or not word.isprintable():
             raise UserError(f"{name}: {word!r} cannot be the name of a class; use printable characters")
-    classes = sorted(words, key=int) if all(word.isdecimal() for word in words) else sorted(words)
-    if len(classes) < 2:
-        raise UserError(f"{name}: there is one class only, {classes[0]!r}; at least two are needed")
-    return tuple(classes)
+    return tuple(sorted(words, key=int) if all(word.isdecimal() for word in words) else sorted(words))
 
 
 def numbered(labels: Sequence[str], classes: tuple[str, ...], place: Callable[[int], str]) -> Tensor:

@@ -35,19 +35,26 @@ class Batch:
     label: Tensor
     index: Tensor
     whole: int | None = None  # samples in the batch of all processes together, if this is a part of it
+    second: Tensor | None = None  # another view of each image, where two are asked for
+
+    @property
+    def views(self) -> tuple[Tensor, ...]:
+        return (self.image,) if self.second is None else (self.image, self.second)
 
     def __len__(self) -> int:
         return len(self.index)
 
     def split(self, pieces: int) -> "list[Batch]":
         """The batch in so many pieces of about equal size, or fewer if it is that small."""
+        seconds = [None] * pieces if self.second is None else self.second.tensor_split(pieces)
         parts = zip(
             self.image.tensor_split(pieces),
             self.label.tensor_split(pieces),
             self.index.tensor_split(pieces),
+            seconds,
             strict=True,
         )
-        return [Batch(*part) for part in parts if len(part[2])]
+        return [Batch(image, label, index, second=second) for image, label, index, second in parts if len(index)]
 
 
 class Loader(Protocol):
@@ -79,8 +86,12 @@ class SampleLoader:
         augment: Augment | None = None,
         workers: int | None = None,
         part: tuple[int, int] = (0, 1),
+        views: int = 1,
     ) -> None:
-        """`part` (r, P): give the r-th of P about equal parts of each batch, as one of P processes."""
+        """`part` (r, P): give the r-th of P about equal parts of each batch, as one of P processes.
+
+        With two `views`, each image comes twice, augmented anew.
+        """
         images = samples.images
         self.images: Images = (
             TensorImages(images.values_NCHW.to(device)) if isinstance(images, TensorImages) else images
@@ -90,6 +101,7 @@ class SampleLoader:
         self.num_samples = len(samples)
         self.steps_per_epoch = -(-self.num_samples // batch_size)
         self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
+        self.views = views
         self.broken: dict[str, str] = {}
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -105,12 +117,21 @@ class SampleLoader:
                 raise TrainingError(
                     f"no image of a whole batch can be read, such as {sample}: {reason}; are the data still there?"
                 )
-            images_BCHW = read.images_BCHW
-            if self.augment is not None:
-                draws = (self.seed, "augment", epoch, step) + (self.part if parts > 1 else ())
-                images_BCHW = self.augment(images_BCHW, seeded(*draws))
+            place = (epoch, step) + (self.part if parts > 1 else ())
             index_B = read.index_B.to(self.device)
-            yield Batch(as_input(images_BCHW), self.labels_N[index_B], index_B, len(whole_B) if parts > 1 else None)
+            yield Batch(
+                self._view(read.images_BCHW, "augment", *place),
+                self.labels_N[index_B],
+                index_B,
+                len(whole_B) if parts > 1 else None,
+                self._view(read.images_BCHW, "second view", *place) if self.views == 2 else None,
+            )
+
+    def _view(self, images_BCHW: Tensor, *place: str | int) -> Tensor:
+        """The images as the model gets them, augmented by draws of this place alone."""
+        if self.augment is not None:
+            images_BCHW = self.augment(images_BCHW, seeded(self.seed, *place))
+        return as_input(images_BCHW)
 
 
 def as_input(images: Tensor) -> Tensor:

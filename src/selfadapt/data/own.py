@@ -26,15 +26,26 @@ class Entry:
     part: str = "train"
 
 
-def folder(root: Path, *, resize: int | None = None) -> Data:
-    """A folder of class folders, or such folders under train/, val/ and test/. An id is the path below the root."""
+UNLABELLED = "unlabelled"  # the one class of images without classes
+
+
+def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False) -> Data:
+    """A folder of class folders, or such folders under train/, val/ and test/. An id is the path below the root.
+
+    With `unlabelled`, a folder of images without class folders will do as well.
+    """
     sections = {PARTS[path.name.lower()]: path for path in _subfolders(root) if path.name.lower() in PARTS}
     if "train" not in sections:
         sections = {"train": root}
     entries = []
     for part, section in sections.items():
         class_folders = _subfolders(section)
-        if not class_folders:
+        if not class_folders and unlabelled:
+            files = sorted(path for path in section.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+            if not files:
+                raise UserError(f"{section} holds no image")
+            entries += [Entry(str(file.relative_to(root)), file, UNLABELLED, part) for file in files]
+        elif not class_folders:
             raise UserError(f"{section} holds no class folders; put the images of each class into a folder of its name")
         for class_folder in class_folders:
             files = sorted(

@@ -42,8 +42,11 @@ class Source:
     by_hand: str = ""  # what to put where, if it cannot be fetched
 
 
-def open_data(source: str, *, resize: int | None = None) -> Data:
-    """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path."""
+def open_data(source: str, *, resize: int | None = None, unlabelled: bool = False) -> Data:
+    """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path.
+
+    With `unlabelled`, a folder may hold images without classes.
+    """
     if source in SOURCES:
         folder = home() / "data" / source
         if source != "digits" and not folder.exists():
@@ -52,7 +55,7 @@ def open_data(source: str, *, resize: int | None = None) -> Data:
         return SOURCES[source].open(folder, resize)
     path = Path(source)
     if path.is_dir():
-        return own.folder(path, resize=resize)
+        return own.folder(path, resize=resize, unlabelled=unlabelled)
     if not path.exists():
         raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
     if path.suffix in (".csv", ".parquet"):

@@ -119,7 +119,7 @@ class Training:
         self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
         self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = make_optimizer(settings.optimizer, self.parameters, device)
+        self.optimizer = make_optimizer(settings.optimizer, objective.parameter_groups(self.model), device)
         self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
         self.epoch = self.step = 0
         self.tally = Tally(loader.num_samples, device)
@@ -136,7 +136,7 @@ class Training:
         progress = self.progress
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("pace", 1.0)
         size = batch.whole or len(batch)
         sums = torch.zeros(2, device=self.device)  # of total and weight
         pieces = batch.split(self.settings.pieces)

@@ -44,8 +44,10 @@ def learning_rate(settings: OptimizerSettings, epoch: float, epochs: int) -> flo
     return settings.lr
 
 
-def make_optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter], device: torch.device) -> Optimizer:
-    """The optimiser over these parameters, with fused kernels where the device has them."""
+def make_optimizer(
+    settings: OptimizerSettings, parameters: list[nn.Parameter] | list[dict[str, Any]], device: torch.device
+) -> Optimizer:
+    """The optimiser over these parameters or groups of them, with fused kernels where the device has them."""
     lr, decay = settings.lr, settings.weight_decay
     if settings.name == "lars":
         return LARS(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay)
@@ -64,7 +66,7 @@ class LARS(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Iterable[Any],
         lr: float,
         momentum: float = 0.9,
         weight_decay: float = 0.0,

@@ -7,6 +7,8 @@ share of wrong ones among them: what comes out does not depend on the order in w
 Shapes: N samples.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def threshold_for(confidence_N: Tensor, coverage: float) -> float:
         raise ValueError(f"coverage must be above 0 and at most 1, not {coverage}")
     if coverage == 1 or not len(confidence_N):
         return -torch.inf
-    answered = max(1, -int(-coverage * len(confidence_N) // 1))  # rounded up
+    answered = max(1, math.ceil(coverage * len(confidence_N) - 1e-9))
     return confidence_N.sort(descending=True).values[answered - 1].item()
 
 

@@ -53,6 +53,16 @@ class Classifier(nn.Module):
         return cast(Tensor, self.head(self.backbone(images_BCHW)))
 
 
+def projection_head(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Sequential:
+    """One hidden layer with batch normalisation: projector and predictor of self-supervised methods."""
+    return nn.Sequential(
+        nn.Linear(num_inputs, num_hidden),
+        nn.BatchNorm1d(num_hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(num_hidden, num_outputs),
+    )
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, out of what data-parallel training or the compiler put around it."""
     while (inner := getattr(model, "module", None) or getattr(model, "_orig_mod", None)) is not None:

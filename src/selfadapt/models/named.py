@@ -1,6 +1,7 @@
 """Backbones by name, for the command line and the recipes."""
 
 from selfadapt.errors import UserError
+from selfadapt.models.alexnet import AlexNet
 from selfadapt.models.heads import Backbone
 from selfadapt.models.mlp import MLP
 from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
@@ -15,7 +16,7 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
     "resnet50": ((3, 4, 6, 3), Bottleneck, 64),
     "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
 }
-NAMES = (*_RESNETS, "vgg16", "mlp")
+NAMES = (*_RESNETS, "vgg16", "alexnet", "mlp")
 
 
 def backbone(name: str, *, channels: int, height: int, width_pixels: int, width: int | None = None) -> Backbone:
@@ -26,8 +27,10 @@ def backbone(name: str, *, channels: int, height: int, width_pixels: int, width:
         return MLP(channels * height * width_pixels, width=width or 256)
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
+    large = min(height, width_pixels) >= LARGE_IMAGE
+    if name == "alexnet":
+        return AlexNet(channels=channels, width=width or 64, large_images=large)
     if name not in _RESNETS:
         raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     blocks, block, standard_width = _RESNETS[name]
-    large = min(height, width_pixels) >= LARGE_IMAGE
     return ResNet(blocks, width=width or standard_width, block=block, channels=channels, large_images=large)

@@ -7,6 +7,7 @@ Shapes: B samples of a batch, K classes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,9 @@ class ERM:
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes)
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad]}]
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return None

@@ -8,7 +8,7 @@ Shapes: B samples of a batch, K classes, N samples in all.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,10 @@ class Objective(Protocol):
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         """The backbone with the heads this method needs. The first `num_classes` outputs are the classes."""
+        ...
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """What the optimiser learns, in groups. A group's `pace` multiplies the learning rate."""
         ...
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:

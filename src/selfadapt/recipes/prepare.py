@@ -7,6 +7,7 @@ whatever was added, removed or reordered since; noise is never drawn again.
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -14,7 +15,7 @@ from selfadapt import processes
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import Watch, keep_decoded
 from selfadapt.data.given_labels import apply_labels
-from selfadapt.data.samples import Data, Samples, channel_statistics
+from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
@@ -22,9 +23,26 @@ from selfadapt.recipes.settings import RunSettings
 from selfadapt.report.results import RunFolder
 
 
-def open_for(settings: RunSettings, watch: Watch) -> Data:
+class DataSettings(Protocol):
+    """What decides the data of a run of any kind."""
+
+    @property
+    def data(self) -> str: ...
+    @property
+    def noise(self) -> str | None: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def image_size(self) -> int | None: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def test_limit(self) -> int | None: ...
+
+
+def open_for(settings: DataSettings, watch: Watch, *, unlabelled: bool = False) -> Data:
     """The data as they are, decoded if they fit."""
-    data = open_data(settings.data, resize=settings.image_size)
+    data = open_data(settings.data, resize=settings.image_size, unlabelled=unlabelled)
     if processes.rank():  # the first process decodes for all
         processes.wait_for_all()
     data = keep_decoded(data, stream=settings.stream, watch=watch)
@@ -40,6 +58,9 @@ def prepare(data: Data, settings: RunSettings) -> Data:
     if settings.noise is not None:
         data = corrupt(data, Noise.parse(settings.noise), settings.seed)
     data = data.with_validation(settings.validation, seeded(settings.seed, "split"))
+    if settings.label_share is not None and settings.label_share < 1:
+        _, few = split_off(data.train, settings.label_share, seeded(settings.seed, "few labels"))
+        data = replace(data, train=few)
     return data.limited(settings.limit, settings.test_limit)
 
 
@@ -57,7 +78,7 @@ def sample_rows(data: Data) -> list[tuple[str, ...]]:
     return rows
 
 
-def recall(data: Data, settings: RunSettings, folder: RunFolder) -> Data:
+def recall(data: Data, settings: DataSettings, folder: RunFolder) -> Data:
     """The data as the run saw them when it began."""
     run = folder.read_run()
     if folder.samples_sha256() != run["data"]["samples_sha256"]:
@@ -90,7 +111,7 @@ def _recalled(
     pool: list[Samples],
     place: dict[str, tuple[int, int]],
     data: Data,
-    settings: RunSettings,
+    settings: DataSettings,
 ) -> Samples:
     number = {name: k for k, name in enumerate(data.classes)}
     homes = {place[row["id"]][0] for row in rows}

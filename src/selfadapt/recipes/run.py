@@ -3,20 +3,19 @@
 Shapes: N samples of the training set, K classes.
 """
 
-import platform
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
-from selfadapt import __version__, processes
+from selfadapt import processes
 from selfadapt.data.augment import named_augment
 from selfadapt.data.corruption import Noise, actual_rate
 from selfadapt.data.decoded import Watch
@@ -39,6 +38,7 @@ from selfadapt.recipes.audit import audit_training, draw_suspects
 from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall, sample_rows
 from selfadapt.recipes.settings import RunSettings, choose_device, normal_form, option
+from selfadapt.recipes.surroundings import described, repeatable, take_surroundings
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import Storage
@@ -104,7 +104,7 @@ def reopen(
         with folder.locked():  # say so before the targets' file is touched
             pass
     data = recall(open_for(settings, watch), settings, folder)
-    _same_surroundings(content)
+    take_surroundings(content)
     if to_train and content["processes"] != processes.count():
         warnings.warn(
             f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
@@ -216,13 +216,15 @@ def build_training(
 ) -> Training:
     """The training, with its first targets. A new run's folder is made once nothing else can be wrong."""
     device = choose_device(settings.device)
-    _repeatable(device)
+    repeatable(device)
     torch.manual_seed(settings.seed)
     assert settings.augment is not None
     assert settings.batch_size is not None
     augment = named_augment(settings.augment, data.train.images.shape[1])
     objective = settings.objective()
     model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
+    if settings.pretrained is not None and new_folder is not None:
+        _begin_with(RunFolder(Path(settings.pretrained)), model)
     loader = SampleLoader(
         data.train,
         batch_size=settings.batch_size,
@@ -259,6 +261,23 @@ def build_training(
     )
 
 
+def _begin_with(folder: RunFolder, model: torch.nn.Module) -> None:
+    """Put the weights of a network that was trained without labels, and its normalisation, into a new model."""
+    saved = checkpoint.load_newest(folder.checkpoints)
+    folder.read_run()
+    if saved is None:
+        raise UserError(f"{folder.path} holds no trained network")
+    learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
+    own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
+    different = [name for name, value in own.items() if name not in learned or learned[name].shape != value.shape]
+    if different or not own:
+        raise UserError(
+            f"the network in {folder.path} is another one than this ({different[0] if different else 'no backbone'} "
+            "differs); give the same --model and --width, and images of the same kind"
+        )
+    model.load_state_dict({**model.state_dict(), **learned})
+
+
 def build_model(
     settings: RunSettings, shape: Shape, statistics: tuple[Tensor, Tensor], num_classes: int
 ) -> torch.nn.Module:
@@ -268,36 +287,7 @@ def build_model(
     return settings.objective().build(Normalised(network, *statistics), num_classes)
 
 
-def _repeatable(device: torch.device) -> None:
-    """The same bits from the same settings, as far as the device can."""
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = False
-        torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "selfadapt": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-    }
-
-
-def _same_surroundings(content: Mapping[str, Any]) -> None:
-    """Take the run's number of threads, on which sums depend, and tell if a version is another one."""
-    torch.set_num_threads(content["threads"])
-    now = _versions()
-    changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
-    if changed:
-        warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)
-
-
 def _description(settings: RunSettings, data: Data) -> dict[str, Any]:
-    sizes = {
-        part: None if samples is None else len(samples)
-        for part, samples in (("train", data.train), ("validation", data.validation), ("test", data.test))
-    }
     noise = None
     if settings.noise is not None or settings.labels is not None:
         parsed = None if settings.noise is None else Noise.parse(settings.noise)
@@ -311,19 +301,9 @@ def _description(settings: RunSettings, data: Data) -> dict[str, Any]:
         "method": METHODS[settings.method].words,
         "seed": settings.seed,
         "start_epoch": settings.start_epoch if isinstance(settings.start_epoch, int) else None,
-        "data": {
-            "name": data.name,
-            "classes": data.classes,
-            "fingerprint": data.fingerprint,
-            "shape": data.train.images.shape,
-            "samples": sizes,
-            "unreadable": len(data.unreadable),
-        },
         "noise": noise,
         "device": settings.device,
-        "threads": torch.get_num_threads(),
-        "processes": processes.count(),
-        "versions": _versions(),
+        **described(data),
     }
 
 

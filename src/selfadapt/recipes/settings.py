@@ -53,6 +53,8 @@ class RunSettings:
     image_size: int | None = None
     augment: str | None = None
     validation: float = VALIDATION_FRACTION
+    pretrained: str | None = None
+    label_share: float | None = None
     stream: bool = False
     device: str = "auto"
     precision: Precision = "float32"
@@ -80,6 +82,8 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise UserError(f"{option(name)} {value} must be within 0..1")
+        if self.label_share is not None and not 0 < self.label_share <= 1:
+            raise UserError(f"--label-share {self.label_share} must be above 0 and at most 1")
         if not 0 <= self.validation < 1:
             raise UserError(f"--validation {self.validation} must be a share of the samples, from 0 to below 1")
         if not 1 < self.reward < float("inf"):
@@ -107,6 +111,8 @@ class RunSettings:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "RunSettings":
         unknown = sorted(set(content) - {field.name for field in fields(cls)})
+        if "views" in unknown:
+            raise UserError("this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe")
         if unknown:
             raise UserError(f"the run was made with settings that this version does not know: {', '.join(unknown)}")
         return cls(**content)
@@ -206,7 +212,7 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
             result["start_epoch"] = int(start_epoch)
         except ValueError:
             raise UserError(f"--start-epoch {start_epoch!r} is neither auto nor a whole number") from None
-    for name in ("data", "labels"):
+    for name in ("data", "labels", "pretrained"):
         path = result.get(name)
         if path is not None and path not in SOURCES and Path(path).exists():
             result[name] = str(Path(path).resolve())

@@ -125,6 +125,31 @@ def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path
     _save(figure, path)
 
 
+def pretraining_curves(metrics: Sequence[dict[str, Any]], path: Path) -> None:
+    """Loss, spread and rank of the features, and the online probe where there is one, over the epochs."""
+    from matplotlib.figure import Figure
+
+    panels = [
+        ("loss", "pretraining_loss", 1),
+        ("spread of features", "feature_std", 1),
+        ("rank of features", "effective_rank", 1),
+    ]
+    if metrics[-1].get("online_probe_train") is not None:
+        panels.append(("online probe, training (%)", "online_probe_train", 100))
+    figure = Figure(figsize=(10.4, 2.8), layout="constrained")
+    for number, (words, key, scale) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        values = [scale * record[key] for record in metrics]
+        axes.plot([record["epoch"] for record in metrics], values, color=_PALETTE[number], linewidth=1.8)
+        axes.set(xlabel="epoch", title=words)
+        axes.title.set_fontsize(10)
+        axes.grid(color=_FAINT, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        if key == "feature_std":
+            axes.set_ylim(0, None)
+    _save(figure, path)
+
+
 def risk_coverage(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
     """The error on what is answered over the share that is answered, a line for each (coverage, risk)."""
     figure, axes = _figure(8.4, 4.0)

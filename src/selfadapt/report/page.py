@@ -38,6 +38,25 @@ def write_run_page(folder: RunFolder) -> Path:
     return _write(folder.page, html)
 
 
+def write_pretraining_page(folder: RunFolder) -> Path:
+    """Draw the figures of a run without labels and write its report.html."""
+    metrics = folder.read_metrics()
+    pictures = []
+    if metrics:
+        path = folder.figures / "pretraining.svg"
+        figures.pretraining_curves(metrics, path)
+        caption = (
+            "The loss; how widely features spread (near 0 they have collapsed) and how many directions the "
+            "features use; and, where labels are known, the accuracy of a linear layer that learns beside the network."
+        )
+        pictures.append(_picture("Over training", caption, path, wide=True))
+    probe = folder.read_if_there(folder.probe_file)
+    html = (
+        _environment().get_template("pretraining.html").render(**_run_context(folder), pictures=pictures, probe=probe)
+    )
+    return _write(folder.page, html)
+
+
 def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
     """Write one page over several runs at `path`, with a link to the page of each."""
     runs = []
@@ -157,7 +176,7 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
 
 
 def _fixed_start(settings: dict[str, Any]) -> str:
-    start_epoch = settings["start_epoch"]
+    start_epoch = settings.get("start_epoch")
     return f", E_s = {start_epoch}" if isinstance(start_epoch, int) else ""
 
 

@@ -12,6 +12,8 @@ decisions.csv   what a person decided about labels, if anything: id and label
 corrected.csv   the corrected labels, once they are asked for
 coverage.json   the error at each coverage, for a method that abstains or once it is asked for
 calibration.json  the threshold below which predict abstains, once there is one, and what it promises
+probe.json      what linear evaluation found, by the data that it used, for a run without labels
+features/       features that were taken once, by the images they are of
 figures/        the figures of the page, as SVG
 report.html     the page
 """
@@ -101,6 +103,10 @@ class RunFolder:
         return self.path / "coverage.json"
 
     @property
+    def probe_file(self) -> Path:
+        return self.path / "probe.json"
+
+    @property
     def calibration_file(self) -> Path:
         return self.path / "calibration.json"
 
@@ -172,6 +178,10 @@ class RunFolder:
     def write_coverage(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.coverage_file) as file:
             json.dump(content, file)
+
+    def write_probe(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.probe_file) as file:
+            json.dump(content, file, indent=2)
 
     def write_calibration(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.calibration_file) as file:

@@ -29,4 +29,6 @@ class Int8Rows(PackedRows):
 
     def unpacked(self, packed_BM: Tensor) -> Tensor:
         whole_BK, scale_B4 = packed_BM.split([self.num_columns, 4], 1)
-        return whole_BK.view(torch.int8) * scale_B4.contiguous().view(torch.float32)
+        scale_B1 = scale_B4.contiguous().view(torch.float32)
+        rows_BK: Tensor = whole_BK.contiguous().view(torch.int8).float()
+        return rows_BK.mul_(scale_B1)

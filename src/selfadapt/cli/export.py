@@ -1,0 +1,26 @@
+"""`selfadapt export`"""
+
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.output import Json, print_json
+
+EXAMPLE = "Example: selfadapt export runs/features --format torchvision"
+
+
+def command(
+    run: Path = typer.Argument(help="The folder of a trained run, with or without labels."),
+    form: str = typer.Option("safetensors", "--format", help="safetensors, or torchvision for its ResNets."),
+    out: Path | None = typer.Option(None, help="The file. Default: in the run folder."),
+    as_json: bool = Json,
+) -> None:
+    """Write the weights of RUN for use elsewhere."""
+    from selfadapt.recipes.export import export
+    from selfadapt.report.results import RunFolder
+
+    path = export(RunFolder(run), form, out)
+    if as_json:
+        print_json({"path": str(path)})
+    else:
+        print(path)

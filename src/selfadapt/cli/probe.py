@@ -1,0 +1,38 @@
+"""`selfadapt probe`"""
+
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.output import Json, percent, print_json
+
+EXAMPLE = "Example: selfadapt probe runs/features --data cifar10"
+
+
+def command(
+    run: Path = typer.Argument(help="The folder of a run of `selfadapt pretrain`."),
+    data: str | None = typer.Option(None, help="Labelled data with a test part. Default: those of the run."),
+    epochs: int = typer.Option(100, help="Epochs of the linear classifier."),
+    lr: float = typer.Option(0.4, help="Its learning rate; a tenth after 60 and after 80 % of the epochs."),
+    seed: int = typer.Option(0, help="Decides the order of its batches."),
+    limit: int | None = typer.Option(None, help="Use the first so many training samples."),
+    test_limit: int | None = typer.Option(None, help="Use the first so many test samples."),
+    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    as_json: bool = Json,
+) -> None:
+    """Train a linear classifier on the frozen features of RUN and ask nearest neighbours: what are they worth?
+
+    The same on the untrained network shows what training has brought. Features are taken once and kept in RUN.
+    """
+    from selfadapt.evaluation.probe import ProbeSettings
+    from selfadapt.recipes.probing import probe
+    from selfadapt.report.results import RunFolder
+
+    settings = ProbeSettings(epochs=epochs, lr=lr, seed=seed)
+    found = probe(RunFolder(run), data, settings, device=device, limit=limit, test_limit=test_limit)
+    if as_json:
+        print_json(found)
+        return
+    print(f"linear classifier    {percent(found['test_accuracy'])}")
+    print(f"nearest neighbours   {percent(found['knn_accuracy'])}")
+    print(f"untrained, linear    {percent(found['random_network_accuracy'])}")

@@ -1,0 +1,88 @@
+"""What features are worth: a linear classifier and the nearest neighbours on them, and whether they collapsed.
+
+Linear evaluation as in the paper (Section 7.1): the network is frozen, the projector is left out, 100 epochs of SGD
+with momentum 0.9, no decay, batches of 512, a learning rate of 0.4 that falls to a tenth after 60 and after 80 of them.
+Features are taken once, without augmentation, and brought to mean 0 and deviation 1 by the training part, so that one
+learning rate suits every network, also one that was never trained.
+
+Shapes: N samples, F features, K classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from selfadapt.data.seeds import seeded
+
+_FEATURES_APART, _OUTPUTS_APART, _DIRECTIONS = 0.05, 0.04, 2.0  # below which features count as collapsed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings:
+    epochs: int = 100
+    batch_size: int = 512
+    lr: float = 0.4
+    milestones: tuple[int, ...] = (60, 80)  # of 100 epochs
+    neighbours: int = 200
+    temperature: float = 0.07  # of the neighbours' votes
+    seed: int = 0
+
+
+def linear_probe(
+    train_NF: Tensor, labels_N: Tensor, test_nF: Tensor, num_classes: int, settings: ProbeSettings
+) -> Tensor:
+    """The class of each test sample by a linear classifier that is trained on the features."""
+    mean_F, std_F = train_NF.mean(0), train_NF.std(0).clamp_min(1e-6)
+    train_NF, test_nF = (train_NF - mean_F) / std_F, (test_nF - mean_F) / std_F
+    layer = nn.Linear(train_NF.shape[1], num_classes).to(train_NF.device)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=settings.lr, momentum=0.9)
+    steps = -(-len(train_NF) // settings.batch_size)
+    for epoch in range(settings.epochs):
+        passed = sum(100 * epoch >= milestone * settings.epochs for milestone in settings.milestones)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.lr * 0.1**passed
+        order_N = torch.randperm(len(train_NF), generator=seeded(settings.seed, "probe", epoch))
+        for index_B in order_N.tensor_split(steps):
+            optimizer.zero_grad()
+            cross_entropy(layer(train_NF[index_B]), labels_N[index_B]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        predicted: Tensor = layer(test_nF).argmax(1)
+    return predicted
+
+
+def nearest_neighbours(
+    train_NF: Tensor, labels_N: Tensor, test_nF: Tensor, num_classes: int, settings: ProbeSettings
+) -> Tensor:
+    """The class of each test sample by the votes of its nearest training samples, each counting exp(cosine/tau)."""
+    train_NF, test_nF = normalize(train_NF, dim=1), normalize(test_nF, dim=1)
+    count = min(settings.neighbours, len(train_NF))
+    found = []
+    for piece_BF in test_nF.split(1024):
+        nearness_Bk, index_Bk = (piece_BF @ train_NF.T).topk(count, dim=1)
+        votes_BK = torch.zeros(len(piece_BF), num_classes, device=piece_BF.device)
+        votes_BK.scatter_add_(1, labels_N[index_Bk], ((nearness_Bk - 1) / settings.temperature).exp())
+        found.append(votes_BK.argmax(1))
+    return torch.cat(found)
+
+
+def spread(features_NF: Tensor) -> float:
+    """The standard deviation of normalised features, times the root of their number: 1 at most, 0 when collapsed."""
+    return float(normalize(features_NF, dim=1).std(0).mean() * features_NF.shape[1] ** 0.5)
+
+
+def effective_rank(features_NF: Tensor) -> float:
+    """exp(entropy of the singular values' shares): how many directions the features use (Roy and Vetterli, 2007)."""
+    values = torch.linalg.svdvals((features_NF - features_NF.mean(0)).double())
+    share = values / values.sum().clamp_min(1e-300)
+    return float(torch.special.entr(share).sum().exp())
+
+
+def collapsed(features_apart: float, outputs_apart: float, rank: float) -> bool:
+    """Whether the network says nearly the same of every image, by its features, their projections or their rank."""
+    fine = features_apart > _FEATURES_APART and outputs_apart > _OUTPUTS_APART and rank > _DIRECTIONS
+    return not fine  # NaN is not fine

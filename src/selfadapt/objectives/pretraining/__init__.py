@@ -1,0 +1,1 @@
+"""Learning without labels: what the methods share, and one file for each."""

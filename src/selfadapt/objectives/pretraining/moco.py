@@ -1,0 +1,69 @@
+"""MoCo v2 (He et al., 2020; Chen et al., "Improved Baselines with Momentum Contrastive Learning", 2020).
+
+A query (the encoder's projection of one view) is to be nearer to its key (the follower's projection of the other view)
+than to the keys of earlier batches, which wait in a queue:
+
+    L = - 1/B sum_i log  exp(q_i k_i/tau) / ( exp(q_i k_i/tau) + sum over the queue of exp(q_i k_j/tau) ),    tau = 0.2
+
+q and k are normalised. With one view the key is of the same one (the paper's Table 6). The queue holds 4,096 keys,
+fewer than the 65,536 for ImageNet; it begins with noise, is saved with the model, and takes the keys of all processes.
+The authors shuffle batches between GPUs so that batch normalisation does not give pairs away; that is not done here.
+
+Shapes: B samples of a batch, D dimensions, Q keys in the queue.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from selfadapt import processes
+from selfadapt.data.loader import Batch
+from selfadapt.models.heads import Backbone
+from selfadapt.objectives.objective import Progress
+from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View
+from selfadapt.targets.store import TargetStore
+
+
+def queue_losses(query_BD: Tensor, key_BD: Tensor, queue_QD: Tensor, temperature: float) -> Tensor:
+    query_BD, key_BD = normalize(query_BD, dim=1), normalize(key_BD, dim=1)
+    own_B1 = (query_BD * key_BD).sum(1, keepdim=True)
+    likeness = torch.cat([own_B1, query_BD @ queue_QD.T], 1) / temperature
+    return cross_entropy(
+        likeness, torch.zeros(len(query_BD), dtype=torch.int64, device=likeness.device), reduction="none"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCo(Pretraining):
+    predictor: bool = False
+    temperature: float = 0.2
+    queue: int = 4096
+
+    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        encoders = super().build(backbone, num_classes)
+        encoders.register_buffer("queue_QD", normalize(torch.randn(self.queue, self.dimensions), dim=1))
+        encoders.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
+        return encoders
+
+    def seen(self, batch: Batch) -> tuple[Tensor, ...]:
+        return batch.views[:1]
+
+    def losses(
+        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
+    ) -> Tensor:
+        queue_QD, oldest = cast(Tensor, encoders.queue_QD), cast(Tensor, encoders.oldest)
+        key_BD = encoders.followed(batch.views[-1], said[0])
+        losses_B = queue_losses(said[0].projected_BD, key_BD, queue_QD.clone(), self.temperature)
+        self._enqueue(queue_QD, oldest, normalize(key_BD, dim=1))
+        return losses_B
+
+    @torch.no_grad()
+    def _enqueue(self, queue_QD: Tensor, oldest: Tensor, keys_BD: Tensor) -> None:
+        keys_BD = processes.rows_of_all(keys_BD)[: len(queue_QD)]
+        place_B = (oldest + torch.arange(len(keys_BD), device=oldest.device)) % len(queue_QD)
+        queue_QD[place_B] = keys_BD
+        oldest.copy_((oldest + len(keys_BD)) % len(queue_QD))

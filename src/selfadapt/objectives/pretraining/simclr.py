@@ -1,0 +1,44 @@
+"""SimCLR (Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020).
+
+Of the 2B projections of a batch each is to be nearer to the other view of its image than to all others (NT-Xent):
+
+    l_a = - log  exp(cos(a, a+)/tau) / sum over b != a of exp(cos(a, b)/tau),    tau = 0.5
+
+It needs two views. Several processes contrast each its own part of the batch.
+
+Shapes: B samples of a batch, D dimensions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from selfadapt.data.loader import Batch
+from selfadapt.objectives.objective import Progress
+from selfadapt.objectives.pretraining.encoders import NO_FOLLOWER, Encoders, Pretraining, Ramp, View
+from selfadapt.targets.store import TargetStore
+
+
+def contrastive_losses(first_BD: Tensor, second_BD: Tensor, temperature: float) -> Tensor:
+    """NT-Xent of each sample: the mean over its two views."""
+    size = len(first_BD)
+    all_XD = normalize(torch.cat([first_BD, second_BD]), dim=1)
+    likeness_XX = (all_XD @ all_XD.T / temperature).fill_diagonal_(-torch.inf)
+    partner_X = torch.arange(2 * size, device=all_XD.device).roll(size)
+    return cross_entropy(likeness_XX, partner_X, reduction="none").view(2, size).mean(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCLR(Pretraining):
+    predictor: bool = False
+    beta: Ramp = NO_FOLLOWER
+    temperature: float = 0.5
+
+    def losses(
+        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
+    ) -> Tensor:
+        first, second = said
+        return contrastive_losses(first.projected_BD, second.projected_BD, self.temperature)

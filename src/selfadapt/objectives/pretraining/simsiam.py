@@ -1,0 +1,34 @@
+"""SimSiam (Chen and He, "Exploring Simple Siamese Representation Learning", 2021): BYOL without the slow copy.
+
+    L = 1/B sum_i ( D(p1_i, z2_i) + D(p2_i, z1_i) ) / 2,    D(p, z) = - cos(p, stop-gradient(z))
+
+z is the encoder's own projection. Heads are those of the other methods here, where the authors' projector has three
+layers and their predictor a narrow middle.
+
+Shapes: B samples of a batch, D dimensions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from selfadapt.data.loader import Batch
+from selfadapt.objectives.objective import Progress
+from selfadapt.objectives.pretraining.encoders import NO_FOLLOWER, Encoders, Pretraining, Ramp, View
+from selfadapt.targets.store import TargetStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimSiam(Pretraining):
+    beta: Ramp = NO_FOLLOWER
+
+    def losses(
+        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
+    ) -> Tensor:
+        pairs = zip(said, reversed(said), strict=True)
+        return -torch.stack(
+            [cosine_similarity(view.predicted_BD, other.projected_BD.detach(), dim=1) for view, other in pairs]
+        ).mean(0)

@@ -1,0 +1,60 @@
+"""A trained network for elsewhere: its weights as safetensors, under its own names or torchvision's."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from selfadapt.engine import checkpoint
+from selfadapt.errors import UserError
+from selfadapt.models.named import LARGE_IMAGE
+from selfadapt.report.results import RunFolder
+
+TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
+
+
+def export(folder: RunFolder, form: str, out: Path | None) -> Path:
+    """Write the weights of a run's newest checkpoint and return where they are."""
+    content = folder.read_run()
+    saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
+    if saved is None:
+        raise UserError(f"{folder.path} holds no trained network")
+    if form == "safetensors":
+        weights = saved.model
+    elif form == "torchvision":
+        weights = torchvision_weights(content, saved.model)
+    else:
+        raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
+    path = out or folder.path / f"{content['settings']['model']}-{form}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".draft-{path.name}")
+    scale = {part: json.dumps(saved.model[f"backbone.{part}_C11"].flatten().tolist()) for part in ("mean", "std")}
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, draft, metadata=scale)
+    draft.replace(path)
+    return path
+
+
+def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of torchvision's network of the same name, which loads it strictly.
+
+    The last layer is that of the run, or zeros for 1,000 classes where it has none. There, images are normalised
+    outside the network: the file's metadata hold the mean and the deviation of each channel, on the scale 0..1.
+    """
+    settings = content["settings"]
+    if settings["model"] not in TORCHVISION or settings["width"] not in (None, 64):
+        raise UserError(f"torchvision has no {settings['model']} of this width; export as safetensors")
+    if min(content["data"]["shape"][1:]) < LARGE_IMAGE:
+        raise UserError(
+            f"the run was trained on images below {LARGE_IMAGE} pixels, for which the first layer is another one than "
+            "torchvision's; export as safetensors"
+        )
+    prefix = "backbone.backbone."
+    weights = {name.removeprefix(prefix): value for name, value in model.items() if name.startswith(prefix)}
+    if "head.weight" in model:
+        head = model["head.weight"], model["head.bias"]
+    else:
+        head = torch.zeros(1000, model["projector.0.weight"].shape[1]), torch.zeros(1000)
+    return {**weights, "fc.weight": head[0], "fc.bias": head[1]}

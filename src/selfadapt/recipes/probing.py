@@ -1,0 +1,87 @@
+"""Linear evaluation of a run without labels: features taken once, then a linear classifier and nearest neighbours."""
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from selfadapt.data.decoded import keep_decoded
+from selfadapt.data.samples import Samples
+from selfadapt.data.sources import open_data
+from selfadapt.errors import UserError
+from selfadapt.evaluation.accuracy import accuracy, outputs
+from selfadapt.evaluation.probe import ProbeSettings, linear_probe, nearest_neighbours
+from selfadapt.models.heads import Backbone
+from selfadapt.recipes.pretraining import load_backbone
+from selfadapt.recipes.settings import choose_device, normal_form
+from selfadapt.report.page import write_pretraining_page
+from selfadapt.report.results import RunFolder
+
+
+def probe(
+    folder: RunFolder,
+    source: str | None,
+    settings: ProbeSettings,
+    *,
+    device: str = "auto",
+    limit: int | None = None,
+    test_limit: int | None = None,
+) -> dict[str, Any]:
+    """Evaluate the features of a run on labelled data, its own or others, beside those of the untrained network."""
+    content = folder.read_run()
+    own = choose_device(device)
+    trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
+    source = normal_form({"data": source or content["settings"]["data"]})["data"]
+    channels, height, width = content["data"]["shape"]
+    data = keep_decoded(open_data(source, resize=content["settings"]["image_size"]))
+    data = data.limited(limit, test_limit)
+    if data.train.images.shape != (channels, height, width):
+        raise UserError(
+            f"{source} has images of {data.train.images.shape} (channels, height, width), the run of "
+            f"{(channels, height, width)}; linear evaluation needs the same"
+        )
+    if data.num_classes < 2:
+        raise UserError(f"{source} has one class only; give labelled data with --data")
+    test = data.test or data.validation
+    if test is None:
+        raise UserError(f"{source} has no test part to evaluate on")
+    cache = folder.path / "features"
+
+    def classified(network: Backbone, method: Any) -> float | None:
+        train_NF, fine_N = _features(cache, network, data.train, own)
+        test_nF, fine_n = _features(cache, network, test, own)
+        labels_N, labels_n = data.train.labels[fine_N].to(own), test.labels[fine_n]
+        predicted_n = method(train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own), data.num_classes, settings)
+        return accuracy(predicted_n.cpu(), labels_n)
+
+    found = {
+        "test_accuracy": classified(trained, linear_probe),
+        "knn_accuracy": classified(trained, nearest_neighbours),
+        "random_network_accuracy": classified(untrained, linear_probe),
+    }
+    result = {**found, "data": data.name, "settings": asdict(settings)}
+    folder.write_probe({**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
+    write_pretraining_page(folder)
+    return result
+
+
+def _features(cache: Path, network: Backbone, samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The features of each image, and which could be read; from the cache if they were taken before."""
+    digest = hashlib.sha256(samples.images.signature())
+    for tensor in network.state_dict().values():
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    key = digest.hexdigest()[:24]
+    path = cache / f"{key}.safetensors"
+    if path.exists():
+        kept = load_file(path)["features"]
+    else:
+        kept = outputs(network, samples.images, device)
+        cache.mkdir(parents=True, exist_ok=True)
+        draft = cache / f".draft-{key}"
+        save_file({"features": kept.contiguous()}, draft)
+        draft.replace(path)
+    return kept, kept.isfinite().all(1)

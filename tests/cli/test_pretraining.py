@@ -1,0 +1,184 @@
+"""Pre-training, probing, exporting and fine-tuning as a user runs them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+
+from cli.program import run, run_json
+
+SMALL = ("--model", "mlp", "--width", "32", "--hidden", "32", "--dimensions", "16", "--epochs", "4", "--limit", "400")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pretraining")
+    result = run_json("pretrain", "digits", *SMALL, "--out", "run", folder=path)
+    assert set(result) >= {
+        "run", "method", "views", "online_probe_accuracy", "feature_std", "collapsed", "seconds_per_epoch",
+    }  # fmt: skip
+    assert result["online_probe_accuracy"] > 0.15
+    assert not result["collapsed"]
+    assert "without labels" in (path / "run/report.html").read_text()
+    return path
+
+
+def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
+    first = run_json("probe", "run", "--epochs", "20", folder=folder)
+    assert set(first) >= {"test_accuracy", "knn_accuracy", "random_network_accuracy"}
+    assert first["test_accuracy"] > 0.7
+    kept = sorted((folder / "run/features").iterdir())
+    assert len(kept) == 4
+    again = run_json("probe", "run", "--epochs", "20", folder=folder)
+    assert again["test_accuracy"] == first["test_accuracy"]
+    assert sorted((folder / "run/features").iterdir()) == kept
+    data = load_digits()
+    images = (16 * data.images[:300]).clip(0, 255).astype(np.uint8)
+    parity = data.target[:300] % 2
+    np.savez(folder / "other.npz", x_train=images[:200], y_train=parity[:200], x_test=images[200:], y_test=parity[200:])
+    other = run_json("probe", "run", "--data", "other.npz", "--epochs", "20", folder=folder)
+    assert other["test_accuracy"] > 0.7
+    assert set(json.loads((folder / "run/probe.json").read_text())) == {"digits", "other"}
+    assert "Linear evaluation" in (folder / "run/report.html").read_text()
+
+
+def test_fine_tuning_begins_with_the_features(folder: Path) -> None:
+    options = ("--method", "erm", "--model", "mlp", "--width", "32", "--label-share", "0.1", "--batch-size", "16")
+    run_json(
+        "train",
+        "digits",
+        *options,
+        "--epochs",
+        "1",
+        "--lr",
+        "0",
+        "--pretrained",
+        "run",
+        "--out",
+        "tuned",
+        folder=folder,
+    )
+    newest = max((folder / "tuned/checkpoint").iterdir()) / "model.safetensors"
+    source = max((folder / "run/checkpoint").iterdir()) / "model.safetensors"
+    ours, theirs = load_file(newest), load_file(source)
+    name = "backbone.backbone.layers.0.weight"
+    assert torch.equal(ours[name], theirs[name])
+    assert json.loads((folder / "tuned/run.json").read_text())["data"]["samples"]["train"] == pytest.approx(140, abs=5)
+    wrong = run(
+        "train", "digits", "--width", "8", "--model", "mlp", "--pretrained", "run", "--out", "no", folder=folder
+    )
+    assert wrong.returncode == 2
+    assert "is another one than this" in wrong.stderr
+    assert not (folder / "no").exists()
+
+
+def test_images_without_classes_and_a_stopped_run(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(tmp_path / "photos" / f"{i}.png")
+    (tmp_path / "photos/broken.png").write_bytes(b"nothing")
+    options = ("--model", "mlp", "--width", "8", "--hidden", "8", "--dimensions", "4", "--batch-size", "16")
+    result = run_json("pretrain", "photos", *options, "--epochs", "3", "--out", "whole", folder=tmp_path)
+    assert result["online_probe_accuracy"] is None
+    assert result["unreadable"] == 1
+    labelled = run("train", "photos", "--out", "no", folder=tmp_path)
+    assert labelled.returncode == 2
+    assert "class folders" in labelled.stderr
+    blind = run("probe", "whole", folder=tmp_path)
+    assert blind.returncode == 2
+    audit = run("audit", "whole", folder=tmp_path)
+    assert audit.returncode == 2
+    assert "selfadapt probe" in audit.stderr
+
+
+def test_resumed_equals_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from selfadapt.engine.fit import Training
+    from selfadapt.errors import Interrupted
+
+    ordinary, seen = Training.end_epoch, 0
+
+    def strike(self: Training, figures: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            raise Interrupted("struck")
+        ordinary(self, figures)  # type: ignore[arg-type]
+
+    arguments = ("pretrain", "digits", *SMALL, "--method", "moco", "--views", "2", "--out")
+    run_json(*arguments, "left", folder=folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "end_epoch", strike)
+        assert run(*arguments, "stopped", folder=folder).returncode == 130
+    run_json("pretrain", "--resume", "--out", "stopped", folder=folder)
+    manifests = [
+        json.loads((max((folder / name / "checkpoint").iterdir()) / "manifest.json").read_text())
+        for name in ("left", "stopped")
+    ]
+    assert manifests[0] == manifests[1]
+    wrong = run("pretrain", "--resume", "--lr", "3", "--out", "stopped", folder=folder)
+    assert wrong.returncode == 2
+    assert "was started with --lr" in wrong.stderr
+
+
+def test_a_collapse_is_told_loudly(folder: Path) -> None:
+    options = ("--views", "2", "--no-predictor", "--beta", "0", "--lr", "2", "--method", "byol")
+    result = run("pretrain", "digits", *SMALL, *options, "--epochs", "12", "--out", "collapsed", folder=folder)
+    assert result.returncode == 0
+    assert "the features have collapsed" in result.stderr
+    assert "The features have collapsed" in (folder / "collapsed/report.html").read_text()
+    last = json.loads((folder / "collapsed/metrics.jsonl").read_text().splitlines()[-1])
+    assert last["collapsed"] is True
+
+
+@pytest.mark.slow
+def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
+    from torchvision.models import resnet50
+
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "large.npz", x_train=rng.integers(0, 256, (4, 96, 96, 3), np.uint8), y_train=np.arange(4) % 2)
+    options = ("--model", "resnet50", "--hidden", "8", "--dimensions", "4", "--epochs", "1", "--batch-size", "4")
+    run_json("pretrain", "large.npz", *options, "--out", "run", folder=tmp_path)
+    path = tmp_path / run_json("export", "run", "--format", "torchvision", folder=tmp_path)["path"]
+    theirs = resnet50(weights=None)
+    theirs.load_state_dict(load_file(path), strict=True)
+    from safetensors import safe_open
+
+    from selfadapt.recipes.pretraining import load_backbone
+    from selfadapt.report.results import RunFolder
+
+    ours = load_backbone(RunFolder(tmp_path / "run"), torch.device("cpu")).eval()
+    with safe_open(path, "pt") as file:
+        mean, std = (torch.tensor(json.loads(file.metadata()[part])).view(1, 3, 1, 1) for part in ("mean", "std"))
+    theirs.fc = torch.nn.Identity()
+    theirs.eval()
+    images = torch.rand(2, 3, 96, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs((images - mean) / std), ours(images), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("pretrain", "digits", "--method", "simclr", "--out", "x"), "add --views 2"),
+        (("pretrain", "digits", "--views", "3", "--out", "x"), "--views 3 must be 1 or 2"),
+        (("pretrain", "digits", "--beta", "2", "--out", "x"), "--beta '2' must be a number within 0..1"),
+        (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
+        (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),
+        (("pretrain", "nowhere", "--out", "x"), "there is no data set or path"),
+        (("probe", "run", "--data", "mismatch.npz"), "needs the same"),
+        (("export", "run", "--format", "torchvision"), "export as safetensors"),
+        (("export", "run", "--format", "pickle"), "is not known"),
+    ],
+)
+def test_mistakes(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    np.savez(folder / "mismatch.npz", x_train=np.zeros((4, 6, 6), np.uint8), y_train=np.arange(4) % 2)
+    result = run(*arguments, folder=folder)
+    assert result.returncode == 2, result.stdout
+    assert words in result.stderr
+    assert not (folder / "x").exists()
