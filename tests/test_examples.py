@@ -55,6 +55,15 @@ def test_the_page_when_should_my_model_stay_silent_works_word_by_word(tmp_path: 
     assert sum(answer["class"] == "7" for answer in answers) > 30
 
 
+@pytest.mark.slow
+def test_the_page_i_have_images_and_no_labels_works_word_by_word(tmp_path: Path) -> None:
+    _, pretrained, probed, *_ = _follow("self-supervised.md", "For images of 96", tmp_path)
+    assert "online probe, test" in pretrained
+    assert "linear classifier" in probed
+    assert (tmp_path / "runs" / "features" / "resnet-small.safetensors").exists()
+    assert (tmp_path / "runs" / "few" / "report.html").exists()
+
+
 def test_links_in_the_docs_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -31,7 +31,21 @@ def test_help_is_quick_and_has_an_example(tmp_path: Path) -> None:
         assert result.returncode == 0
     # The claim is half a second on an idle machine; a test may share the cores.
     assert min(seconds) < 1.0
-    for command in ("demo", "train", "compare", "audit", "labels", "coverage", "calibrate", "predict", "report"):
+    for command in (
+        "demo",
+        "train",
+        "compare",
+        "audit",
+        "labels",
+        "coverage",
+        "calibrate",
+        "predict",
+        "pretrain",
+        "probe",
+        "export",
+        "transfer",
+        "report",
+    ):
         assert f"Example: selfadapt {command}" in run(command, "--help", folder=tmp_path).stdout
 
 

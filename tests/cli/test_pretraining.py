@@ -92,9 +92,13 @@ def test_images_without_classes_and_a_stopped_run(tmp_path: Path) -> None:
     assert "class folders" in labelled.stderr
     blind = run("probe", "whole", folder=tmp_path)
     assert blind.returncode == 2
-    audit = run("audit", "whole", folder=tmp_path)
-    assert audit.returncode == 2
-    assert "selfadapt probe" in audit.stderr
+    for command in (("audit", "whole"), ("coverage", "whole"), ("predict", "whole", "photos"), ("labels", "whole")):
+        other = run(*command, folder=tmp_path)
+        assert other.returncode == 2, command
+    page = (tmp_path / "whole/report.html").read_text()
+    assert run("report", "whole", folder=tmp_path).returncode == 0
+    assert (tmp_path / "whole/report.html").read_text() == page
+    assert run("report", "whole", "whole", folder=tmp_path).returncode == 2
 
 
 def test_resumed_equals_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 def _unit(rows: Tensor | Array) -> Array:
     values = np.asarray(rows.detach() if isinstance(rows, Tensor) else rows, dtype=np.float64)
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(values / np.linalg.norm(values, axis=1, keepdims=True))
 
 
 def _samples() -> Samples:

@@ -26,6 +26,7 @@ from selfadapt.cli import (
     probe,
     report,
     train,
+    transfer,
 )
 from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
@@ -52,6 +53,7 @@ app.command("predict", epilog=predict.EXAMPLE)(predict.command)
 app.command("pretrain", epilog=pretrain.EXAMPLE)(pretrain.command)
 app.command("probe", epilog=probe.EXAMPLE)(probe.command)
 app.command("export", epilog=export.EXAMPLE)(export.command)
+app.command("transfer", epilog=transfer.EXAMPLE)(transfer.command)
 app.command("report", epilog=report.EXAMPLE)(report.command)
 app.add_typer(data.app)
 

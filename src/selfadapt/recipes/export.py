@@ -28,7 +28,8 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
         weights = torchvision_weights(content, saved.model)
     else:
         raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
-    path = out or folder.path / f"{content['settings']['model']}-{form}.safetensors"
+    mark = "" if form == "safetensors" else f"-{form}"
+    path = out or folder.path / f"{content['settings']['model']}{mark}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".draft-{path.name}")
     scale = {part: json.dumps(saved.model[f"backbone.{part}_C11"].flatten().tolist()) for part in ("mean", "std")}

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from selfadapt.errors import UserError
 from selfadapt.report import figures
 from selfadapt.report.results import RunFolder, whole_file
 
@@ -28,7 +29,9 @@ class Picture:
 
 
 def write_run_page(folder: RunFolder) -> Path:
-    """Draw the figures of a run and write its report.html."""
+    """Draw the figures of a run, with labels or without, and write its report.html."""
+    if folder.read_run().get("kind") == "pretraining":
+        return write_pretraining_page(folder)
     pictures = _draw(folder)
     html = (
         _environment()
@@ -61,6 +64,8 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
     """Write one page over several runs at `path`, with a link to the page of each."""
     runs = []
     for folder in folders:
+        if folder.read_run().get("kind") == "pretraining":
+            raise UserError(f"{folder.path} is a run without labels; pages over several runs compare those with labels")
         if not folder.page.exists():
             write_run_page(folder)
         curves = _picture("", "", folder.figures / "accuracy.svg")

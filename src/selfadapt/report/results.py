@@ -13,6 +13,7 @@ corrected.csv   the corrected labels, once they are asked for
 coverage.json   the error at each coverage, for a method that abstains or once it is asked for
 calibration.json  the threshold below which predict abstains, once there is one, and what it promises
 probe.json      what linear evaluation found, by the data that it used, for a run without labels
+transfer.json   what detection and segmentation with its features came to
 features/       features that were taken once, by the images they are of
 figures/        the figures of the page, as SVG
 report.html     the page
@@ -107,6 +108,10 @@ class RunFolder:
         return self.path / "probe.json"
 
     @property
+    def transfer_file(self) -> Path:
+        return self.path / "transfer.json"
+
+    @property
     def calibration_file(self) -> Path:
         return self.path / "calibration.json"
 
@@ -181,6 +186,10 @@ class RunFolder:
 
     def write_probe(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.probe_file) as file:
+            json.dump(content, file, indent=2)
+
+    def write_transfer(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.transfer_file) as file:
             json.dump(content, file, indent=2)
 
     def write_calibration(self, content: Mapping[str, Any]) -> None:

@@ -1,0 +1,130 @@
+"""Data in the form of Pascal VOC, for detection and segmentation.
+
+    JPEGImages/ID.jpg                        the images (also .png)
+    Annotations/ID.xml                       boxes: object/name, object/bndbox/{xmin,ymin,xmax,ymax}, object/difficult
+    SegmentationClass/ID.png                 a class for each pixel: 0 is background, 255 does not count
+    ImageSets/{Main,Segmentation}/PART.txt   the ids of train (or trainval) and of val (or test)
+
+Shapes: C channels, H by W pixels, M boxes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfadapt.data.images import UnreadableImage, decode
+from selfadapt.errors import UserError
+
+VOID = 255
+_TRAIN, _TEST = ("train", "trainval"), ("val", "test")
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The objects of an image: corners (x1, y1, x2, y2), classes from 1 on, and those too hard to count."""
+
+    boxes_M4: Tensor
+    labels_M: Tensor
+    difficult_M: Tensor
+
+
+@dataclass(frozen=True)
+class VOC:
+    root: Path
+    classes: Sequence[str]  # without the background
+    train: Sequence[str]
+    test: Sequence[str]
+
+    @classmethod
+    def detection(cls, root: Path) -> "VOC":
+        train, test = _ids(root, "Main")
+        names = {name for sample in train for name, *_ in _objects(root, sample)}
+        if not names:
+            raise UserError(f"no training image of {root} has an object in Annotations/")
+        return cls(root, sorted(names), train, test)
+
+    @classmethod
+    def segmentation(cls, root: Path) -> "VOC":
+        train, test = _ids(root, "Segmentation")
+        most = 0
+        for sample in train:
+            numbers = _mask(root, sample)
+            most = max(most, int(numbers[numbers != VOID].max()) if (numbers != VOID).any() else 0)
+        if not most:
+            raise UserError(f"no training image of {root} has a class other than background in SegmentationClass/")
+        return cls(root, [str(number) for number in range(1, most + 1)], train, test)
+
+    def image(self, sample: str) -> Tensor:
+        """C×H×W, from 0 to 1."""
+        for suffix in (".jpg", ".png", ".jpeg"):
+            path = self.root / "JPEGImages" / f"{sample}{suffix}"
+            if path.exists():
+                try:
+                    return decode(path, channels=3, resize=None).float() / 255
+                except UnreadableImage as error:
+                    raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{self.root / 'JPEGImages'} holds no image {sample}")
+
+    def boxes(self, sample: str) -> Boxes:
+        number = {name: position for position, name in enumerate(self.classes, start=1)}
+        found = [entry for entry in _objects(self.root, sample) if entry[0] in number]
+        return Boxes(
+            torch.tensor([corners for _, corners, _ in found]).reshape(-1, 4),
+            torch.tensor([number[name] for name, *_ in found], dtype=torch.int64),
+            torch.tensor([difficult for *_, difficult in found], dtype=torch.bool),
+        )
+
+    def mask(self, sample: str) -> Tensor:
+        """H×W, int64."""
+        return torch.from_numpy(_mask(self.root, sample).astype(np.int64))
+
+
+def _ids(root: Path, kind: str) -> tuple[list[str], list[str]]:
+    found = []
+    for names in (_TRAIN, _TEST):
+        paths = [root / "ImageSets" / kind / f"{name}.txt" for name in names]
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
+            raise UserError(f"{root} is not in VOC's form: there is no {paths[0]}")
+        found.append([line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()])
+    if not found[0] or not found[1]:
+        raise UserError(f"{root}: the lists in ImageSets/{kind} name no image")
+    return found[0], found[1]
+
+
+def _objects(root: Path, sample: str) -> list[tuple[str, list[float], bool]]:
+    path = root / "Annotations" / f"{sample}.xml"
+    try:
+        tree = ElementTree.parse(path)
+        found = []
+        for entry in tree.getroot().iter("object"):
+            box, name = entry.find("bndbox"), entry.findtext("name")
+            corners = (
+                [float(box.findtext(part, "")) for part in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []
+            )
+            if not name or len(corners) != 4 or corners[0] >= corners[2] or corners[1] >= corners[3]:
+                raise ValueError(f"the object {name!r} has no name, or no box with xmin < xmax and ymin < ymax")
+            found.append((name, corners, entry.findtext("difficult", "0").strip() == "1"))
+        return found
+    except (OSError, ValueError, ElementTree.ParseError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _mask(root: Path, sample: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+    from PIL import Image
+
+    path = root / "SegmentationClass" / f"{sample}.png"
+    try:
+        with Image.open(path) as image:
+            if image.mode not in ("P", "L"):
+                raise ValueError(
+                    f"it has mode {image.mode}; a palette or grey image is needed, whose values are classes"
+                )
+            return np.array(image)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
