@@ -3,7 +3,8 @@
 A victim is drawn each time, one of the two workers or the launcher itself, at a random moment after the run has saved
 once more. A lost worker is started anew by the launcher; where the launcher is gone, the same command is given again.
 Ratios that should be 1: kills over those asked for; files of the last checkpoint that equal those of a run left
-alone over all of them, and likewise the lines of metrics.jsonl. "epochs lost" should be 0.
+alone over all of them, and likewise the lines of metrics.jsonl. "epochs lost", finished ones that had to be trained
+again, should be 0.
 """
 
 import json
@@ -47,6 +48,14 @@ def _saved(folder: Path) -> tuple[int, ...]:
     return max((tuple(int(number) for number in name.split("-")) for name in names), default=(0, 0))
 
 
+def _lines(folder: Path) -> int:
+    """The lines of metrics.jsonl, which a resumed run cuts to the epochs that it goes on from."""
+    try:
+        return len((folder / "metrics.jsonl").read_text().splitlines())
+    except OSError:
+        return 0
+
+
 def _outcome(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     newest = max(path for path in (folder / "checkpoint").iterdir() if path.name[0] != ".")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -61,14 +70,18 @@ def run() -> dict[str, float]:
             raise RuntimeError("the run that is left alone failed")
         launcher, seen = _start(struck), _saved(struck)
         while kills < KILLS:
+            if launcher.poll() == 0:
+                break  # it came to its end before the last kill
             if launcher.poll() is not None:
                 launcher = _start(struck)
+            least = seen[0]
             while _saved(struck) <= seen and launcher.poll() is None:
-                time.sleep(0.01)
+                least = min(least, _lines(struck))
+                time.sleep(0.005)
+            lost += seen[0] - least
             time.sleep(chance.uniform(0, 0.5))
             if launcher.poll() is not None:
                 continue
-            lost += _saved(struck) < seen
             seen = _saved(struck)
             victims = _workers(launcher.pid)
             victim = chance.choice([launcher.pid, *victims])

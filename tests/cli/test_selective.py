@@ -71,6 +71,9 @@ def test_a_promise_that_cannot_be_kept_is_none(folder: Path) -> None:
     assert result.returncode == 1
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["threshold"] is None
+    least = found["guaranteed_risk"]
+    assert run_json("calibrate", "run", "--risk", f"{least + 1e-6}", folder=folder)["threshold"] is not None
+    assert run("calibrate", "run", "--risk", "0.001", folder=folder).returncode == 1
     assert found["guaranteed_risk"] > 0.001
     assert not (folder / "run/calibration.json").exists()
     words = run("calibrate", "run", "--risk", "0.001", folder=folder)
@@ -93,6 +96,8 @@ def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, m
     [
         (("calibrate", "run", "--risk", "1.5"), "--risk 1.5 must be between 0 and 1"),
         (("calibrate", "run", "--risk", "0.1", "--selector", "mc-dropout"), "is not offered by this run"),
+        (("coverage", "run", "--passes", "-1"), "--passes -1 must be at least 0"),
+        (("calibrate", "run", "--risk", "0.1", "--selector", "mc-dropout", "--passes", "0"), "needs --passes above 0"),
         (("predict", "run", "nowhere.png"), "there is no file or folder nowhere.png"),
         (("predict", "new", "new"), "is not a run folder"),
         (("predict", "run", "new", "--batch-size", "0"), "must be at least 1"),
@@ -107,6 +112,28 @@ def test_mistakes(folder: Path, arguments: tuple[str, ...], words: str) -> None:
     assert result.returncode == 2
     assert words in result.stderr
     assert not (folder / "x").exists()
+
+
+def test_a_run_that_is_not_finished_or_chose_by_validation_makes_no_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from selfadapt.engine.fit import Training
+    from selfadapt.errors import Interrupted
+
+    options = ("--epochs", "3", "--limit", "64", "--model", "mlp", "--width", "8")
+
+    def strike(self: Training, figures: object) -> None:
+        raise Interrupted("struck")
+
+    run_json("train", "digits", *options, "--method", "early-stopping", "--out", "early", folder=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "end_epoch", strike)
+        assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
+    for folder, words in (("early", "cannot vouch for it"), ("half", "is not trained to its end")):
+        result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)
+        assert result.returncode == 2
+        assert words in result.stderr
+    assert run("coverage", "half", folder=tmp_path).returncode == 2
 
 
 def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:

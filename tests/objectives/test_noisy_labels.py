@@ -188,3 +188,17 @@ def test_a_wide_gap_between_logits_stays_finite() -> None:
 def test_mismatched_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="both must be B×K"):
         self_adaptive_cross_entropy(torch.zeros(2, 3), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("classes", [10, 300])
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_the_loss_takes_other_number_formats_layouts_and_large_logits(classes: int, shift: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, classes, generator=generator)
+    targets = torch.randn(classes, 6, generator=generator).softmax(0)
+    exact = targets.T.double()
+    weight = exact.amax(1)
+    wanted = -(weight[:, None] * exact * logits.double().log_softmax(1)).sum() / weight.sum()
+    for own in (targets.T, exact, targets.T.bfloat16()):
+        tolerance = 1e-2 if own.dtype == torch.bfloat16 else 1e-3 if shift else 1e-5
+        assert float(self_adaptive_cross_entropy(logits + shift, own)) == pytest.approx(float(wanted), rel=tolerance)

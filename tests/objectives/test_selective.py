@@ -92,7 +92,7 @@ def test_deep_gamblers() -> None:
     warm, later = (objective.loss(nn.Identity(), batch, None, Progress(epoch, 0.0, 9)) for epoch in (2, 3))
     assert torch.allclose(warm.mean, cross_entropy(logits[:, :K], labels))
     assert float(later.mean) == pytest.approx(wanted.mean(), rel=1e-5)
-    np.testing.assert_allclose(objective.selectors(logits, K)["abstain"].numpy(), 1 - p[:, K], atol=1e-6)
+    np.testing.assert_allclose(objective.selectors(logits, K)["abstain"].numpy(), -np.log(p[:, K]), atol=1e-5)
 
 
 def test_selective_net() -> None:
@@ -106,7 +106,7 @@ def test_selective_net() -> None:
     objective = SelectiveNet(coverage=0.9)
     loss = objective.loss(nn.Identity(), Batch(outputs, labels, torch.arange(B)), None, Progress(0, 0.0))
     assert float(loss.mean) == pytest.approx(wanted, rel=1e-5)
-    np.testing.assert_allclose(objective.selectors(outputs, K)["selection"].numpy(), g, atol=1e-6)
+    np.testing.assert_allclose(objective.selectors(outputs, K)["selection"].numpy(), z[:, K], atol=1e-6)
     assert ThreeHeads(MLP(16, width=8), K)(torch.rand(3, 1, 4, 4)).shape == (3, 2 * K + 1)
 
 
@@ -127,5 +127,5 @@ def test_a_network_learns_to_abstain_where_labels_are_noise() -> None:
     training.model.eval()
     with torch.no_grad():
         confidence = objective.selectors(training.model(images.float() / 255), 2)["abstain"]
-    assert confidence[clear].median() > 0.8
+    assert confidence[clear].median() > -np.log(0.2)
     assert confidence[~clear].median() < confidence[clear].quantile(0.1)

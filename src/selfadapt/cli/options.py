@@ -47,6 +47,7 @@ RUN_OPTIONS = {
         str, "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16 or mlp. Default: resnet-small."
     ),
     "width": _option(int, "Width of the model's first stage. Default: the model's own."),
+    "dropout": _option(float, "The share of features that training leaves out before the last layer. Default: 0."),
     "image_size": _option(int, "Bring image files to a square of this size."),
     "augment": _option(
         str,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.coverage import Passes
 from selfadapt.cli.output import Quiet, count_bar
 from selfadapt.errors import UserError
 
@@ -21,7 +20,6 @@ def command(
     batch_size: int = typer.Option(256, help="Images that are answered together."),
     everything: bool = typer.Option(False, "--all", help="Answer everything, whatever was calibrated."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
-    passes: int = Passes,
     quiet: bool = Quiet,
     as_json: bool = typer.Option(True, "--json", help="Lines of JSON, which is what this command always prints."),
 ) -> None:
@@ -35,7 +33,7 @@ def command(
     from selfadapt.recipes.answer import Answerer
     from selfadapt.report.results import RunFolder
 
-    answerer = Answerer.of_run(RunFolder(run), device, passes, silent=not everything)
+    answerer = Answerer.of_run(RunFolder(run), device, silent=not everything)
     files = iter(_files(paths))
     broken = done = 0
     with count_bar("answering", quiet=quiet or "-" in paths) as count:

@@ -3,7 +3,7 @@
     JPEGImages/ID.jpg                        the images (also .png)
     Annotations/ID.xml                       boxes: object/name, object/bndbox/{xmin,ymin,xmax,ymax}, object/difficult
     SegmentationClass/ID.png                 a class for each pixel: 0 is background, 255 does not count
-    ImageSets/{Main,Segmentation}/PART.txt   the ids of train (or trainval) and of val (or test)
+    ImageSets/{Main,Segmentation}/PART.txt   the ids of train and val, or of trainval and test
 
 Shapes: C channels, H by W pixels, M boxes.
 """
@@ -21,7 +21,7 @@ from selfadapt.data.images import UnreadableImage, decode
 from selfadapt.errors import UserError
 
 VOID = 255
-_TRAIN, _TEST = ("train", "trainval"), ("val", "test")
+_PAIRS = (("train", "val"), ("trainval", "test"), ("train", "test"))  # what to learn from, and what to measure on
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class VOC:
     def detection(cls, root: Path) -> "VOC":
         train, test = _ids(root, "Main")
         names = {name for sample in train for name, *_ in _objects(root, sample)}
+        for sample in test:  # mistakes show before training
+            _objects(root, sample)
         if not names:
             raise UserError(f"no training image of {root} has an object in Annotations/")
         return cls(root, sorted(names), train, test)
@@ -52,12 +54,16 @@ class VOC:
     def segmentation(cls, root: Path) -> "VOC":
         train, test = _ids(root, "Segmentation")
         most = 0
-        for sample in train:
+        for sample in (*test, *train):
             numbers = _mask(root, sample)
             most = max(most, int(numbers[numbers != VOID].max()) if (numbers != VOID).any() else 0)
         if not most:
             raise UserError(f"no training image of {root} has a class other than background in SegmentationClass/")
-        return cls(root, [str(number) for number in range(1, most + 1)], train, test)
+        found = cls(root, [str(number) for number in range(1, most + 1)], train, test)
+        for sample in (*train, *test):
+            if found.image(sample).shape[1:] != found.mask(sample).shape:
+                raise UserError(f"{root}: the mask of {sample} is not of the size of its image")
+        return found
 
     def image(self, sample: str) -> Tensor:
         """C×H×W, from 0 to 1."""
@@ -85,16 +91,21 @@ class VOC:
 
 
 def _ids(root: Path, kind: str) -> tuple[list[str], list[str]]:
-    found = []
-    for names in (_TRAIN, _TEST):
-        paths = [root / "ImageSets" / kind / f"{name}.txt" for name in names]
-        path = next((path for path in paths if path.exists()), None)
-        if path is None:
-            raise UserError(f"{root} is not in VOC's form: there is no {paths[0]}")
-        found.append([line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()])
-    if not found[0] or not found[1]:
-        raise UserError(f"{root}: the lists in ImageSets/{kind} name no image")
-    return found[0], found[1]
+    lists = root / "ImageSets" / kind
+    for pair in _PAIRS:
+        paths = [lists / f"{name}.txt" for name in pair]
+        if all(path.exists() for path in paths):
+            train, test = ([line.split()[0] for line in _lines(path)] for path in paths)
+            if not train or not test:
+                raise UserError(f"the lists in {lists} name no image")
+            if shared := set(train) & set(test):
+                raise UserError(f"{min(shared)} is in both {paths[0].name} and {paths[1].name} of {lists}")
+            return train, test
+    raise UserError(f"{root} is not in VOC's form: there is no {lists / 'train.txt'} with {lists / 'val.txt'}")
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _objects(root: Path, sample: str) -> list[tuple[str, list[float], bool]]:

@@ -122,6 +122,8 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
     places = []
     for number, shard in enumerate(shards):
         content = load_file(shard)
+        if "rows" not in content:
+            raise UserError("the checkpoint was written by an older version; start the run anew in another folder")
         rows_n = torch.arange(number, number + len(shards) * len(content["rows"]), len(shards))
         mine = rows_n % parts == own
         places.append(rows_n[mine])

@@ -243,7 +243,7 @@ class Training:
         )
 
     def restore(self, saved: Checkpoint) -> None:
-        if "moments" not in saved.state:
+        if "moments" not in saved.state or (saved.targets is not None and "rows" not in saved.targets):
             raise UserError("the checkpoint was written by an older version; start the run anew in another folder")
         self.model.load_state_dict(saved.model)
         if self.targets is not None and saved.targets is not None:

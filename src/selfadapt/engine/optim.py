@@ -61,7 +61,7 @@ def make_optimizer(
 class LARS(Optimizer):
     """SGD with momentum whose step is scaled, layer by layer, by |w| / |gradient| (You et al., 2017).
 
-    Vectors (biases, batch normalisation) take plain steps without decay, as in BYOL.
+    Vectors (biases, batch normalisation) take plain steps without decay, as in BYOL; so does a group with no `trust`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LARS(Optimizer):
         return result
 
     def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        if parameter.ndim > 1:
+        if parameter.ndim > 1 and group["trust"]:
             gradient = gradient + group["weight_decay"] * parameter
             size, slope = parameter.norm(), gradient.norm()
             scale = torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)

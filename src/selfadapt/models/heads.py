@@ -25,8 +25,10 @@ class Normalised(Backbone):
     mean_C11: Tensor
     std_C11: Tensor
 
-    def __init__(self, backbone: Backbone, mean_C: Tensor, std_C: Tensor) -> None:
+    def __init__(self, backbone: Backbone, mean_C: Tensor, std_C: Tensor, dropout: float = 0.0) -> None:
+        """`dropout` is the share of features that training leaves out, before whatever head comes."""
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.num_features = backbone.num_features
         self.register_buffer("mean_C11", mean_C.clone().view(-1, 1, 1))
         self.register_buffer("std_C11", std_C.clone().view(-1, 1, 1))
@@ -38,7 +40,7 @@ class Normalised(Backbone):
         images_BCHW = images_BCHW.contiguous(memory_format=self.layout)
         # (x - mean) / std in one pass over the pixels
         scaled = torch.addcmul(-self.mean_C11 / self.std_C11, images_BCHW, 1 / self.std_C11)
-        return cast(Tensor, self.backbone(scaled))
+        return cast(Tensor, self.dropout(self.backbone(scaled)))
 
 
 class Classifier(nn.Module):

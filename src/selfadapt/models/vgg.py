@@ -3,7 +3,8 @@
 Thirteen convolutions in five blocks, each block ended by pooling, then one hidden layer. Dropout follows each
 convolution but a block's last (0.3 in the first block, 0.4 later) and surrounds the hidden layer (0.5), as in the works
 on selective classification that the paper compares with. Pooling rounds up, so images need not be of 32×32: 28×28 and
-8×8 end at one pixel too, 64×64 at 2×2.
+8×8 end at one pixel too, 64×64 at 2×2. An image of another size than the network was made for, as a smaller crop is,
+ends at the same number of pixels by averaging.
 
 Shapes: B images, C channels.
 """
@@ -34,6 +35,7 @@ class VGG(Backbone):
             height, width_pixels = -(-height // 2), -(-width_pixels // 2)
         self.num_features = channels
         self.convolutions = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d((height, width_pixels))
         self.hidden = nn.Sequential(
             nn.Dropout(_HIDDEN_DROPOUT),
             nn.Linear(channels * height * width_pixels, channels, bias=False),
@@ -46,4 +48,4 @@ class VGG(Backbone):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
-        return cast(Tensor, self.hidden(torch.flatten(self.convolutions(images_BCHW), 1)))
+        return cast(Tensor, self.hidden(torch.flatten(self.pool(self.convolutions(images_BCHW)), 1)))

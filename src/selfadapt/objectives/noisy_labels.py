@@ -54,7 +54,8 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
 
 def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
     """Cross entropy of the prediction with soft targets, as sums over the batch."""
-    return _target_loss(logits_BK, logits_BK.detach().float().softmax(1), targets_BK.detach(), reweight)
+    p_BK = logits_BK.detach().float().softmax(1)
+    return _target_loss(logits_BK, p_BK, targets_BK.detach().float().contiguous(), reweight)
 
 
 def _target_loss(logits_BK: Tensor, p_BK: Tensor, targets_BK: Tensor, reweight: bool) -> Loss:
@@ -62,7 +63,7 @@ def _target_loss(logits_BK: Tensor, p_BK: Tensor, targets_BK: Tensor, reweight: 
     weights_B1 = targets_BK.amax(1, keepdim=True) if reweight else torch.ones_like(targets_BK[:, :1])
     logits_BK, counted_BK = logits_BK.float(), targets_BK * weights_B1
     if logits_BK.shape[1] < _WIDE:
-        total = -logits_BK.log_softmax(1).view(-1).dot(counted_BK.view(-1))
+        total = -logits_BK.log_softmax(1).reshape(-1).dot(counted_BK.view(-1))
     else:
         total = _WideCrossEntropy.apply(logits_BK, p_BK, counted_BK)
     return Loss(total, weights_B1.sum(), logits_BK.detach())
@@ -73,15 +74,14 @@ class _WideCrossEntropy(torch.autograd.Function):
 
     Written out, because with many classes exponentials and passes over memory are the cost, and autograd takes more of
     them. With few classes the calls are, and autograd needs fewer.
-    log p_ij = l_ij - z_i where z_i, the logarithm of the sum of exponentials, is known from the largest entries.
+    log p_ij = log p_im + (l_ij - l_im), where m is the likeliest class.
     """
 
     @staticmethod
     def forward(ctx: Any, logits_BK: Tensor, p_BK: Tensor, counted_BK: Tensor) -> Tensor:
-        logits_BK = logits_BK.contiguous()
         counts_B1 = counted_BK.sum(1, keepdim=True)
-        z_B = logits_BK.amax(1).sub_(p_BK.amax(1).log_())
-        total = counts_B1.view(-1).dot(z_B).sub_(counted_BK.view(-1).dot(logits_BK.view(-1)))
+        below_BK = logits_BK - logits_BK.amax(1, keepdim=True)  # large logits would cancel in the sums
+        total = -counts_B1.view(-1).dot(p_BK.amax(1).log_()) - counted_BK.view(-1).dot(below_BK.reshape(-1))
         ctx.save_for_backward(p_BK.mul_(counts_B1).sub_(counted_BK))
         return total
 

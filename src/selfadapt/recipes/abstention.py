@@ -58,6 +58,16 @@ def _answers_on(run: "Run", samples: Samples, passes: int) -> tuple[dict[str, An
     return found, fine_N
 
 
+def _trained(run: "Run", passes: int) -> None:
+    if passes < 0:
+        raise UserError(f"--passes {passes} must be at least 0")
+    if run.training.epoch < run.settings.epochs:
+        raise UserError(
+            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.epochs} epochs are "
+            f"done; go on with: selfadapt train --resume --out {run.folder.path}"
+        )
+
+
 def _part(run: "Run", name: str, samples: Samples | None) -> Samples:
     if samples is None:
         raise UserError(
@@ -68,6 +78,7 @@ def _part(run: "Run", name: str, samples: Samples | None) -> Samples:
 
 def measure_coverage(run: "Run", passes: int) -> dict[str, Any]:
     """The error on test data at each coverage, by every selector; written into the run folder."""
+    _trained(run, passes)
     test = _part(run, "test", run.data.test)
     held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes)
     tested, fine_N = _answers_on(run, test, passes)
@@ -106,6 +117,14 @@ def calibrate(
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
             raise UserError(f"--{name} {value} must be between 0 and 1")
+    _trained(run, passes)
+    if selector == MC_DROPOUT and not passes:
+        raise UserError("--selector mc-dropout needs --passes above 0")
+    if run.settings.method == "early-stopping":
+        raise UserError(
+            "early-stopping chose its network by the validation samples, so they cannot vouch for it; train by another "
+            "method, or calibrate on data that it has not seen"
+        )
     validation = _part(run, "validation", run.data.validation)
     if true_labels and validation.truth is None:
         raise UserError("--true-labels: the true labels of these data are not known")
@@ -115,11 +134,17 @@ def calibrate(
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
     wrong_N = own.wrong(labels_N[fine_N])
     found = promise(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
-    content: dict[str, Any] = {"selector": name, "risk": risk, "confidence": confidence, "samples": len(wrong_N)}
+    content: dict[str, Any] = {
+        "selector": name,
+        "passes": passes if name == MC_DROPOUT else 0,
+        "risk": risk,
+        "confidence": confidence,
+        "samples": len(wrong_N),
+    }
     if found is None:
         run.folder.forget_calibration()
-        tried = candidates(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
-        nearest = min(tried, key=lambda one: one.guaranteed_risk)
+        every = candidates(own.confidence_N, wrong_N, risk=1.0, confidence=confidence)  # the ladder for any risk
+        nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {
             **content,
             "threshold": None,
@@ -147,7 +172,7 @@ def calibrate(
 
 
 def _chosen(selector: str | None, offered: Mapping[str, Answers]) -> str:
-    """The selector asked for; else softmax response, which ranks best on every network measured here."""
+    """The selector asked for; else softmax response, which every run offers."""
     if selector is not None and selector not in offered:
         raise UserError(f"--selector {selector!r} is not offered by this run; choose one of {', '.join(offered)}")
     return selector or "softmax-response"

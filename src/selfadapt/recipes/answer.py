@@ -34,7 +34,7 @@ class Answerer:
     passes: int = 0
 
     @classmethod
-    def of_run(cls, folder: RunFolder, device: str, passes: int, *, silent: bool = True) -> "Answerer":
+    def of_run(cls, folder: RunFolder, device: str, *, silent: bool = True) -> "Answerer":
         """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
         content = folder.read_run()
         if "shape" not in content["data"]:
@@ -58,7 +58,7 @@ class Answerer:
             device=own,
             selector=rule.get("selector", "softmax-response"),
             threshold=rule.get("threshold"),
-            passes=passes,
+            passes=rule.get("passes", 0),
         )
 
     def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:

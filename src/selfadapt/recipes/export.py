@@ -1,10 +1,13 @@
 """A trained network for elsewhere: its weights as safetensors, under its own names or torchvision's."""
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -30,12 +33,26 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
         raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
     mark = "" if form == "safetensors" else f"-{form}"
     path = out or folder.path / f"{content['settings']['model']}{mark}.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".draft-{path.name}")
-    scale = {part: json.dumps(saved.model[f"backbone.{part}_C11"].flatten().tolist()) for part in ("mean", "std")}
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, draft, metadata=scale)
-    draft.replace(path)
+    scale = {
+        part: json.dumps(next(v for name, v in saved.model.items() if name.endswith(f"{part}_C11")).flatten().tolist())
+        for part in ("mean", "std")
+    }
+    write_tensors(path, weights, scale)
     return path
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file that appears under its name only once it is written to the end."""
+    draft = path.with_name(f".draft-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, metadata=metadata)
+        draft.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -52,6 +69,10 @@ def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> di
             f"the run was trained on images below {LARGE_IMAGE} pixels, for which the first layer is another one than "
             "torchvision's; export as safetensors"
         )
+    if content["data"]["shape"][0] != 3:
+        raise UserError("torchvision's networks take images of three channels; export as safetensors")
+    if not ("head.weight" in model or "projector.0.weight" in model):
+        raise UserError("a network with more than one head is none of torchvision's; export as safetensors")
     prefix = "backbone.backbone."
     weights = {name.removeprefix(prefix): value for name, value in model.items() if name.startswith(prefix)}
     if "head.weight" in model:

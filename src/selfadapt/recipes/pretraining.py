@@ -47,6 +47,7 @@ METHODS: dict[str, tuple[str, type[Pretraining]]] = {
     "random-network": ("fitting a random network", RandomNetwork),
 }
 _WATCHED = 2_000  # images whose features are looked at after each epoch
+_PROBE_LR_OF_ADAM = 1e-3
 _WARM_UP = 30 / 800  # of the epochs, as in the paper
 
 
@@ -98,8 +99,16 @@ class PretrainingSettings:
             raise UserError(f"--views {self.views} must be 1 or 2")
         if self.method == "simclr" and self.views == 1:
             raise UserError("--method simclr contrasts two views of an image; add --views 2")
-        if not 0 < self.lr < float("inf"):
-            raise UserError(f"--lr {self.lr} must be a number above 0")
+        for name, least in (("lr", 1e-12), ("weight_decay", 0), ("warmup_epochs", 0)):
+            value = getattr(self, name)
+            if value is not None and not least <= value < float("inf"):
+                raise UserError(f"{option(name)} {value} must be a number {'above' if least else 'from'} 0")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"--seed {self.seed} must be a whole number from 0 on, of 63 bits")
+        if self.predictor is not None and self.method in ("moco", "simclr"):
+            raise UserError(f"--method {self.method} has no predictor to switch on or off")
+        if self.beta is not None and self.method in ("simclr", "simsiam", "noise", "random-network"):
+            raise UserError(f"--method {self.method} has no slow copy of the network, so --beta means nothing to it")
         parse_ramp("--momentum", self.momentum)
         if self.beta is not None:
             parse_ramp("--beta", self.beta)
@@ -128,7 +137,9 @@ class PretrainingSettings:
     def objective(self) -> Pretraining:
         kind = METHODS[self.method][1]
         chosen: dict[str, Any] = {"hidden": self.hidden, "dimensions": self.dimensions, "lr": self.lr}
-        if self.beta is not None and self.method != "random-network":
+        if self.optimizer in ("adam", "adamw"):
+            chosen["probe_lr"] = _PROBE_LR_OF_ADAM
+        if self.beta is not None:
             chosen["beta"] = parse_ramp("--beta", self.beta)
         if self.predictor is not None:
             chosen["predictor"] = self.predictor
@@ -169,19 +180,19 @@ def _labelled(data: Data) -> bool:
     return data.num_classes > 1
 
 
-def _prepared(data: Data, settings: PretrainingSettings) -> Data:
+def _prepared(data: Data) -> Data:
     """The data as training sees them: images that have no label instead of the labelled ones, if the data bring any."""
-    if data.unlabelled is not None:
-        count = len(data.unlabelled)
-        ids = [f"{data.name}/unlabelled/{i}" for i in range(count)]
-        nothing = torch.zeros(count, dtype=torch.int64)
-        train = Samples(images=data.unlabelled, labels=nothing, truth=None, ids=ids)
-        data = replace(data, train=train, validation=None, test=None, classes=("unlabelled",))
-    return data.limited(settings.limit, settings.test_limit)
+    if data.unlabelled is None:
+        return data
+    count = len(data.unlabelled)
+    ids = [f"{data.name}/unlabelled/{i}" for i in range(count)]
+    nothing = torch.zeros(count, dtype=torch.int64)
+    train = Samples(images=data.unlabelled, labels=nothing, truth=None, ids=ids)
+    return replace(data, train=train, validation=None, test=None, classes=("unlabelled",))
 
 
 def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch) -> PretrainingRun:
-    data = _prepared(open_for(settings, watch, unlabelled=True), settings)
+    data = _prepared(open_for(settings, watch, unlabelled=True)).limited(settings.limit, settings.test_limit)
     settings = settings.resolved(data)
     folder.create()
     processes.wait_for_all()
@@ -220,7 +231,7 @@ def reopen(folder: RunFolder, given: Mapping[str, Any], watch: Watch) -> Pretrai
             raise UserError(f"{folder.path} was started with {option(name)} {getattr(settings, name)}, not {value}")
     with folder.locked():
         pass
-    data = recall(_prepared(open_for(settings, watch, unlabelled=True), settings), settings, folder)
+    data = recall(_prepared(open_for(settings, watch, unlabelled=True)), settings, folder)
     take_surroundings(content)
     training = _training(settings, data, folder)
     saved = checkpoint.load_newest(folder.checkpoints, training.device)
@@ -294,7 +305,8 @@ def _measure(run: PretrainingRun) -> dict[str, Any]:
     training = run.training
     encoders = cast(Encoders, unwrapped(training.model))
     epoch = training.epoch + 1
-    watched = run.data.train.images.take(torch.arange(min(_WATCHED, len(run.data.train))))
+    count = len(run.data.train)
+    watched = run.data.train.images.take(torch.linspace(0, count - 1, min(_WATCHED, count)).round().long())
 
     def both(images_BCHW: Tensor) -> Tensor:
         features_BF = encoders.backbone(images_BCHW)

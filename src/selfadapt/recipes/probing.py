@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from selfadapt.data.decoded import keep_decoded
@@ -16,6 +16,7 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs
 from selfadapt.evaluation.probe import ProbeSettings, linear_probe, nearest_neighbours
 from selfadapt.models.heads import Backbone
+from selfadapt.recipes.export import write_tensors
 from selfadapt.recipes.pretraining import load_backbone
 from selfadapt.recipes.settings import choose_device, normal_form
 from selfadapt.report.page import write_pretraining_page
@@ -32,6 +33,11 @@ def probe(
     test_limit: int | None = None,
 ) -> dict[str, Any]:
     """Evaluate the features of a run on labelled data, its own or others, beside those of the untrained network."""
+    for name, value in (("--epochs", settings.epochs), ("--limit", limit), ("--test-limit", test_limit)):
+        if value is not None and value < 1:
+            raise UserError(f"{name} {value} must be at least 1")
+    if not 0 < settings.lr < float("inf"):
+        raise UserError(f"--lr {settings.lr} must be a number above 0")
     content = folder.read_run()
     own = choose_device(device)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
@@ -80,8 +86,5 @@ def _features(cache: Path, network: Backbone, samples: Samples, device: torch.de
         kept = load_file(path)["features"]
     else:
         kept = outputs(network, samples.images, device)
-        cache.mkdir(parents=True, exist_ok=True)
-        draft = cache / f".draft-{key}"
-        save_file({"features": kept.contiguous()}, draft)
-        draft.replace(path)
+        write_tensors(path, {"features": kept})
     return kept, kept.isfinite().all(1)

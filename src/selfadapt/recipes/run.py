@@ -67,6 +67,8 @@ def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -
         raise UserError("early-stopping needs a validation part, and these data have none")
     if data.num_classes < 2:
         raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
+    if settings.method == "deep-gamblers" and settings.reward > data.num_classes:
+        raise UserError(f"--reward {settings.reward} must be at most the number of classes, {data.num_classes}")
     settings = settings.resolved(data)
     description = _description(settings, data)
     training = build_training(
@@ -223,7 +225,7 @@ def build_training(
     augment = named_augment(settings.augment, data.train.images.shape[1])
     objective = settings.objective()
     model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
-    if settings.pretrained is not None and new_folder is not None:
+    if settings.pretrained is not None:
         _begin_with(RunFolder(Path(settings.pretrained)), model)
     loader = SampleLoader(
         data.train,
@@ -269,7 +271,7 @@ def _begin_with(folder: RunFolder, model: torch.nn.Module) -> None:
         raise UserError(f"{folder.path} holds no trained network")
     learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
     own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
-    different = [name for name, value in own.items() if name not in learned or learned[name].shape != value.shape]
+    different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]
     if different or not own:
         raise UserError(
             f"the network in {folder.path} is another one than this ({different[0] if different else 'no backbone'} "
@@ -284,7 +286,7 @@ def build_model(
     """The untrained network of a run, for images of this shape whose channels have these means and deviations."""
     channels, height, width = shape
     network = backbone(settings.model, channels=channels, height=height, width_pixels=width, width=settings.width)
-    return settings.objective().build(Normalised(network, *statistics), num_classes)
+    return settings.objective().build(Normalised(network, *statistics, dropout=settings.dropout), num_classes)
 
 
 def _description(settings: RunSettings, data: Data) -> dict[str, Any]:

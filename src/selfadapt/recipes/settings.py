@@ -50,6 +50,7 @@ class RunSettings:
     targets: str = "float32"
     model: str = "resnet-small"
     width: int | None = None
+    dropout: float = 0.0
     image_size: int | None = None
     augment: str | None = None
     validation: float = VALIDATION_FRACTION
@@ -84,6 +85,8 @@ class RunSettings:
                 raise UserError(f"{option(name)} {value} must be within 0..1")
         if self.label_share is not None and not 0 < self.label_share <= 1:
             raise UserError(f"--label-share {self.label_share} must be above 0 and at most 1")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"--dropout {self.dropout} must be a share of the features, from 0 to below 1")
         if not 0 <= self.validation < 1:
             raise UserError(f"--validation {self.validation} must be a share of the samples, from 0 to below 1")
         if not 1 < self.reward < float("inf"):

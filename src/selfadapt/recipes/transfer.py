@@ -40,8 +40,10 @@ class TransferSettings:
 
 def transfer(folder: RunFolder, root: Path, settings: TransferSettings, device: str, watch: Watch) -> dict[str, Any]:
     """Train a detector or a segmenter on the features of a run and measure it; written into the run folder."""
-    if settings.epochs < 1 or settings.batch_size < 1:
-        raise UserError("--epochs and --batch-size must be at least 1")
+    if min(settings.epochs, settings.batch_size, settings.image_size) < 1:
+        raise UserError("--epochs, --batch-size and --image-size must be at least 1")
+    if not 0 < settings.lr < float("inf"):
+        raise UserError(f"--lr {settings.lr} must be a number above 0")
     content = folder.read_run()
     saved = checkpoint.load_newest(folder.checkpoints)
     if saved is None:
@@ -181,8 +183,6 @@ def _segmentation_step(model: nn.Module, data: VOC, samples: Sequence[str], devi
     batch = torch.zeros(len(images), 3, height, width)
     goal = torch.full((len(images), height, width), VOID)
     for position, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        if image.shape[1:] != mask.shape:
-            raise UserError(f"the mask of {samples[position]} is not of the size of its image")
         if torch.rand(()) < 0.5:
             image, mask = image.flip(2), mask.flip(1)
         batch[position, :, : image.shape[1], : image.shape[2]] = image

@@ -48,6 +48,7 @@ class PackedRows:
 
     def __init__(self, table_NM: Tensor, num_columns: int) -> None:
         self.table_NM, self.num_rows, self.num_columns = table_NM, len(table_NM), num_columns
+        self._wide = _in_wide_pieces(table_NM)
         self.writes = 0
 
     def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
@@ -71,8 +72,7 @@ class PackedRows:
         return self.table_NM.index_select(0, index_B)
 
     def keep(self, index_B: Tensor, packed_BM: Tensor) -> None:
-        wide = _in_wide_pieces(self.table_NM)
-        wide.index_copy_(0, index_B, packed_BM.contiguous().view(wide.dtype))
+        self._wide.index_copy_(0, index_B, packed_BM.contiguous().view(self._wide.dtype))
         self.writes += 1
 
     def read(self, index_B: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class ShardedRows(_OnTopOf):
 
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
         own_n = index_n % self.parts == self.own
-        self.local.fill(index_n[own_n] // self.parts, rows_nK[own_n])
+        self.local.keep(index_n[own_n] // self.parts, self.local.packed(index_n[own_n], rows_nK[own_n]))
 
     def _by_owner(self, index_B: Tensor) -> list[Tensor]:
         owner_B = index_B % self.parts

@@ -7,7 +7,7 @@ o times its stake, what is kept pays 1:
 
 with 1 < o <= c; o = 2.2 for CIFAR10. As in the authors' program the first third of the epochs (100 of 300) trains with
 cross entropy over the c class outputs, without which a small o ends in a network that never bets. Confidence is
-1 - p[abstain].
+-log p[abstain].
 
 Shapes: B samples of a batch, O = c + 1 outputs.
 """

@@ -72,4 +72,4 @@ class SelectiveNet(ERM):
         return Loss(total, size, logits_BK[:, : logits_BK.shape[1] // 2].detach())
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
-        return {"selection": outputs_NO[:, num_classes].sigmoid()}
+        return {"selection": outputs_NO[:, num_classes]}  # before the sigmoid, which would make ties

@@ -111,7 +111,7 @@ class Pretraining(ERM):
             hidden=self.hidden,
             dimensions=self.dimensions,
             predictor=self.predictor,
-            follower=self.beta.end > 0,
+            follower=max(self.beta.start, self.beta.end) > 0,
             num_classes=num_classes,
         )
 
@@ -122,7 +122,7 @@ class Pretraining(ERM):
         learned = [p for p in encoders.parameters() if p.requires_grad and id(p) not in apart_from]
         groups: list[dict[str, Any]] = [{"params": learned}]
         if probe:
-            groups.append({"params": probe, "pace": self.probe_lr / self.lr if self.lr else 0.0, "weight_decay": 0.0})
+            groups.append({"params": probe, "pace": self.probe_lr / self.lr, "weight_decay": 0.0, "trust": 0.0})
         return groups
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
