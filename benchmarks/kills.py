@@ -26,7 +26,7 @@ SETTINGS = (
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "selfadapt", "train", *SETTINGS, "--epochs", str(KILLS + 10), "--out", str(folder)]
+    command = [sys.executable, "-m", "selfadapt", "train", *SETTINGS, "--epochs", str(2 * KILLS), "--out", str(folder)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

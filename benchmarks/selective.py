@@ -31,11 +31,12 @@ HEADLINES = (
     ("SAT, abstain output", "selective", "abstain"),
     ("SAT, softmax response", "selective", "softmax-response"),
     ("softmax response", "erm", "softmax-response"),
-    ("MC-dropout", "erm", "mc-dropout"),
+    ("MC-dropout, variance", "erm", "mc-dropout"),
+    ("MC-dropout, mean", "erm", "mc-dropout-mean"),
     ("Deep Gamblers", "deep-gamblers", "abstain"),
     ("SelectiveNet", "selective-net", "selection"),
 )
-SELECTORS = ("abstain", "softmax-response", "entropy", "margin", "mc-dropout")
+SELECTORS = ("abstain", "softmax-response", "entropy", "margin", "mc-dropout", "mc-dropout-mean")
 
 
 def _run(job: tuple[str, str, int]) -> None:
@@ -45,7 +46,7 @@ def _run(job: tuple[str, str, int]) -> None:
         _program(
             "train", data, "--method", method, "--seed", str(seed), *SHARED, *DATA[data], "--resume", "--out", folder
         )
-    if method in ("erm", "selective") and "mc-dropout" not in _selectors(folder):
+    if method in ("erm", "selective") and "mc-dropout-mean" not in _selectors(folder):
         _program("coverage", folder, "--passes", PASSES)
     print(folder, flush=True)
 
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     chosen = parser.parse_args()
     jobs = [
-        (data, method, seed) for data in DATA if data.startswith(chosen.only) for seed in SEEDS for method in METHODS
+        (data, method, seed) for seed in SEEDS for data in DATA if data.startswith(chosen.only) for method in METHODS
     ]
     with ThreadPoolExecutor(chosen.jobs) as pool:
         for _ in pool.map(_run, jobs):

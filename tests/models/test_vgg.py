@@ -36,8 +36,8 @@ def test_dropout_at_test_time_leaves_the_model_and_the_random_numbers_as_they_we
     predicted, confidence = mc_dropout(model, images, 3, CPU, passes=20)
     again = mc_dropout(model, images, 3, CPU, passes=20)
     assert torch.equal(predicted, again[0])
-    assert torch.equal(confidence, again[1])
-    assert (confidence < 0).all()
+    assert all(torch.equal(values, again[1][name]) for name, values in confidence.items())
+    assert (confidence["mc-dropout"] < 0).all()
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert model.training
@@ -60,4 +60,5 @@ def test_many_passes_give_the_variance_of_the_answer() -> None:
     predicted, confidence = mc_dropout(Dropped(), images, 2, CPU, passes=4000)
     odds = torch.sigmoid(torch.tensor([2.0, 0.0]))
     assert predicted.tolist() == [0] * 4
-    assert (-confidence).mean().item() == pytest.approx(float(odds.var(unbiased=False)), rel=0.05)
+    assert -confidence["mc-dropout"].mean().item() == pytest.approx(float(odds.var(unbiased=False)), rel=0.05)
+    assert confidence["mc-dropout-mean"].mean().item() == pytest.approx(float(odds.mean()), rel=0.02)

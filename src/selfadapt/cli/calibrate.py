@@ -14,7 +14,9 @@ def command(
     run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
     risk: float = typer.Option(help="The largest share of wrong answers, such as 0.02."),
     confidence: float = typer.Option(0.95, help="How sure the promise is to be."),
-    selector: str | None = typer.Option(None, help="softmax-response, entropy, margin, mc-dropout, or the run's own."),
+    selector: str | None = typer.Option(
+        None, help="softmax-response, entropy, margin, mc-dropout, mc-dropout-mean, or the run's own."
+    ),
     true_labels: bool = typer.Option(
         False, "--true-labels", help="Go by the true validation labels, where noise was put in and they are known."
     ),

@@ -1,8 +1,9 @@
 """Monte-Carlo dropout (Gal and Ghahramani, "Dropout as a Bayesian Approximation", 2016) as a selector.
 
-The network answers each image many times with dropout left on. The answer is the class of the largest mean probability,
-and the confidence is the negative variance of that class's probability over the passes, with 100 passes, as the works
-on selective classification use it. Batch normalisation stays in evaluation mode.
+The network answers each image many times with dropout left on. The answer is the class of the largest mean probability.
+Works on selective classification take the negative variance of that class's probability over 100 passes as confidence
+(`mc-dropout`); the mean itself is another one (`mc-dropout-mean`), which does not count a steady doubt as certainty.
+Batch normalisation stays in evaluation mode.
 
 Shapes: B images of a batch, N images, K classes, T passes.
 """
@@ -23,8 +24,8 @@ def has_dropout(model: nn.Module) -> bool:
 
 def mc_dropout(
     model: nn.Module, images: Images, num_classes: int, device: torch.device, *, passes: int = PASSES, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The class and the confidence of each image."""
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The class of each image, and its confidence by each of the two selectors."""
 
     def several(images_BCHW: Tensor) -> Tensor:
         for module in model.modules():
@@ -39,6 +40,6 @@ def mc_dropout(
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         said_NK = outputs(model, images, device, forward=several).double()
-    predicted_N = said_NK[:, :num_classes].argmax(1)
+    mean_N, predicted_N = said_NK[:, :num_classes].max(1)
     variance_N = said_NK[:, num_classes:].gather(1, predicted_N.unsqueeze(1)).squeeze(1)
-    return predicted_N, -variance_N
+    return predicted_N, {"mc-dropout": -variance_N, "mc-dropout-mean": mean_N}

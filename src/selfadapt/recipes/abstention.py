@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from selfadapt.recipes.run import Run
 
 _POINTS = 200  # of a curve in coverage.json
-MC_DROPOUT = "mc-dropout"
+
+
+def by_dropout(selector: str | None) -> bool:
+    """Whether a selector needs many passes with dropout on."""
+    return selector is not None and selector.startswith("mc-dropout")
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,9 @@ def _answers_on(run: "Run", samples: Samples, passes: int) -> tuple[dict[str, An
     fine_N = said_NO.isfinite().all(1)
     found = answers(said_NO[fine_N], training.objective, classes)
     if passes and has_dropout(training.model):
-        predicted_N, confidence_N = mc_dropout(training.model, samples.images, classes, training.device, passes=passes)
-        found[MC_DROPOUT] = Answers(predicted_N[fine_N], confidence_N[fine_N])
+        predicted_N, selectors = mc_dropout(training.model, samples.images, classes, training.device, passes=passes)
+        for name, confidence_N in selectors.items():
+            found[name] = Answers(predicted_N[fine_N], confidence_N[fine_N])
     return found, fine_N
 
 
@@ -118,8 +123,8 @@ def calibrate(
         if not 0 < value < 1:
             raise UserError(f"--{name} {value} must be between 0 and 1")
     _trained(run, passes)
-    if selector == MC_DROPOUT and not passes:
-        raise UserError("--selector mc-dropout needs --passes above 0")
+    if by_dropout(selector) and not passes:
+        raise UserError(f"--selector {selector} needs --passes above 0")
     if run.settings.method == "early-stopping":
         raise UserError(
             "early-stopping chose its network by the validation samples, so they cannot vouch for it; train by another "
@@ -128,7 +133,7 @@ def calibrate(
     validation = _part(run, "validation", run.data.validation)
     if true_labels and validation.truth is None:
         raise UserError("--true-labels: the true labels of these data are not known")
-    held_out, fine_N = _answers_on(run, validation, passes if selector == MC_DROPOUT else 0)
+    held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0)
     name = _chosen(selector, held_out)
     own = held_out[name]
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
@@ -136,7 +141,7 @@ def calibrate(
     found = promise(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
     content: dict[str, Any] = {
         "selector": name,
-        "passes": passes if name == MC_DROPOUT else 0,
+        "passes": passes if by_dropout(name) else 0,
         "risk": risk,
         "confidence": confidence,
         "samples": len(wrong_N),
@@ -155,7 +160,7 @@ def calibrate(
         }
     test_risk = test_coverage = None
     if run.data.test is not None:
-        tested, fine_N = _answers_on(run, run.data.test, passes if name == MC_DROPOUT else 0)
+        tested, fine_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0)
         answered_N = tested[name].confidence_N > found.threshold
         test_wrong_N = tested[name].wrong(run.data.test.labels[fine_N])[answered_N]
         test_risk = test_wrong_N.double().mean().item() if len(test_wrong_N) else None

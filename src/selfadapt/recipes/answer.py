@@ -14,7 +14,7 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
 from selfadapt.evaluation.mc_dropout import mc_dropout
 from selfadapt.objectives.objective import Objective
-from selfadapt.recipes.abstention import MC_DROPOUT, Answers, answers
+from selfadapt.recipes.abstention import Answers, answers, by_dropout
 from selfadapt.recipes.run import build_model
 from selfadapt.recipes.settings import RunSettings, choose_device
 from selfadapt.report.results import RunFolder
@@ -90,8 +90,9 @@ class Answerer:
             }
 
     def _answers(self, images: TensorImages) -> Answers:
-        if self.selector == MC_DROPOUT:
-            return Answers(*mc_dropout(self.model, images, len(self.classes), self.device, passes=self.passes))
+        if by_dropout(self.selector):
+            predicted_N, found = mc_dropout(self.model, images, len(self.classes), self.device, passes=self.passes)
+            return Answers(predicted_N, found[self.selector])
         return answers(outputs(self.model, images, self.device), self.objective, len(self.classes))[self.selector]
 
     def _read(self, path: Path) -> Tensor:

@@ -130,7 +130,7 @@ class PretrainingSettings:
         return replace(
             self,
             batch_size=self.batch_size or (512 if len(data.train) >= 10 * SMALL_SET else 128),
-            warmup_epochs=_WARM_UP * self.epochs if self.warmup_epochs is None else self.warmup_epochs,
+            warmup_epochs=round(_WARM_UP * self.epochs, 3) if self.warmup_epochs is None else self.warmup_epochs,
             device=choose_device(self.device).type if self.device == "auto" else self.device,
         )
 

@@ -203,7 +203,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
             "that learns the mistakes by heart."
         )
         pictures.append(_picture("Accuracy over training", caption, path, wide=True))
-        if any(metrics[-1].get(key) is not None for key, *_ in figures.PORTIONS):
+        if all(metrics[-1].get(key) is not None for key, *_ in figures.PORTIONS):
             path = folder.figures / "portions.svg"
             figures.accuracy_curves(metrics, figures.PORTIONS, run["start_epoch"], path)
             caption = (
