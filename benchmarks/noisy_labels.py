@@ -7,17 +7,14 @@ A cell is one data set under one kind of noise. Each is a folder below runs/nois
 in a process with one thread. What is finished is not repeated, so the command may be stopped and given again.
 """
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.grid import program, shown, table, work_through
 
 HOME = Path("runs/noisy-labels")
 PAGE = Path("docs/results/noisy-labels.md")
@@ -71,10 +68,7 @@ CELLS = (
 def _compare(job: tuple[Path, list[str]]) -> None:
     folder, arguments = job
     folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "selfadapt", "compare", *arguments, "--out", str(folder), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    program("compare", *arguments, "--out", folder)
     print(folder, flush=True)
 
 
@@ -88,38 +82,22 @@ def results(folder: Path, method: str) -> list[dict[str, Any]]:
     return found
 
 
-def _accuracy(found: list[dict[str, Any]]) -> tuple[float, float | None] | None:
-    values = [100 * result["test_accuracy"] for result in found]
-    if not values:
-        return None
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def _shown(value: tuple[float, float | None] | None, best: float | None = None) -> str:
-    if value is None:
-        return "–"
-    mean, spread = value
-    text = f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"
-    return f"**{text}**" if best is not None and mean >= best - 1e-9 else text
-
-
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
-    return [
-        "| " + " | ".join(header) + " |",
-        "|---" * len(header) + "|",
-        *("| " + " | ".join(row) + " |" for row in rows),
-        "",
-    ]
+def _accuracies(found: list[dict[str, Any]]) -> list[float]:
+    return [100 * result["test_accuracy"] for result in found]
 
 
 def _methods_table(cells: list[Cell]) -> list[str]:
-    columns = [{m: _accuracy(results(HOME / cell.name / "methods", m)) for m in cell.methods} for cell in cells]
-    bests = [max((value[0] for value in column.values() if value), default=None) for column in columns]
+    columns = [{m: _accuracies(results(HOME / cell.name / "methods", m)) for m in cell.methods} for cell in cells]
+    bests = [max((statistics.fmean(own) for own in column.values() if own), default=0) for column in columns]
     rows = []
     for method in cells[0].methods:
-        shown = [_shown(column.get(method), best) for column, best in zip(columns, bests, strict=True)]
-        rows.append([f"`{method}`", *shown])
-    return _table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
+        row = [f"`{method}`"]
+        for column, best in zip(columns, bests, strict=True):
+            own = column[method]
+            is_best = own and statistics.fmean(own) >= best - 1e-9
+            row.append(f"**{shown(own)}**" if is_best else shown(own))
+        rows.append(row)
+    return table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
 
 
 def _memory_table(cells: list[Cell]) -> list[str]:
@@ -133,7 +111,7 @@ def _memory_table(cells: list[Cell]) -> list[str]:
         if last:
             shares = (right, *([line[key] for line in last] for key in _AGREEMENTS))
             rows.append([_name(cell), *(f"{100 * statistics.fmean(share):.1f}" for share in shares)])
-    return _table(["cell", "labels that are right", "agreement, training", "agreement, validation"], rows)
+    return table(["cell", "labels that are right", "agreement, training", "agreement, validation"], rows)
 
 
 _AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
@@ -147,25 +125,22 @@ def _starts_table(cells: list[Cell]) -> list[str]:
     rows = []
     for cell in cells:
         folder = HOME / cell.name
-        fixed = {start: _accuracy(results(folder / f"start-{start}", "sat")) for start in cell.starts}
-        auto, ordinary = results(folder / "methods", "sat"), results(folder / "methods", "erm")
-        best = max((value[0] for value in fixed.values() if value), default=None)
-        chosen = ", ".join(str(result["start_epoch"]) for result in auto)
-        mean = _accuracy(auto)
-        gap = f"{mean[0] - best:+.1f}" if mean and best is not None else "–"
+        fixed = [_accuracies(results(folder / f"start-{start}", "sat")) for start in cell.starts]
+        found = results(folder / "methods", "sat")
+        auto = _accuracies(found)
+        means = [statistics.fmean(own) for own in fixed if own]
         rows.append(
             [
                 _name(cell),
-                _shown(_accuracy(ordinary)),
-                " / ".join("–" if value is None else f"{value[0]:.1f}" for value in fixed.values()),
-                _shown(mean),
-                chosen or "–",
-                gap,
+                shown(_accuracies(results(folder / "methods", "erm"))),
+                " / ".join(f"{statistics.fmean(own):.1f}" if own else "–" for own in fixed),
+                shown(auto),
+                ", ".join(str(result["start_epoch"]) for result in found) or "–",
+                f"{statistics.fmean(auto) - max(means):+.1f}" if auto and means else "–",
             ]
         )
-    return _table(
-        ["cell", "erm", f"E_s = {' / '.join(map(str, cells[0].starts))}", "auto", "auto chose", "auto − best"], rows
-    )
+    starts = " / ".join(map(str, cells[0].starts))
+    return table(["cell", "erm", f"E_s = {starts}", "auto", "auto chose", "auto − best"], rows)
 
 
 def write_page() -> None:
@@ -198,16 +173,9 @@ def write_page() -> None:
     PAGE.write_text("\n".join(lines))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="")
-    chosen = parser.parse_args()
-    jobs = [job for cell in CELLS if cell.name.startswith(chosen.only) for job in cell.commands()]
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for _ in pool.map(_compare, jobs):
-            write_page()
+def _jobs(only: str) -> list[tuple[Path, list[str]]]:
+    return [job for cell in CELLS if cell.name.startswith(only) for job in cell.commands()]
 
 
 if __name__ == "__main__":
-    main()
+    work_through(_jobs, _compare, write_page)

@@ -9,15 +9,12 @@ training (`erm`); Deep Gamblers and SelectiveNet abstain by their own outputs. S
 is not repeated.
 """
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from benchmarks.grid import is_finished, program, shown, table, work_through
 
 HOME = Path("runs/selective")
 PAGE = Path("docs/results/selective.md")
@@ -42,20 +39,13 @@ SELECTORS = ("abstain", "softmax-response", "entropy", "margin", "mc-dropout", "
 def _run(job: tuple[str, str, int]) -> None:
     data, method, seed = job
     folder = HOME / data / f"{method}-{seed}"
-    if not (folder / "run.json").exists() or "result" not in json.loads((folder / "run.json").read_text()):
-        _program(
+    if not is_finished(folder):
+        program(
             "train", data, "--method", method, "--seed", str(seed), *SHARED, *DATA[data], "--resume", "--out", folder
         )
     if method in ("erm", "selective") and "mc-dropout-mean" not in _selectors(folder):
-        _program("coverage", folder, "--passes", PASSES)
+        program("coverage", folder, "--passes", PASSES)
     print(folder, flush=True)
-
-
-def _program(*arguments: str | Path) -> None:
-    command = [sys.executable, "-m", "selfadapt", *map(str, arguments), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
 
 
 def _selectors(folder: Path) -> dict[str, Any]:
@@ -69,25 +59,14 @@ def _found(data: str, method: str, selector: str) -> list[dict[str, Any]]:
     return [own for own in every if own is not None]
 
 
-def _shown(values: list[float], digits: int) -> str:
-    if not values:
-        return "–"
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
-
-
 def _table(data: str, rows: list[tuple[str, str, str]]) -> list[str]:
     coverages = ("1.00", "0.95", "0.90", "0.85", "0.80", "0.75", "0.70")
-    lines = [
-        "| | " + " | ".join(f"{100 * float(key):.0f}" for key in coverages) + " | AURC × 1000 |",
-        "|---" * (len(coverages) + 2) + "|",
-    ]
+    cells = []
     for words, method, selector in rows:
         found = _found(data, method, selector)
-        cells = [_shown([100 * own["coverage"][key] for own in found], 1) for key in coverages]
-        area = _shown([1000 * own["aurc"] for own in found], 0)
-        lines.append(f"| {words} | " + " | ".join(cells) + f" | {area} |")
-    return [*lines, ""]
+        errors = [shown([100 * own["coverage"][key] for own in found]) for key in coverages]
+        cells.append([words, *errors, shown([1000 * own["aurc"] for own in found], 0)])
+    return table(["", *(f"{100 * float(key):.0f}" for key in coverages), "AURC × 1000"], cells)
 
 
 def _draw(data: str) -> str:
@@ -124,18 +103,9 @@ def write_page() -> None:
     PAGE.write_text("\n".join(lines))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="")
-    chosen = parser.parse_args()
-    jobs = [
-        (data, method, seed) for seed in SEEDS for data in DATA if data.startswith(chosen.only) for method in METHODS
-    ]
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for _ in pool.map(_run, jobs):
-            write_page()
+def _jobs(only: str) -> list[tuple[str, str, int]]:
+    return [(data, method, seed) for seed in SEEDS for data in DATA if data.startswith(only) for method in METHODS]
 
 
 if __name__ == "__main__":
-    main()
+    work_through(_jobs, _run, write_page)

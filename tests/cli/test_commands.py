@@ -228,7 +228,7 @@ MISTAKES = {
     "--augment 'twirl' is not known": ("train", "digits", "--augment", "twirl"),
     "--device 'tpu9' cannot be used here": ("train", "digits", "--device", "tpu9"),
     "--resume needs --out": ("train", "digits", "--resume"),
-    "leave less than two to a piece": ("train", "digits", "--limit", "1"),
+    "leave less than two to a forward pass": ("train", "digits", "--limit", "1"),
     "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--pieces", "64"),
     "--start-epoch 60 is not before the end": ("train", "digits", "--start-epoch", "60"),
     "--seed 99999999999999999999 must be": ("train", "digits", "--seed", "99999999999999999999"),

@@ -42,19 +42,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("demo", epilog=demo.EXAMPLE)(demo.command)
-app.command("train", epilog=train.EXAMPLE)(train.command)
-app.command("compare", epilog=compare.EXAMPLE)(compare.command)
-app.command("audit", epilog=audit.EXAMPLE)(audit.command)
-app.command("labels", epilog=labels.EXAMPLE)(labels.command)
-app.command("coverage", epilog=coverage.EXAMPLE)(coverage.command)
-app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.command)
-app.command("predict", epilog=predict.EXAMPLE)(predict.command)
-app.command("pretrain", epilog=pretrain.EXAMPLE)(pretrain.command)
-app.command("probe", epilog=probe.EXAMPLE)(probe.command)
-app.command("export", epilog=export.EXAMPLE)(export.command)
-app.command("transfer", epilog=transfer.EXAMPLE)(transfer.command)
-app.command("report", epilog=report.EXAMPLE)(report.command)
+_COMMANDS = (
+    demo, train, compare, audit, labels, coverage, calibrate, predict, pretrain, probe, export, transfer, report,
+)  # fmt: skip
+for module in _COMMANDS:
+    app.command(module.__name__.rsplit(".", 1)[-1], epilog=module.EXAMPLE)(module.command)
 app.add_typer(data.app)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.coverage import Passes
-from selfadapt.cli.output import Json, percent, print_json
+from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
 
 EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
 
@@ -21,6 +21,7 @@ def command(
         False, "--true-labels", help="Go by the true validation labels, where noise was put in and they are known."
     ),
     passes: int = Passes,
+    quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
     """Find a threshold below which RUN is to stay silent, so that its answers keep a promise about their error.
@@ -35,9 +36,16 @@ def command(
     from selfadapt.report.results import RunFolder
 
     opened = reopen(RunFolder(run), to_train=False)
-    found = calibrate(
-        opened, risk=risk, confidence=confidence, selector=selector, passes=passes, true_labels=true_labels
-    )
+    with count_bar("answering", quiet=quiet or as_json) as watch:
+        found = calibrate(
+            opened,
+            risk=risk,
+            confidence=confidence,
+            selector=selector,
+            passes=passes,
+            true_labels=true_labels,
+            watch=watch,
+        )
     write_run_page(opened.folder)
     if as_json:
         print_json(found)

@@ -5,14 +5,14 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.options import with_run_options
+from selfadapt.cli.options import RUN_OPTIONS, with_options
 from selfadapt.cli.output import Json, Quiet, new_folder, percent, print_json, print_table, progress_bar
 from selfadapt.errors import Interrupted
 
 EXAMPLE = "Example: selfadapt compare digits --methods erm,elr,sat --noise symmetric:0.4 --seeds 3"
 
 
-@with_run_options
+@with_options(RUN_OPTIONS)
 def command(
     given: dict[str, Any],
     data: str = typer.Argument(help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz."),

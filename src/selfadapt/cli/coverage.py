@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, percent, print_json, print_table
+from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json, print_table
 
 EXAMPLE = "Example: selfadapt coverage runs/first"
 Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropout; 0 leaves it out.")
@@ -13,6 +13,7 @@ Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropou
 def command(
     run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
     passes: int = Passes,
+    quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
     """The error of RUN on test data when it answers only what it is surest of, for every way to measure that.
@@ -25,7 +26,8 @@ def command(
     from selfadapt.report.results import RunFolder
 
     opened = reopen(RunFolder(run), to_train=False)
-    content = measure_coverage(opened, passes)
+    with count_bar("answering", quiet=quiet or as_json) as watch:
+        content = measure_coverage(opened, passes, watch)
     write_run_page(opened.folder)
     selectors = content["selectors"]
     if as_json:

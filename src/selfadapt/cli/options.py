@@ -1,7 +1,7 @@
 """The options that decide a run, in one place for every command that trains."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,26 +66,54 @@ RUN_OPTIONS = {
     "limit": _option(int, "Use the first so many training samples."),
     "test_limit": _option(int, "Use the first so many test samples."),
 }
+PRETRAINING_OPTIONS = {
+    "views": _option(int, "Augmented views of an image in a step, 1 or 2. Default: 1."),
+    "seed": RUN_OPTIONS["seed"],
+    "epochs": _option(int, "Default: 100."),
+    "batch_size": _option(int, "Default: 512, or 128 below 50,000 images."),
+    "optimizer": RUN_OPTIONS["optimizer"],
+    "lr": _option(float, "Learning rate; follows a cosine to zero. Default: 0.1."),
+    "weight_decay": _option(float, "Default: 0.00005."),
+    "warmup_epochs": _option(float, "Default: 30 of 800 epochs, in proportion."),
+    "momentum": _option(str, "Of the targets (alpha); 0.5:0.8 grows. Default: 0.7."),
+    "beta": _option(str, "Of the slow copy; 0.99:1 grows, 0 is no copy. Default: 0.99."),
+    "predictor": _option(bool, "Default: what the method has.", "--predictor/--no-predictor"),
+    "hidden": _option(int, "Width of the hidden layer of projector and predictor. Default: 4096."),
+    "dimensions": _option(int, "Of a projection and a target. Default: 256."),
+    "queue": _option(int, "For moco: keys that wait. Default: 4096, or an eighth of the images if that is less."),
+    "targets": _option(str, "float32, float16, int8 or file; sharded:… to share. Default: float32."),
+    "model": _option(str, "resnet18, resnet50, alexnet, resnet-small, … Default: resnet18."),
+    "augment": _option(str, "Default: self-supervised; self-supervised-blur suits large images."),
+    **{
+        name: RUN_OPTIONS[name]
+        for name in ("width", "image_size", "stream", "device", "precision", "compile_model", "limit", "test_limit")
+    },
+}
+
+Options = Mapping[str, tuple[Any, Any]]
 
 
-def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of a run. It gets those that the user gave as `given`, by the names of settings."""
+def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options. It gets those that the user gave as `given`, by the names of settings."""
 
-    def wrapped(**values: Any) -> None:
-        given = {
-            _RENAMED.get(name, name): str(value) if isinstance(value, Path) else value
-            for name in RUN_OPTIONS
-            if (value := values.pop(name)) is not None
-        }
-        command(**values, given=given)
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(**values: Any) -> None:
+            given = {
+                _RENAMED.get(name, name): str(value) if isinstance(value, Path) else value
+                for name in options
+                if (value := values.pop(name)) is not None
+            }
+            command(**values, given=given)
 
-    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in RUN_OPTIONS.items()
-    ]
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
-    wrapped.__doc__ = command.__doc__
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapped
+        own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in options.items()
+        ]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
+        wrapped.__doc__ = command.__doc__
+        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapped
+
+    return decorate

@@ -34,16 +34,16 @@ def command(
     from selfadapt.report.results import RunFolder
 
     answerer = Answerer.of_run(RunFolder(run), device, silent=not everything)
-    files = iter(_files(paths))
-    broken = done = 0
-    with count_bar("answering", quiet=quiet or "-" in paths) as count:
+    listed = list(_files(paths))
+    files, broken, done = iter(listed), 0, 0
+    with count_bar("answering", quiet=quiet) as count:
         while batch := list(islice(files, batch_size)):
             for record in answerer.answer(batch):
                 broken += "error" in record
                 print(json.dumps(record, ensure_ascii=False))
             sys.stdout.flush()
             done += len(batch)
-            count(done, done)
+            count(done, len(listed))
     if broken:
         print(f"warning: {broken} of {done} files cannot be read; their lines say why", file=sys.stderr)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, percent, print_json
+from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
 
 EXAMPLE = "Example: selfadapt probe runs/features --data cifar10"
 
@@ -18,6 +18,7 @@ def command(
     limit: int | None = typer.Option(None, help="Use the first so many training samples."),
     test_limit: int | None = typer.Option(None, help="Use the first so many test samples."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
     """Train a linear classifier on the frozen features of RUN and ask nearest neighbours: what are they worth?
@@ -29,7 +30,8 @@ def command(
     from selfadapt.report.results import RunFolder
 
     settings = ProbeSettings(epochs=epochs, lr=lr, seed=seed)
-    found = probe(RunFolder(run), data, settings, device=device, limit=limit, test_limit=test_limit)
+    with count_bar("taking features", quiet=quiet or as_json) as watch:
+        found = probe(RunFolder(run), data, settings, device=device, limit=limit, test_limit=test_limit, watch=watch)
     if as_json:
         print_json(found)
         return

@@ -1,20 +1,18 @@
 """`selfadapt train`"""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from selfadapt.cli.options import with_run_options
-from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, progress_bar
-from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
-from selfadapt.errors import Interrupted, UserError
+from selfadapt.cli.options import RUN_OPTIONS, with_options
+from selfadapt.cli.output import Json, Quiet, percent, print_json
+from selfadapt.cli.training import Actions, Devices, Out, Resume, carry_out, run_in_processes
 
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"
 
 
-@with_run_options
+@with_options(RUN_OPTIONS)
 def command(
     given: dict[str, Any],
     data: str | None = typer.Argument(
@@ -26,9 +24,9 @@ def command(
         "rival: early-stopping, label-smoothing, mixup, forward, gce, gce-truncated, sce, bootstrap-soft, "
         "bootstrap-hard, elr, co-teaching. With abstention: selective, deep-gamblers, selective-net. Default: sat.",
     ),
-    out: Path | None = typer.Option(None, help="The run folder. Default: a new one below runs/."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none."),
-    devices: int = typer.Option(1, help="Train in so many processes, each with a part of every batch."),
+    out: Path | None = Out,
+    resume: bool = Resume,
+    devices: int = Devices,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
@@ -38,35 +36,14 @@ def command(
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
     run_in_processes(devices, data, out, resume=resume)
-    from selfadapt import processes
-    from selfadapt.recipes.run import reopen, start, train
-    from selfadapt.recipes.settings import RunSettings, choose_device
-    from selfadapt.report.results import RunFolder
+    from selfadapt.recipes import run as recipe
+    from selfadapt.recipes.settings import RunSettings
 
-    follow_launcher()
-    known = RunFolder(out).read_run()["settings"] if out is not None and RunFolder(out).exists else {}
-    processes.join(choose_device(known.get("device") or given.get("device", "auto")))
-    resume = resume or is_restarted()
-    quiet = quiet or as_json or processes.rank() > 0
-    with count_bar("decoding images", quiet=quiet) as count:
-        if resume and out is not None and RunFolder(out).exists:
-            run = reopen(RunFolder(out), given, count)
-        elif data is None:
-            raise UserError("no DATA given; name a data set or the path of a file: selfadapt train digits")
-        else:
-            settings = RunSettings.given(**given)
-            run = start(settings, RunFolder(out or new_folder(f"{Path(data).stem}-{settings.method}")), count)
-    path, first = run.folder.path, processes.rank() == 0
-    try:
-        with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
-            result = train(run, watch)
-    except Interrupted as interruption:
-        again = f"selfadapt train --resume --out {path}" + (f" --devices {devices}" if devices > 1 else "")
-        raise Interrupted(f"{interruption}; go on with: {again}") from None
-    finally:
-        processes.leave()
-    if not first:
+    actions = Actions("train", RunSettings, recipe.start, recipe.reopen, recipe.train)
+    done = carry_out(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
+    if done is None:
         return
+    run, result = done
     if as_json:
         print_json(result)
         return
@@ -88,19 +65,3 @@ def command(
     lines["page"] = str(run.folder.page)
     for words, value in lines.items():
         print(f"{words:<29}{value}")
-
-
-def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
-    """With --devices, start the processes, wait for them and exit as they do. In one of them, go on."""
-    if resume and out is None:
-        raise UserError("--resume needs --out, the folder of the run to go on with")
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
-    if is_launched():
-        if out is None:
-            raise UserError("several processes need --out, the folder of the run")
-    elif devices > 1:
-        arguments = sys.argv[1:]
-        if out is None:
-            arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
-        raise typer.Exit(launch(devices, arguments))

@@ -26,7 +26,10 @@ def command(
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Put the features of RUN to work: train a detector or a segmenter on DATA and measure it."""
+    """Put the features of RUN to work: train a detector or a segmenter on DATA and measure it.
+
+    One that is stopped begins anew.
+    """
     if task not in ("detection", "segmentation"):
         raise UserError(f"--task {task!r} is not known; choose detection or segmentation")
     from selfadapt.recipes.transfer import TransferSettings, transfer

@@ -11,12 +11,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.home import home
 from selfadapt.data.images import ImageFiles, TensorImages
 from selfadapt.data.loader import read_batches
@@ -25,10 +25,8 @@ from selfadapt.errors import UserError
 
 MOST_BYTES = 4 << 30
 
-Watch = Callable[[int, int], None]  # done, of how many
 
-
-def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = lambda done, total: None) -> Data:
+def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = unwatched) -> Data:
     """The data with every part that fits decoded and mapped; broken files are taken out and listed.
 
     With `stream`, files are left to be decoded on demand.

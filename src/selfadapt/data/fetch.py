@@ -21,7 +21,12 @@ import numpy as np
 
 from selfadapt.errors import UserError
 
-Watch = Callable[[int, int], None]  # bytes done, of how many
+Watch = Callable[[int, int], None]  # done, of how many
+
+
+def unwatched(done: int, total: int) -> None:
+    """For work that nobody watches."""
+
 
 CIFAR10_SHA1 = {
     "data_batch_1": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",

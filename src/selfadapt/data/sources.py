@@ -22,6 +22,7 @@ from selfadapt.data.fetch import (
     fetch_cifar10,
     fetch_fashion_mnist,
     fetch_mnist,
+    unwatched,
     verify,
 )
 from selfadapt.data.home import home
@@ -65,7 +66,7 @@ def open_data(source: str, *, resize: int | None = None, unlabelled: bool = Fals
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
 
 
-def get_data(name: str, watch: Watch = lambda done, total: None) -> tuple[Path, Data]:
+def get_data(name: str, watch: Watch = unwatched) -> tuple[Path, Data]:
     """Fetch a named set if it is not there, verify it, and open it."""
     if name not in SOURCES:
         raise UserError(f"there is no data set {name!r}; names are {', '.join(SOURCES)}")

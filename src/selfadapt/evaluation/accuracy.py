@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
+from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.images import Images
 from selfadapt.data.loader import as_input, read_batches
 
@@ -25,6 +26,7 @@ def outputs(
     device: torch.device,
     batch_size: int = 256,
     forward: Callable[[Tensor], Tensor] | None = None,
+    watch: Watch = unwatched,
 ) -> Tensor:
     """All that the model says of each image (N×O, on the CPU), in evaluation mode; NaN for a broken file.
 
@@ -34,6 +36,7 @@ def outputs(
     model.eval()
     own_n = torch.arange(len(images)).tensor_split(processes.count())[processes.rank()]
     said_NO: Tensor | None = None
+    done = 0
     for read in read_batches(images, own_n.split(batch_size), device=device):
         if len(read.index_B):
             said_BO = (forward or model)(as_input(read.images_BCHW)).float().cpu()
@@ -41,6 +44,8 @@ def outputs(
                 said_NO = said_BO.new_zeros(len(images), said_BO.shape[1])
                 said_NO[own_n] = torch.nan
             said_NO[read.index_B] = said_BO
+            done += len(read.index_B)
+            watch(done, len(own_n))
     model.train(was_training)
     return _of_all(said_NO, len(images), device)
 

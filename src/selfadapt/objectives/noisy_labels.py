@@ -54,35 +54,46 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
 
 def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
     """Cross entropy of the prediction with soft targets, as sums over the batch."""
-    p_BK = logits_BK.detach().float().softmax(1)
-    return _target_loss(logits_BK, p_BK, targets_BK.detach().float().contiguous(), reweight)
-
-
-def _target_loss(logits_BK: Tensor, p_BK: Tensor, targets_BK: Tensor, reweight: bool) -> Loss:
-    """The same where the prediction is known already. `p_BK` is used up."""
-    weights_B1 = targets_BK.amax(1, keepdim=True) if reweight else torch.ones_like(targets_BK[:, :1])
-    logits_BK, counted_BK = logits_BK.float(), targets_BK * weights_B1
-    if logits_BK.shape[1] < _WIDE:
-        total = -logits_BK.log_softmax(1).reshape(-1).dot(counted_BK.view(-1))
-    else:
-        total = _WideCrossEntropy.apply(logits_BK, p_BK, counted_BK)
+    targets_BK = targets_BK.detach().float()
+    weights_B1 = _weights(targets_BK, reweight)
+    total = -((targets_BK * weights_B1) * logits_BK.float().log_softmax(1)).sum()
     return Loss(total, weights_B1.sum(), logits_BK.detach())
 
 
-class _WideCrossEntropy(torch.autograd.Function):
-    """sum_ij -c_ij log p_ij for c_ij = w_i t_ij. Its slope by the logits is p_ij (sum_k c_ik) - c_ij.
+def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:
+    return targets_BK.amax(1, keepdim=True) if reweight else torch.ones_like(targets_BK[:, :1])
 
-    Written out, because with many classes exponentials and passes over memory are the cost, and autograd takes more of
-    them. With few classes the calls are, and autograd needs fewer.
-    log p_ij = log p_im + (l_ij - l_im), where m is the likeliest class.
+
+def _moving_loss(
+    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, first_rows_BK: Tensor | None, *, reweight: bool
+) -> Loss:
+    """Move the targets, and the loss with them, for rows that are kept exactly and so sum to one.
+
+    The slope by the logits then is w_i (p_ij - t_ij), and what is at hand is used up to make it. With many classes
+    exponentials and passes over memory are the cost, so the loss comes from log p_ij = l_ij - log sum_k exp(l_ik) and
+    the latter from the likeliest class; with few classes the number of calls is.
     """
+    logits_BK = logits_BK.float()
+    with torch.no_grad():
+        wide = logits_BK.shape[1] >= _WIDE
+        scores_BK = logits_BK.detach() if wide else logits_BK.log_softmax(1)
+        p_BK = scores_BK.softmax(1) if wide else scores_BK.exp()
+        rows_BK = targets.update(index_B, p_BK, rows=first_rows_BK, checked=False)
+        weights_B1 = _weights(rows_BK, reweight)
+        log_sum_B1 = scores_BK.amax(1, keepdim=True) - p_BK.amax(1, keepdim=True).log_() if wide else None
+        slope_BK = p_BK.sub_(rows_BK).mul_(weights_B1)
+        total = -rows_BK.mul_(weights_B1).view(-1).dot(scores_BK.reshape(-1))
+        if log_sum_B1 is not None:
+            total += weights_B1.view(-1).dot(log_sum_B1.view(-1))
+    return Loss(_KnownSlope.apply(logits_BK, total, slope_BK), weights_B1.sum(), logits_BK.detach())
+
+
+class _KnownSlope(torch.autograd.Function):
+    """A number whose slope by the logits was written out."""
 
     @staticmethod
-    def forward(ctx: Any, logits_BK: Tensor, p_BK: Tensor, counted_BK: Tensor) -> Tensor:
-        counts_B1 = counted_BK.sum(1, keepdim=True)
-        below_BK = logits_BK - logits_BK.amax(1, keepdim=True)  # large logits would cancel in the sums
-        total = -counts_B1.view(-1).dot(p_BK.amax(1).log_()) - counted_BK.view(-1).dot(below_BK.reshape(-1))
-        ctx.save_for_backward(p_BK.mul_(counts_B1).sub_(counted_BK))
+    def forward(ctx: Any, logits_BK: Tensor, total: Tensor, slope_BK: Tensor) -> Tensor:
+        ctx.save_for_backward(slope_BK)
         return total
 
     @staticmethod
@@ -128,10 +139,12 @@ class NoisyLabels(ERM):
             return self._watched_loss(logits_BK, batch, targets, self.start_epoch, first=not progress.history)
         if progress.epoch < start:
             return self._label_loss(logits_BK, batch.label)
-        p_BK = logits_BK.detach().float().softmax(1)
         first_rows_BK = self._first_rows(batch, targets, start, progress)
+        if targets.rows.exact and not self.reverse_weight:
+            return _moving_loss(logits_BK, targets, batch.index, first_rows_BK, reweight=self.reweight)
+        p_BK = logits_BK.detach().float().softmax(1)
         rows_BK = targets.update(batch.index, p_BK, rows=first_rows_BK, checked=False)
-        loss = _target_loss(logits_BK, p_BK, rows_BK, self.reweight)
+        loss = target_loss(logits_BK, rows_BK, reweight=self.reweight)
         return self._with_reverse(loss, logits_BK, rows_BK)
 
     def _first_rows(self, batch: Batch, targets: TargetStore, start: int, progress: Progress) -> Tensor | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.samples import Samples
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
@@ -50,14 +51,16 @@ def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[
     return {name: Answers(predicted_N, confidence_N.double()) for name, confidence_N in selectors.items()}
 
 
-def _answers_on(run: "Run", samples: Samples, passes: int) -> tuple[dict[str, Answers], Tensor]:
+def _answers_on(run: "Run", samples: Samples, passes: int, watch: Watch) -> tuple[dict[str, Answers], Tensor]:
     """The answers to the samples that can be read, and which those are."""
     training, classes = run.training, run.data.num_classes
-    said_NO = outputs(training.model, samples.images, training.device)
+    said_NO = outputs(training.model, samples.images, training.device, watch=watch)
     fine_N = said_NO.isfinite().all(1)
     found = answers(said_NO[fine_N], training.objective, classes)
     if passes and has_dropout(training.model):
-        predicted_N, selectors = mc_dropout(training.model, samples.images, classes, training.device, passes=passes)
+        predicted_N, selectors = mc_dropout(
+            training.model, samples.images, classes, training.device, passes=passes, watch=watch
+        )
         for name, confidence_N in selectors.items():
             found[name] = Answers(predicted_N[fine_N], confidence_N[fine_N])
     return found, fine_N
@@ -81,12 +84,12 @@ def _part(run: "Run", name: str, samples: Samples | None) -> Samples:
     return samples
 
 
-def measure_coverage(run: "Run", passes: int) -> dict[str, Any]:
+def measure_coverage(run: "Run", passes: int, watch: Watch = unwatched) -> dict[str, Any]:
     """The error on test data at each coverage, by every selector; written into the run folder."""
     _trained(run, passes)
     test = _part(run, "test", run.data.test)
-    held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes)
-    tested, fine_N = _answers_on(run, test, passes)
+    held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes, watch)
+    tested, fine_N = _answers_on(run, test, passes, watch)
     selectors = {name: _measured(held_out[name], own, test.labels[fine_N]) for name, own in tested.items()}
     content = {"method": run.settings.method, "selectors": selectors}
     run.folder.write_coverage(content)
@@ -113,7 +116,14 @@ def _measured(held_out: Answers, tested: Answers, labels_N: Tensor) -> dict[str,
 
 
 def calibrate(
-    run: "Run", *, risk: float, confidence: float, selector: str | None, passes: int, true_labels: bool
+    run: "Run",
+    *,
+    risk: float,
+    confidence: float,
+    selector: str | None,
+    passes: int,
+    true_labels: bool,
+    watch: Watch = unwatched,
 ) -> dict[str, Any]:
     """Pick the threshold on the validation part, measure it on the test part if any, and write it into the run folder.
 
@@ -133,7 +143,7 @@ def calibrate(
     validation = _part(run, "validation", run.data.validation)
     if true_labels and validation.truth is None:
         raise UserError("--true-labels: the true labels of these data are not known")
-    held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0)
+    held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, watch)
     name = _chosen(selector, held_out)
     own = held_out[name]
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
@@ -160,7 +170,7 @@ def calibrate(
         }
     test_risk = test_coverage = None
     if run.data.test is not None:
-        tested, fine_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0)
+        tested, fine_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0, watch)
         answered_N = tested[name].confidence_N > found.threshold
         test_wrong_N = tested[name].wrong(run.data.test.labels[fine_N])[answered_N]
         test_risk = test_wrong_N.double().mean().item() if len(test_wrong_N) else None

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.errors import UserError
+from selfadapt.recipes.lifecycle import StepWatch
 from selfadapt.recipes.methods import METHODS
-from selfadapt.recipes.run import StepWatch, finished_run
+from selfadapt.recipes.run import finished_run
 from selfadapt.recipes.settings import RunSettings
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder

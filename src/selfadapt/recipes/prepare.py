@@ -7,40 +7,23 @@ whatever was added, removed or reordered since; noise is never drawn again.
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from selfadapt import processes
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
-from selfadapt.data.decoded import Watch, keep_decoded
+from selfadapt.data.decoded import keep_decoded
+from selfadapt.data.fetch import Watch
 from selfadapt.data.given_labels import apply_labels
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
-from selfadapt.recipes.settings import RunSettings
+from selfadapt.recipes.settings import RunSettings, Settings
 from selfadapt.report.results import RunFolder
 
 
-class DataSettings(Protocol):
-    """What decides the data of a run of any kind."""
-
-    @property
-    def data(self) -> str: ...
-    @property
-    def noise(self) -> str | None: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def image_size(self) -> int | None: ...
-    @property
-    def stream(self) -> bool: ...
-    @property
-    def test_limit(self) -> int | None: ...
-
-
-def open_for(settings: DataSettings, watch: Watch, *, unlabelled: bool = False) -> Data:
+def open_for(settings: Settings, watch: Watch, *, unlabelled: bool = False) -> Data:
     """The data as they are, decoded if they fit."""
     data = open_data(settings.data, resize=settings.image_size, unlabelled=unlabelled)
     if processes.rank():  # the first process decodes for all
@@ -78,7 +61,7 @@ def sample_rows(data: Data) -> list[tuple[str, ...]]:
     return rows
 
 
-def recall(data: Data, settings: DataSettings, folder: RunFolder) -> Data:
+def recall(data: Data, settings: Settings, folder: RunFolder) -> Data:
     """The data as the run saw them when it began."""
     run = folder.read_run()
     if folder.samples_sha256() != run["data"]["samples_sha256"]:
@@ -111,7 +94,7 @@ def _recalled(
     pool: list[Samples],
     place: dict[str, tuple[int, int]],
     data: Data,
-    settings: DataSettings,
+    settings: Settings,
 ) -> Samples:
     number = {name: k for k, name in enumerate(data.classes)}
     homes = {place[row["id"]][0] for row in rows}
@@ -122,6 +105,7 @@ def _recalled(
     truth = torch.tensor([number[row["truth"]] for row in rows]) if rows[0]["truth"] else None
     samples = replace(samples, labels=labels, truth=truth)
     if rows[0]["struck"]:
+        assert isinstance(settings, RunSettings)
         assert settings.noise is not None
         struck = torch.tensor([row["struck"] == "1" for row in rows])
         statistics = channel_statistics(data.train.images)

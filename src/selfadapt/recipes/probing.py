@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from selfadapt.data.decoded import keep_decoded
+from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.samples import Samples
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
@@ -19,7 +20,7 @@ from selfadapt.models.heads import Backbone
 from selfadapt.recipes.export import write_tensors
 from selfadapt.recipes.pretraining import load_backbone
 from selfadapt.recipes.settings import choose_device, normal_form
-from selfadapt.report.page import write_pretraining_page
+from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
 
 
@@ -31,6 +32,7 @@ def probe(
     device: str = "auto",
     limit: int | None = None,
     test_limit: int | None = None,
+    watch: Watch = unwatched,
 ) -> dict[str, Any]:
     """Evaluate the features of a run on labelled data, its own or others, beside those of the untrained network."""
     for name, value in (("--epochs", settings.epochs), ("--limit", limit), ("--test-limit", test_limit)):
@@ -58,8 +60,8 @@ def probe(
     cache = folder.path / "features"
 
     def classified(network: Backbone, method: Any) -> float | None:
-        train_NF, fine_N = _features(cache, network, data.train, own)
-        test_nF, fine_n = _features(cache, network, test, own)
+        train_NF, fine_N = _features(cache, network, data.train, own, watch)
+        test_nF, fine_n = _features(cache, network, test, own, watch)
         labels_N, labels_n = data.train.labels[fine_N].to(own), test.labels[fine_n]
         predicted_n = method(train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own), data.num_classes, settings)
         return accuracy(predicted_n.cpu(), labels_n)
@@ -71,11 +73,13 @@ def probe(
     }
     result = {**found, "data": data.name, "settings": asdict(settings)}
     folder.write_probe({**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
-    write_pretraining_page(folder)
+    write_run_page(folder)
     return result
 
 
-def _features(cache: Path, network: Backbone, samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
+def _features(
+    cache: Path, network: Backbone, samples: Samples, device: torch.device, watch: Watch
+) -> tuple[Tensor, Tensor]:
     """The features of each image, and which could be read; from the cache if they were taken before."""
     digest = hashlib.sha256(samples.images.signature())
     for tensor in network.state_dict().values():
@@ -85,6 +89,6 @@ def _features(cache: Path, network: Backbone, samples: Samples, device: torch.de
     if path.exists():
         kept = load_file(path)["features"]
     else:
-        kept = outputs(network, samples.images, device)
+        kept = outputs(network, samples.images, device, watch=watch)
         write_tensors(path, {"features": kept})
     return kept, kept.isfinite().all(1)

@@ -4,7 +4,6 @@ Shapes: N samples of the training set, K classes.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -16,11 +15,9 @@ import torch
 from torch import Tensor
 
 from selfadapt import processes
-from selfadapt.data.augment import named_augment
 from selfadapt.data.corruption import Noise, actual_rate
-from selfadapt.data.decoded import Watch
+from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.images import Images, Shape
-from selfadapt.data.loader import SampleLoader
 from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
@@ -35,19 +32,13 @@ from selfadapt.objectives.peers.forward_correction import ForwardCorrection, est
 from selfadapt.objectives.selective import Selective
 from selfadapt.recipes.abstention import measure_coverage
 from selfadapt.recipes.audit import audit_training, draw_suspects
+from selfadapt.recipes.lifecycle import StepWatch, assemble, begin, carry_out, conclude, restore, settings_of
 from selfadapt.recipes.methods import METHODS
-from selfadapt.recipes.prepare import open_for, prepare, recall, sample_rows
-from selfadapt.recipes.settings import RunSettings, choose_device, normal_form, option
-from selfadapt.recipes.surroundings import described, repeatable, take_surroundings
-from selfadapt.report.page import write_run_page
+from selfadapt.recipes.prepare import open_for, prepare, recall
+from selfadapt.recipes.settings import RunSettings, choose_device
+from selfadapt.recipes.surroundings import repeatable, take_surroundings
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import Storage
-
-StepWatch = Callable[[Training], None]  # called after each step, to show progress
-
-
-def _unwatched(done: int, total: int) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class Run:
     training: Training
 
 
-def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -> Run:
+def start(settings: RunSettings, folder: RunFolder, watch: Watch = unwatched) -> Run:
     """A new run: draw the noise, write down everything that decides the outcome, build the model."""
     data = prepare(open_for(settings, watch), settings)
     if settings.method == "early-stopping" and data.validation is None:
@@ -71,27 +62,15 @@ def start(settings: RunSettings, folder: RunFolder, watch: Watch = _unwatched) -
         raise UserError(f"--reward {settings.reward} must be at most the number of classes, {data.num_classes}")
     settings = settings.resolved(data)
     description = _description(settings, data)
-    training = build_training(
-        settings,
-        data,
-        Storage.parse(settings.targets, device=choose_device(settings.device), file=_rows_file(folder)),
-        folder,
-    )
-    folder.write_samples(sample_rows(data))
-    if data.unreadable:
-        folder.write_unreadable(data.unreadable)
-    processes.wait_for_all()
-    description["parameters"] = sum(parameter.numel() for parameter in training.model.parameters())
-    description["data"]["samples_sha256"] = folder.samples_sha256()
-    folder.write_run(description)
-    processes.wait_for_all()
+    training = build_training(settings, data, _storage(settings, folder), folder)
+    begin(folder, data, training, description)
     return Run(folder, settings, data, training)
 
 
 def reopen(
     folder: RunFolder,
     given: Mapping[str, Any] | None = None,
-    watch: Watch = _unwatched,
+    watch: Watch = unwatched,
     *,
     to_train: bool = True,
 ) -> Run:
@@ -100,37 +79,14 @@ def reopen(
     `given` are settings that the user repeats; one that differs from the run's own is an error. With `to_train` off,
     the run is only looked at: its files stay as they are, and targets are read into memory.
     """
-    content = folder.read_run()
-    settings = _settings(folder, content, given or {})
+    settings = settings_of(folder, RunSettings, given or {})
     if to_train:
-        with folder.locked():  # say so before the targets' file is touched
-            pass
+        folder.check_unlocked()  # before the targets' file is touched
     data = recall(open_for(settings, watch), settings, folder)
-    take_surroundings(content)
-    if to_train and content["processes"] != processes.count():
-        warnings.warn(
-            f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
-            stacklevel=2,
-        )
-    file = _rows_file(folder) if to_train else None
-    storage = Storage.parse(settings.targets, device=choose_device(settings.device), file=file)
-    training = build_training(settings, data, storage)
-    saved = checkpoint.load_newest(folder.checkpoints, training.device)
-    if saved is not None:
-        training.restore(saved)
+    take_surroundings(folder.read_run(), to_train=to_train)
+    training = build_training(settings, data, _storage(settings, folder if to_train else None))
+    restore(training, folder)
     return Run(folder, settings, data, training)
-
-
-def _settings(folder: RunFolder, content: Mapping[str, Any], given: Mapping[str, Any]) -> RunSettings:
-    """The settings of a run, which must be as given."""
-    settings, given = RunSettings.from_json(content["settings"]), normal_form(given)
-    name = settings.differs(given)
-    if name is not None:
-        raise UserError(
-            f"{folder.path} was started with {option(name)} {getattr(settings, name)}, not {given[name]}; "
-            "resume it with its own settings or start a new run in another --out"
-        )
-    return settings
 
 
 def finished_run(
@@ -139,8 +95,8 @@ def finished_run(
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
     settings = RunSettings.given(**given)
     if folder.exists:
+        settings_of(folder, RunSettings, settings.whole())
         content = folder.read_run()
-        _settings(folder, content, settings.whole())
         if "result" in content:
             return dict(content["result"])
     run = reopen(folder) if folder.exists else start(settings, folder)
@@ -153,28 +109,11 @@ def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
     with run.folder.locked():
         if isinstance(run.training.objective, ForwardCorrection):
             _estimate_transition(run, watch)
-        run.folder.forget_metrics_after(run.training.epoch)
-        clock = time.monotonic()
-
-        def record(training: Training) -> Figures:
-            nonlocal clock
-            figures = _measure(run)
-            now = time.monotonic()
-            seconds, clock = now - clock, now
-            run.folder.append_metrics({**figures, "seconds": round(seconds, 3)})
-            _note_start(run, [*training.history, figures])
-            return figures
-
-        fit(run.training, run.folder.checkpoints, after_epoch=record, after_step=watch)
-        processes.wait_for_all()
+        carry_out(run.training, run.folder, lambda: _measure(run), watch, lambda history: _note_start(run, history))
         result = _result(run)
         if METHODS[run.settings.method].abstains and run.data.validation is not None and run.data.test is not None:
             measure_coverage(run, passes=0)
-        processes.wait_for_all()
-        run.folder.write_run({**run.folder.read_run(), "result": result})
-    if processes.rank() == 0:
-        write_run_page(run.folder)
-    processes.wait_for_all()
+        conclude(run.folder, result)
     return result
 
 
@@ -209,58 +148,24 @@ def _estimate_transition(run: Run, watch: StepWatch) -> None:
     run.folder.write_run({**run.folder.read_run(), "first_stage_seconds": round(seconds, 3)})
 
 
-def _rows_file(folder: RunFolder) -> Any:
-    return folder.path / "targets.bin"
+def _storage(settings: RunSettings, folder: RunFolder | None) -> Storage:
+    """Where targets are kept; without a folder, in memory."""
+    return Storage.parse(
+        settings.targets,
+        device=choose_device(settings.device),
+        file=None if folder is None else folder.targets_file,
+    )
 
 
 def build_training(
     settings: RunSettings, data: Data, storage: Storage, new_folder: RunFolder | None = None
 ) -> Training:
-    """The training, with its first targets. A new run's folder is made once nothing else can be wrong."""
-    device = choose_device(settings.device)
-    repeatable(device)
+    repeatable(choose_device(settings.device))
     torch.manual_seed(settings.seed)
-    assert settings.augment is not None
-    assert settings.batch_size is not None
-    augment = named_augment(settings.augment, data.train.images.shape[1])
-    objective = settings.objective()
     model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
     if settings.pretrained is not None:
         _begin_with(RunFolder(Path(settings.pretrained)), model)
-    loader = SampleLoader(
-        data.train,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        device=device,
-        augment=augment,
-        part=(processes.rank(), processes.count()),
-    )
-    smallest = loader.num_samples // loader.steps_per_epoch // settings.pieces // processes.count()
-    if smallest < 2:
-        shared = f", {processes.count()} processes" if processes.count() > 1 else ""
-        raise UserError(
-            f"{loader.num_samples} samples in batches of {settings.batch_size}{shared} and {settings.pieces} pieces "
-            "leave less than two to a piece, too few for batch normalisation; use larger batches, fewer pieces or more "
-            "samples"
-        )
-    if new_folder is not None:
-        new_folder.create()
-        processes.wait_for_all()
-    try:
-        targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
-    except UserError:
-        if new_folder is not None:
-            new_folder.leave_if_empty()
-        raise
-    return Training(
-        objective,
-        model,
-        targets,
-        loader,
-        settings.fit(),
-        num_classes=data.num_classes,
-        device=device,
-    )
+    return assemble(settings, data, settings.objective(), model, storage, new_folder, pieces=settings.pieces)
 
 
 def _begin_with(folder: RunFolder, model: torch.nn.Module) -> None:
@@ -305,7 +210,6 @@ def _description(settings: RunSettings, data: Data) -> dict[str, Any]:
         "start_epoch": settings.start_epoch if isinstance(settings.start_epoch, int) else None,
         "noise": noise,
         "device": settings.device,
-        **described(data),
     }
 
 

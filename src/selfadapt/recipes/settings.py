@@ -1,10 +1,11 @@
 """The settings of a run, as frozen data that goes into run.json and comes back the same."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 
@@ -26,36 +27,26 @@ DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Everything that decides the outcome of a run. What is None is chosen by `resolved`."""
+class Settings(ABC):
+    """What a run of any kind has: data, a network, and how it is trained. What is None is chosen by `resolved`."""
+
+    known_methods: ClassVar[tuple[str, ...]]
+    another_kind: ClassVar[str]  # what to say of a run whose settings are not of this kind
 
     data: str
     method: str = "sat"
-    labels: str | None = None
-    noise: str | None = None
     seed: int = 0
-    epochs: int = 60
+    epochs: int
     batch_size: int | None = None
-    pieces: int = 1
     optimizer: OptimizerName = "sgd"
     lr: float = 0.1
     weight_decay: float | None = None
-    warmup_epochs: float = 0.0
-    schedule: str = "cosine"
-    momentum: float | None = None
-    start_epoch: int | Literal["auto"] | None = None
-    noise_rate: float | None = None
-    reward: float = 2.2
-    coverage: float = 0.8
+    warmup_epochs: float | None = None
     targets: str = "float32"
-    model: str = "resnet-small"
+    model: str
     width: int | None = None
-    dropout: float = 0.0
     image_size: int | None = None
     augment: str | None = None
-    validation: float = VALIDATION_FRACTION
-    pretrained: str | None = None
-    label_share: float | None = None
     stream: bool = False
     device: str = "auto"
     precision: Precision = "float32"
@@ -64,8 +55,18 @@ class RunSettings:
     test_limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "pieces", "image_size", "limit", "test_limit"):
-            value = getattr(self, name)
+        for name in (
+            "epochs",
+            "batch_size",
+            "pieces",
+            "hidden",
+            "dimensions",
+            "queue",
+            "image_size",
+            "limit",
+            "test_limit",
+        ):
+            value = getattr(self, name, None)
             if value is not None and value < 1:
                 raise UserError(f"{option(name)} {value} must be at least 1")
         for name in ("lr", "weight_decay", "warmup_epochs"):
@@ -74,11 +75,72 @@ class RunSettings:
                 raise UserError(f"{option(name)} {value} must be a number from 0 on")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"--seed {self.seed} must be a whole number from 0 on, of 63 bits")
-        choices = {"method": tuple(METHODS), "optimizer": get_args(OptimizerName), "precision": get_args(Precision)}
+        choices = {"method": self.known_methods, "optimizer": get_args(OptimizerName), "precision": get_args(Precision)}
         for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"{option(name)} {value!r} is not known; choose one of {', '.join(known)}")
+
+    @classmethod
+    def given(cls, **settings: Any) -> Self:
+        """Settings as a user gives them, with paths and noise brought to one form."""
+        return cls(**normal_form(settings))
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        known = {field.name for field in fields(cls)}
+        if ("views" in content) != ("views" in known):
+            raise UserError(cls.another_kind)
+        unknown = sorted(set(content) - known)
+        if unknown:
+            raise UserError(f"the run was made with settings that this version does not know: {', '.join(unknown)}")
+        return cls(**content)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def differs(self, given: Mapping[str, Any]) -> str | None:
+        """The name of a given setting that these were not made with, if there is one."""
+        changed = (name for name, value in given.items() if getattr(self, name) != value)
+        return next((name for name in changed if not self.is_unused(name, given[name])), None)
+
+    def is_unused(self, name: str, value: Any) -> bool:
+        """Whether a setting that a user repeats decides nothing here."""
+        return (name, value) == ("device", "auto")
+
+    @abstractmethod
+    def fit(self) -> FitSettings: ...
+
+    def chosen_device(self) -> str:
+        return choose_device(self.device).type if self.device == "auto" else self.device
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """Everything that decides the outcome of a run with labels."""
+
+    known_methods = tuple(METHODS)
+    another_kind = "this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe"
+
+    labels: str | None = None
+    noise: str | None = None
+    epochs: int = 60
+    pieces: int = 1
+    warmup_epochs: float = 0.0
+    schedule: str = "cosine"
+    momentum: float | None = None
+    start_epoch: int | Literal["auto"] | None = None
+    noise_rate: float | None = None
+    reward: float = 2.2
+    coverage: float = 0.8
+    model: str = "resnet-small"
+    dropout: float = 0.0
+    validation: float = VALIDATION_FRACTION
+    pretrained: str | None = None
+    label_share: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("momentum", "noise_rate", "coverage"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
@@ -106,23 +168,6 @@ class RunSettings:
                 f"--start-epoch {self.start_epoch} is not before the end, epoch {self.epochs}: no target would move"
             )
 
-    @classmethod
-    def given(cls, **settings: Any) -> "RunSettings":
-        """Settings as a user gives them, with paths and noise brought to one form."""
-        return cls(**normal_form(settings))
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "RunSettings":
-        unknown = sorted(set(content) - {field.name for field in fields(cls)})
-        if "views" in unknown:
-            raise UserError("this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe")
-        if unknown:
-            raise UserError(f"the run was made with settings that this version does not know: {', '.join(unknown)}")
-        return cls(**content)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def resolved(self, data: Data) -> "RunSettings":
         """These settings with what was left open chosen for the data and the machine.
 
@@ -141,16 +186,12 @@ class RunSettings:
             start_epoch=self._start() if self.adaptive else None,
             noise_rate=(ASSUMED_NOISE if noise_rate is None else noise_rate) if self.method == "co-teaching" else None,
             augment=self.augment or data.augment,
-            device=choose_device(self.device).type if self.device == "auto" else self.device,
+            device=self.chosen_device(),
         )
 
-    def differs(self, given: Mapping[str, Any]) -> str | None:
-        """The name of a given setting that these were not made with, if there is one."""
-        unused = {"device"} if given.get("device") == "auto" else set()
-        unused |= set() if self.adaptive else {"start_epoch"}
-        unused |= {name for name, method in _OF_ONE_METHOD.items() if method != self.method}
-        changed = (name for name, value in given.items() if name not in unused and getattr(self, name) != value)
-        return next(changed, None)
+    def is_unused(self, name: str, value: Any) -> bool:
+        of_another = _OF_ONE_METHOD.get(name, self.method) != self.method
+        return super().is_unused(name, value) or of_another or (name == "start_epoch" and not self.adaptive)
 
     def whole(self) -> dict[str, Any]:
         """Every setting but those left open."""

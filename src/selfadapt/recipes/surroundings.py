@@ -28,13 +28,18 @@ def versions() -> dict[str, str]:
     }
 
 
-def take_surroundings(content: Mapping[str, Any]) -> None:
-    """Take the run's number of threads, on which sums depend, and tell if a version is another one."""
+def take_surroundings(content: Mapping[str, Any], *, to_train: bool) -> None:
+    """Take the run's number of threads, on which sums depend, and tell if something else is another one."""
     torch.set_num_threads(content["threads"])
     now = versions()
     changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
     if changed:
         warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)
+    if to_train and content["processes"] != processes.count():
+        warnings.warn(
+            f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
+            stacklevel=2,
+        )
 
 
 def described(data: Data) -> dict[str, Any]:

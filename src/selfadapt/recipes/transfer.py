@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.data.fetch import Watch
 from selfadapt.data.seeds import seeded
 from selfadapt.data.voc import VOC, VOID
 from selfadapt.engine import checkpoint
@@ -23,7 +24,6 @@ from selfadapt.recipes.settings import choose_device
 from selfadapt.report.results import RunFolder
 
 Task = Literal["detection", "segmentation"]
-Watch = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class Picture:
 def write_run_page(folder: RunFolder) -> Path:
     """Draw the figures of a run, with labels or without, and write its report.html."""
     if folder.read_run().get("kind") == "pretraining":
-        return write_pretraining_page(folder)
+        return _write_pretraining_page(folder)
     pictures = _draw(folder)
     html = (
         _environment()
@@ -41,7 +41,7 @@ def write_run_page(folder: RunFolder) -> Path:
     return _write(folder.page, html)
 
 
-def write_pretraining_page(folder: RunFolder) -> Path:
+def _write_pretraining_page(folder: RunFolder) -> Path:
     """Draw the figures of a run without labels and write its report.html."""
     metrics = folder.read_metrics()
     pictures = []

@@ -88,6 +88,10 @@ class RunFolder:
         return self.path / "checkpoint"
 
     @property
+    def targets_file(self) -> Path:
+        return self.path / "targets.bin"
+
+    @property
     def labels_file(self) -> Path:
         return self.path / "labels.csv"
 
@@ -146,6 +150,10 @@ class RunFolder:
         if processes.rank() == 0:
             with suppress(OSError):
                 self.path.rmdir()
+
+    def check_unlocked(self) -> None:
+        with self.locked():
+            pass
 
     @contextmanager
     def locked(self) -> Iterator[None]:

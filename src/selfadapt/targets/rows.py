@@ -4,6 +4,7 @@ Shapes: B rows of a batch, N samples, K columns (classes or features).
 """
 
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,11 @@ class Rows(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def exact(self) -> bool:
+        """Whether a row is kept as it is written, to the last bit."""
+        ...
+
     def read(self, index_B: Tensor) -> Tensor: ...
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
@@ -43,7 +49,7 @@ class Rows(Protocol):
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
-class PackedRows:
+class PackedRows(ABC):
     """Rows in one table of this process, each packed into M numbers: the form in which it is kept and travels."""
 
     def __init__(self, table_NM: Tensor, num_columns: int) -> None:
@@ -51,13 +57,13 @@ class PackedRows:
         self._wide = _in_wide_pieces(table_NM)
         self.writes = 0
 
+    @abstractmethod
     def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         """The rows as `keep` would keep them now (B×M)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unpacked(self, packed_BM: Tensor) -> Tensor:
         """Packed rows as float32 (B×K)."""
-        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
@@ -66,6 +72,10 @@ class PackedRows:
     @property
     def nbytes(self) -> int:
         return self.table_NM.nbytes
+
+    @property
+    def exact(self) -> bool:
+        return self.table_NM.dtype == torch.float32
 
     def take(self, index_B: Tensor) -> Tensor:
         """These rows as they are kept."""

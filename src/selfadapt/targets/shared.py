@@ -32,6 +32,10 @@ class _OnTopOf:
     def nbytes(self) -> int:
         return self.local.nbytes
 
+    @property
+    def exact(self) -> bool:
+        return self.local.exact
+
     def state_dict(self) -> dict[str, Tensor]:
         return self.local.state_dict()
 

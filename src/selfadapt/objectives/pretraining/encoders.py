@@ -13,6 +13,7 @@ Shapes: B images of a batch, F features, D dimensions of a projection, K classes
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -95,7 +96,7 @@ def apart(first_BD: Tensor, second_BD: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining(ERM):
+class Pretraining(ERM, ABC):
     """The common ground: a method says in `losses` what pulls predictions where."""
 
     hidden: int = 4096
@@ -143,11 +144,11 @@ class Pretraining(ERM):
         """The views that the encoder gets; the follower may get others."""
         return batch.views
 
+    @abstractmethod
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
         """The loss of each sample."""
-        raise NotImplementedError
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         cast(Encoders, unwrapped(model)).follow(self.beta.at(progress.fraction))

@@ -5,9 +5,11 @@ than to the keys of earlier batches, which wait in a queue:
 
     L = - 1/B sum_i log  exp(q_i k_i/tau) / ( exp(q_i k_i/tau) + sum over the queue of exp(q_i k_j/tau) ),    tau = 0.2
 
-q and k are normalised. With one view the key is of the same one (the paper's Table 6). The queue holds 4,096 keys,
-fewer than the 65,536 for ImageNet; it begins with noise, is saved with the model, and takes the keys of all processes.
-The authors shuffle batches between GPUs so that batch normalisation does not give pairs away; that is not done here.
+q and k are normalised. With one view the key is of the same one (the paper's Table 6). The queue begins with noise, is
+saved with the model, and takes the keys of all processes; it should be much shorter than the data, or an image meets
+its own earlier key in it. What differs from the authors' program, so that every method here has the same network: the
+heads (batch normalisation, this project's widths) and the follower's momentum of 0.99, theirs being 0.999. They shuffle
+batches between GPUs so that batch normalisation does not give pairs away; that is not done here.
 
 Shapes: B samples of a batch, D dimensions, Q keys in the queue.
 """

@@ -9,7 +9,7 @@
 alpha 0.7 and beta 0.99 for small images; 0.5 → 0.8 and 0.99 → 1 along BYOL's cosine for ImageNet.
 
 With two views, of which the paper gives no pseudo-code: each view has its p and its z; the target moves by the mean of
-the two normalised z, itself normalised; the loss is the mean over the two views.
+the two normalised z; the loss is the mean over the two views.
 
 Two more kinds of targets are those of Figure 2: `noise`, which never moves, and `random-network`, the output of another
 network that is frozen as it was drawn.
@@ -48,7 +48,7 @@ class SelfSupervised(Pretraining):
         z_BD = torch.stack(
             [normalize(encoders.followed(image, view), dim=1) for image, view in zip(batch.views, said, strict=True)]
         ).mean(0)
-        rows_BD = targets.update(batch.index, z_BD, momentum=self.alpha.at(progress.fraction))
+        rows_BD = targets.update(batch.index, z_BD, momentum=self.alpha.at(progress.fraction), checked=False)
         return torch.stack([apart(view.predicted_BD, rows_BD) for view in said]).mean(0)
 
 
@@ -92,5 +92,7 @@ class RandomNetwork(Pretraining):
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
+        assert encoders.follower is not None
+        encoders.follower.eval()  # frozen, batch normalisation too
         pairs = zip(batch.views, said, strict=True)
         return torch.stack([apart(view.predicted_BD, encoders.followed(image, view)) for image, view in pairs]).mean(0)

@@ -1,0 +1,56 @@
+"""A grid of runs, each by the program in a process with one thread: what is finished is not repeated."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+Job = TypeVar("Job")
+
+
+def program(*arguments: str | Path) -> None:
+    """Run `selfadapt` with these arguments; what goes wrong there goes wrong here."""
+    command = [sys.executable, "-m", "selfadapt", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+
+
+def is_finished(folder: Path) -> bool:
+    path = folder / "run.json"
+    return path.exists() and "result" in json.loads(path.read_text())
+
+
+def work_through(
+    jobs_of: Callable[[str], Iterable[Job]], work: Callable[[Job], None], done: Callable[[], None]
+) -> None:
+    """The command line of a grid: `--jobs` at once, those of `--only`, and `done` after each to write the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", default="", help="the beginning of a name")
+    chosen = parser.parse_args()
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        for _ in pool.map(work, jobs_of(chosen.only)):
+            done()
+    done()
+
+
+def shown(values: list[float], digits: int = 1) -> str:
+    """Mean ± standard deviation; a dash for nothing."""
+    if not values:
+        return "–"
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """A table in Markdown, and an empty line."""
+    lines = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    first, *others = lines
+    return [first, "|---" * len(header) + "|", *others, ""]

@@ -1,0 +1,80 @@
+"""What the commands that train share: begin or go on, show progress, and stop so that one can go on."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from selfadapt.cli.output import count_bar, new_folder, progress_bar
+from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
+from selfadapt.errors import Interrupted, UserError
+
+Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
+Resume = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none.")
+Devices = typer.Option(1, help="Train in so many processes, each with a part of every batch.")
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What a command does with a run of its kind."""
+
+    command: str
+    settings: Any
+    start: Callable[..., Any]
+    reopen: Callable[..., Any]
+    train: Callable[..., dict[str, Any]]
+
+
+def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
+    """With --devices, start the processes, wait for them and exit as they do. In one of them, go on."""
+    if resume and out is None:
+        raise UserError("--resume needs --out, the folder of the run to go on with")
+    if devices < 1:
+        raise UserError(f"--devices {devices} must be at least 1")
+    if is_launched():
+        if out is None:
+            raise UserError("several processes need --out, the folder of the run")
+    elif devices > 1:
+        arguments = sys.argv[1:]
+        if out is None:
+            arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
+        raise typer.Exit(launch(devices, arguments))
+
+
+def carry_out(
+    actions: Actions, given: dict[str, Any], out: Path | None, *, resume: bool, devices: int, quiet: bool
+) -> tuple[Any, dict[str, Any]] | None:
+    """The run with its result; None in all processes but the first."""
+    from selfadapt import processes
+    from selfadapt.recipes.settings import choose_device
+    from selfadapt.report.results import RunFolder
+
+    follow_launcher()
+    there = out is not None and RunFolder(out).exists
+    known = RunFolder(out).read_run()["settings"] if out is not None and there else {}
+    processes.join(choose_device(known.get("device") or given.get("device", "auto")))
+    first = processes.rank() == 0
+    quiet = quiet or not first
+    with count_bar("decoding images", quiet=quiet) as count:
+        if (resume or is_restarted()) and out is not None and there:
+            run = actions.reopen(RunFolder(out), given, count)
+        elif "data" not in given:
+            raise UserError(f"no DATA given; name a data set or a path: selfadapt {actions.command} digits")
+        else:
+            settings = actions.settings.given(**given)
+            name = f"{Path(settings.data).stem}-{settings.method}"
+            run = actions.start(settings, RunFolder(out or new_folder(name)), count)
+    try:
+        with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
+            result = actions.train(run, watch)
+    except Interrupted as interruption:
+        again = f"selfadapt {actions.command} --resume --out {run.folder.path}"
+        raise Interrupted(
+            f"{interruption}; go on with: {again}" + (f" --devices {devices}" if devices > 1 else "")
+        ) from None
+    finally:
+        processes.leave()
+    return (run, result) if first else None
