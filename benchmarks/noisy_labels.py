@@ -18,10 +18,13 @@ from benchmarks.grid import program, shown, table, work_through
 
 HOME = Path("runs/noisy-labels")
 PAGE = Path("docs/results/noisy-labels.md")
+LEDGER = Path("benchmarks/results/noisy-labels.json")
 EVERY = (
     "erm", "early-stopping", "label-smoothing", "mixup", "forward", "gce", "gce-truncated", "sce", "bootstrap-soft",
     "bootstrap-hard", "elr", "co-teaching", "sat-no-average", "sat-no-weights", "sat", "sat-sce",
 )  # fmt: skip
+_AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
+Ledger = dict[str, dict[str, Any]]  # by CELL/PART/METHOD-SEED
 FEW = ("erm", "early-stopping", "gce", "elr", "sat", "sat-sce")
 
 
@@ -48,14 +51,14 @@ class Cell:
 
 
 _FASHION = ("--limit", "5000", "--model", "mlp", "--augment", "none")
-_CIFAR = ("--limit", "5000", "--width", "8", "--augment", "none", "--batch-size", "128", "--epochs", "20")
+_CIFAR = ("--limit", "5000", "--augment", "none", "--batch-size", "64", "--epochs", "30")
 CELLS = (
     *(
         Cell("fashion-mnist", noise, EVERY, (2, 5, 10, 20, 40), options=_FASHION)
         for noise in ("symmetric:0.4", "symmetric:0.8", "asymmetric:0.4")
     ),
     *(
-        Cell("cifar10", noise, FEW, (2, 4, 7, 10, 15), seeds=1, options=_CIFAR)
+        Cell("cifar10", noise, FEW, (3, 6, 10, 15, 22), seeds=1, options=_CIFAR)
         for noise in ("symmetric:0.4", "asymmetric:0.4")
     ),
     *(
@@ -72,22 +75,35 @@ def _compare(job: tuple[Path, list[str]]) -> None:
     print(folder, flush=True)
 
 
-def results(folder: Path, method: str) -> list[dict[str, Any]]:
-    """The results of a method's finished runs in a folder, in the order of their seeds."""
-    found = []
-    for path in sorted(folder.glob(f"{method}-[0-9]*/run.json")):
+def _remember() -> Ledger:
+    """What every finished run came to, also those of earlier times whose folders are gone."""
+    ledger: Ledger = json.loads(LEDGER.read_text()) if LEDGER.exists() else {}
+    for path in sorted(HOME.glob("*/*/*/run.json")):
         content = json.loads(path.read_text())
         if "result" in content:
-            found.append(content["result"])
-    return found
+            last = json.loads((path.parent / "metrics.jsonl").read_text().splitlines()[-1])
+            ledger[str(path.parent.relative_to(HOME))] = {
+                "test_accuracy": content["result"]["test_accuracy"],
+                "start_epoch": content["result"]["start_epoch"],
+                "right_labels": 1 - content["noise"]["actual"],
+                **{key: last[key] for key in _AGREEMENTS},
+            }
+    LEDGER.write_text(json.dumps(ledger, indent=0, sort_keys=True) + "\n")
+    return ledger
 
 
-def _accuracies(found: list[dict[str, Any]]) -> list[float]:
-    return [100 * result["test_accuracy"] for result in found]
+def _of(ledger: Ledger, cell: Cell, part: str, method: str, key: str) -> list[float]:
+    """A figure of a method's runs, in the order of their seeds."""
+    names = (f"{cell.name}/{part}/{method}-{seed}" for seed in range(cell.seeds))
+    return [ledger[name][key] for name in names if name in ledger]
 
 
-def _methods_table(cells: list[Cell]) -> list[str]:
-    columns = [{m: _accuracies(results(HOME / cell.name / "methods", m)) for m in cell.methods} for cell in cells]
+def _accuracies(ledger: Ledger, cell: Cell, part: str, method: str) -> list[float]:
+    return [100 * value for value in _of(ledger, cell, part, method, "test_accuracy")]
+
+
+def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
+    columns = [{m: _accuracies(ledger, cell, "methods", m) for m in cell.methods} for cell in cells]
     bests = [max((statistics.fmean(own) for own in column.values() if own), default=0) for column in columns]
     rows = []
     for method in cells[0].methods:
@@ -100,42 +116,33 @@ def _methods_table(cells: list[Cell]) -> list[str]:
     return table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
 
 
-def _memory_table(cells: list[Cell]) -> list[str]:
+def _memory_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
     """How much `erm` learns by heart: on labels that it saw it agrees far more than on labels that it did not."""
     rows = []
     for cell in cells:
-        last, right = [], []
-        for path in sorted((HOME / cell.name / "methods").glob("erm-[0-9]*/metrics.jsonl")):
-            last.append(json.loads(path.read_text().splitlines()[-1]))
-            right.append(1 - json.loads((path.parent / "run.json").read_text())["noise"]["actual"])
-        if last:
-            shares = (right, *([line[key] for line in last] for key in _AGREEMENTS))
+        shares = [_of(ledger, cell, "methods", "erm", key) for key in ("right_labels", *_AGREEMENTS)]
+        if shares[0]:
             rows.append([_name(cell), *(f"{100 * statistics.fmean(share):.1f}" for share in shares)])
     return table(["cell", "labels that are right", "agreement, training", "agreement, validation"], rows)
-
-
-_AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
 
 
 def _name(cell: Cell) -> str:
     return f"{cell.data} {cell.noise.replace(':', ' ')}"
 
 
-def _starts_table(cells: list[Cell]) -> list[str]:
+def _starts_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
     rows = []
     for cell in cells:
-        folder = HOME / cell.name
-        fixed = [_accuracies(results(folder / f"start-{start}", "sat")) for start in cell.starts]
-        found = results(folder / "methods", "sat")
-        auto = _accuracies(found)
+        fixed = [_accuracies(ledger, cell, f"start-{start}", "sat") for start in cell.starts]
+        auto = _accuracies(ledger, cell, "methods", "sat")
         means = [statistics.fmean(own) for own in fixed if own]
         rows.append(
             [
                 _name(cell),
-                shown(_accuracies(results(folder / "methods", "erm"))),
+                shown(_accuracies(ledger, cell, "methods", "erm")),
                 " / ".join(f"{statistics.fmean(own):.1f}" if own else "–" for own in fixed),
                 shown(auto),
-                ", ".join(str(result["start_epoch"]) for result in found) or "–",
+                ", ".join(map(str, _of(ledger, cell, "methods", "sat", "start_epoch"))) or "–",
                 f"{statistics.fmean(auto) - max(means):+.1f}" if auto and means else "–",
             ]
         )
@@ -144,6 +151,7 @@ def _starts_table(cells: list[Cell]) -> list[str]:
 
 
 def write_page() -> None:
+    ledger = _remember()
     lines = [
         "# Noisy labels: every method, and when to start",
         "",
@@ -161,14 +169,18 @@ def write_page() -> None:
         ),
         (
             "cifar10",
-            "5,000 training images, the small ResNet of width 8, 20 epochs, no augmentation, 10,000 test images",
+            "5,000 training images, the small ResNet, 30 epochs, no augmentation, 10,000 test images",
         ),
     ):
         cells = [cell for cell in CELLS if cell.data == data]
         lines += [f"## {data}", "", f"{words}; {cells[0].seeds} seed{'s' if cells[0].seeds > 1 else ''}.", ""]
-        lines += _methods_table(cells)
-        lines += ["What `erm` learns by heart, by agreement with the labels as given:", "", *_memory_table(cells)]
-        lines += ["`--start-epoch auto` against fixed starts:", "", *_starts_table(cells)]
+        lines += _methods_table(ledger, cells)
+        lines += [
+            "What `erm` learns by heart, by agreement with the labels as given:",
+            "",
+            *_memory_table(ledger, cells),
+        ]
+        lines += ["`--start-epoch auto` against fixed starts:", "", *_starts_table(ledger, cells)]
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text("\n".join(lines))
 

@@ -11,10 +11,22 @@ def _seconds(side: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def time_ratio(first: Callable[[], object], second: Callable[[], object], *, rounds: int, warm_up: int = 5) -> float:
-    """The median, over rounds, of the first side's time over the second's. Who begins changes from round to round."""
+def time_ratio(
+    first: Callable[[], object],
+    second: Callable[[], object],
+    *,
+    rounds: int,
+    warm_up: int = 5,
+    prepare: tuple[Callable[[], object], Callable[[], object]] | None = None,
+) -> float:
+    """The median, over rounds, of the first side's time over the second's. Who begins changes from round to round.
+
+    `prepare` is what each side does before, which is not timed.
+    """
     ratios = []
     for turn in range(warm_up + rounds):
+        for side in prepare or ():
+            side()
         if turn % 2:
             above, below = _seconds(first), _seconds(second)
         else:

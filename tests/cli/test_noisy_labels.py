@@ -75,6 +75,7 @@ def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:
         (("--methods", "erm", "--seeds", "0"), "at least 1"),
         (("--methods", "erm,sat", "--start-epoch", "4"), "no target would move"),
         (("--methods", "sat", "--start-epoch", "soon"), "neither auto nor a whole number"),
+        (("--methods", "erm,early-stopping", "--labels", "gone.npy"), "there is no file"),
     ):
         result = run("compare", "digits", *SMALL, *arguments, "--out", "none", folder=tmp_path)
         assert result.returncode == 2, arguments
@@ -230,3 +231,37 @@ def test_every_label_can_be_judged(tmp_path: Path) -> None:
     assert len(_rows(tmp_path / "held-out" / "labels.csv")) == pytest.approx(270, abs=5)
     assert run(*arguments, "--method", "early-stopping", "--validation", "0", folder=tmp_path).returncode == 2
     assert run(*arguments, "--validation", "1.5", folder=tmp_path).returncode == 2
+
+
+def test_a_method_that_does_not_suit_the_data_shows_before_training(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=images, y_train=np.arange(40) % 2)
+    arguments = ("--methods", "erm,early-stopping", "--validation", "0", "--model", "mlp", "--out", "none")
+    result = run("compare", "own.npz", *arguments, folder=tmp_path)
+    assert result.returncode == 2
+    assert "needs a validation part" in result.stderr
+    assert not (tmp_path / "none").exists()
+    np.savez(tmp_path / "one.npz", x_train=images, y_train=np.zeros(40, int))
+    for noise in ("symmetric:0.4", "symmetric-other:0.4", "asymmetric:0.4"):
+        one = run("train", "one.npz", "--noise", noise, folder=tmp_path)
+        assert one.returncode == 2
+        assert "has one class only" in one.stderr
+
+
+def test_a_spreadsheet_may_have_touched_the_tables(tmp_path: Path) -> None:
+    run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    path = tmp_path / "run/labels.csv"
+    content = path.read_text(encoding="utf-8")
+    path.write_text(content, encoding="utf-8-sig")
+    assert run("labels", "run", folder=tmp_path).returncode == 0
+    for broken, words in (
+        (content.replace(",", ";"), "lacks the column id"),
+        (content.replace(",0.", ",sure", 1), "is no number"),
+        (content + "digits/9\n", "has too few values"),
+    ):
+        path.write_text(broken, encoding="utf-8")
+        result = run("labels", "run", "--confidence", "0", folder=tmp_path)
+        assert result.returncode == 2, broken[:200]
+        assert words in result.stderr
+    path.write_text(content.replace("digits", "dígits"), encoding="latin-1")
+    assert "in UTF-8" in run("labels", "run", folder=tmp_path).stderr

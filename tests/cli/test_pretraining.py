@@ -1,6 +1,7 @@
 """Pre-training, probing, exporting and fine-tuning as a user runs them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -166,6 +167,78 @@ def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
         torch.testing.assert_close(theirs((images - mean) / std), ours(images), rtol=1e-3, atol=1e-4)
 
 
+def test_weights_for_torch_load(folder: Path) -> None:
+    path = folder / run_json("export", "run", "--out", "weights.pth", folder=folder)["path"]
+    weights = torch.load(path, weights_only=True)
+    assert torch.equal(
+        weights["backbone.mean_C11"],
+        load_file(folder / run_json("export", "run", folder=folder)["path"])["backbone.mean_C11"],
+    )
+
+
+@pytest.mark.parametrize("form", ["folder", "beside a folder", "under train", "table", "arrays"])
+def test_no_labels_are_needed(form: str, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8), np.uint8)
+    home = tmp_path / "data" / "train" if form == "under train" else tmp_path / "data"
+    for number, image in enumerate(pixels):
+        path = home / "extra" if form == "beside a folder" and number > 8 else home
+        path.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path / f"{number}.png")
+    if form == "under train":
+        for name in ("cat", "dog"):
+            (tmp_path / "data/test" / name).mkdir(parents=True)
+            Image.fromarray(pixels[0]).save(tmp_path / "data/test" / name / "0.png")
+    np.savez(tmp_path / "data.npz", x_train=pixels)
+    (tmp_path / "data/all.csv").write_text("path\n" + "".join(f"{number}.png\n" for number in range(12)))
+    source = {"table": "data/all.csv", "arrays": "data.npz"}.get(form, "data")
+    options = ("--model", "mlp", "--hidden", "8", "--dimensions", "4", "--epochs", "1", "--batch-size", "6")
+    result = run_json("pretrain", source, *options, "--out", "run", folder=tmp_path)
+    assert result["online_probe_accuracy"] is None
+    assert json.loads((tmp_path / "run/run.json").read_text())["data"]["samples"]["train"] == 12
+    assert "no labels here" in (tmp_path / "run/report.html").read_text()
+
+
+def test_a_validation_part_stands_in_for_a_test_part(tmp_path: Path) -> None:
+    data = load_digits()
+    images = (16 * data.images[:200]).clip(0, 255).astype(np.uint8)
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=images[:150],
+        y_train=data.target[:150],
+        x_val=images[150:],
+        y_val=data.target[150:200],
+    )
+    result = run_json("pretrain", "own.npz", *SMALL, "--out", "run", folder=tmp_path)
+    metrics = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert result["online_probe_accuracy"] == metrics[-1]["online_probe_held_out"] is not None
+    assert "of the validation set" in (tmp_path / "run/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_files_that_break_while_they_are_streamed_are_counted_and_listed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "photos").mkdir()
+    for number in range(12):
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / f"photos/{number}.png")
+    cut = tmp_path / "photos/3.png"
+    cut.write_bytes(cut.read_bytes()[:-4000])
+    options = ("--model", "mlp", "--hidden", "8", "--dimensions", "4", "--epochs", "1", "--batch-size", "6", "--stream")
+    result = run_json("pretrain", "photos", *options, "--out", "run", folder=tmp_path)
+    assert result["unreadable"] == 1
+    assert "3.png" in (tmp_path / "run/unreadable.csv").read_text()
+
+
+def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
+    shutil.copytree(folder / "run", folder / "moved")
+    options = ("--method", "erm", "--model", "mlp", "--width", "32", "--limit", "400", "--label-share", "0.1")
+    training = ("--batch-size", "16", "--epochs", "1", "--pretrained", "moved", "--out", "few")
+    run_json("train", "digits", *options, *training, folder=folder)
+    samples = json.loads((folder / "few/run.json").read_text())["data"]["samples"]
+    assert samples["train"] == pytest.approx(40, abs=4), "a tenth of the first 400"
+    shutil.rmtree(folder / "moved")
+    assert run("audit", "few", folder=folder).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -176,6 +249,9 @@ def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
         (("pretrain", "digits", "--method", "moco", "--predictor", "--out", "x"), "has no predictor"),
         (("pretrain", "digits", "--weight-decay", "-1", "--out", "x"), "--weight-decay -1.0 must be a number"),
         (("probe", "run", "--limit", "0"), "--limit 0 must be at least 1"),
+        (("probe", "run", "--limit", "1"), "has one class only"),
+        (("probe", "run", "--schedule", "stairs"), "choose step or cosine"),
+        (("pretrain", "digits", "--queue", "9", "--out", "x"), "has no queue"),
         (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
         (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),
         (("pretrain", "nowhere", "--out", "x"), "there is no data set or path"),

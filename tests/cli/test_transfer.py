@@ -64,6 +64,10 @@ def test_a_segmenter_and_mistakes(tmp_path: Path) -> None:
     result = run_json("transfer", "resnet50", "voc", *options, folder=tmp_path)
     assert set(result) >= {"miou", "pixel_accuracy"}
     assert result["pixel_accuracy"] > 0.5
+    void = Image.new("L", (96, 96), 255)
+    void.save(tmp_path / "voc/SegmentationClass/0.png")  # an image of which no pixel counts
+    alone = (*options[:2], "--epochs", "1", "--batch-size", "1")
+    assert run_json("transfer", "resnet50", "voc", *alone, folder=tmp_path)["miou"] > 0
     (tmp_path / "voc/Annotations/1.xml").write_text("<annotation>")
     for arguments, words in (
         (("resnet50", "voc", "--task", "dreams"), "is not known"),

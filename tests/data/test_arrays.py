@@ -111,7 +111,8 @@ def test_labels_from_a_file_make_the_data_s_own_the_truth(tmp_path: Path) -> Non
     assert noisy.train.truth is not None
     assert noisy.train.truth.tolist() == Y.tolist()
     write_table(tmp_path / "few.csv", [{"id": data.train.ids[4], "label": "1"}, {"id": "unknown", "label": "1"}])
-    few = apply_labels(data, tmp_path / "few.csv").train
+    with pytest.warns(UserWarning, match="left out, such as 'unknown'"):
+        few = apply_labels(data, tmp_path / "few.csv").train
     assert (few.labels != data.train.labels).nonzero().flatten().tolist() == [4]
 
 
@@ -127,7 +128,7 @@ def test_bad_label_files_are_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "word.csv", [{"id": data.train.ids[0], "label": "cat"}])
     cases = {
         "short.npy": "the training set has 20 samples",
-        "range.npy": "label 2 of entry 1 is outside 0..1; 10 labels are",
+        "range.npy": "entry 1 has the label '2', which no training sample has",
         "real.npy": "whole numbers or words",
         "junk.npy": "cannot be read",
         "other.txt": r"give a .npy or a .csv file",
@@ -151,3 +152,32 @@ def test_any_dataset_gets_an_index() -> None:
     assert list(samples.ids[:2]) == ["mine/0", "mine/1"]
     with pytest.raises(UserError, match=r"item 0 of the dataset is torch.float32"):
         samples_from_dataset(TensorDataset(torch.rand(2, 3, 4, 4), torch.arange(2)), "mine")
+
+
+def test_label_files_name_classes_as_the_data_do(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
+    np.savez(tmp_path / "even.npz", x_train=images, y_train=np.array([0, 2, 4, 0, 2, 4]))
+    data = open_data(str(tmp_path / "even.npz"))
+    np.save(tmp_path / "labels.npy", np.array([2, 2, 4, 0, 0, 4]))
+    assert apply_labels(data, tmp_path / "labels.npy").train.labels.tolist() == [1, 1, 2, 0, 0, 2]
+    np.save(tmp_path / "labels.npy", np.array([1, 2, 4, 0, 0, 4]))
+    with pytest.raises(UserError, match="'1'"):
+        apply_labels(data, tmp_path / "labels.npy")
+
+
+def test_label_tables_are_taken_to_the_letter(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 4, 4), np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=images, y_train=np.array([" cat", "cat", " cat", "dog"]))
+    data = open_data(str(tmp_path / "own.npz"))
+    first, second, *_ = data.train.ids
+    path = tmp_path / "labels.csv"
+    path.write_text(f"id,label\n{first},dog\n{second}, cat\n")
+    assert [data.classes[k] for k in apply_labels(data, path).train.labels] == ["dog", " cat", " cat", "dog"]
+    path.write_text(f"id,label\n {first}, dog\n")
+    assert data.classes[int(apply_labels(data, path).train.labels[0])] == "dog"
+    path.write_text(f"id,label\n{first},dog\n{first},cat\n")
+    with pytest.raises(UserError, match="one label in line 2 and another in line 3"):
+        apply_labels(data, path)
+    path.write_text(f"id,label\n{first},dog\nnobody,dog\n")
+    with pytest.warns(UserWarning, match="1 ids are not in the training set"):
+        apply_labels(data, path)

@@ -1,5 +1,7 @@
 """A user's own data, tidy and untidy."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,12 @@ def test_resizing_keeps_the_middle(tmp_path: Path) -> None:
     square = decode(tmp_path / "wide.png", channels=3, resize=20)
     assert square.shape == (3, 20, 20)
     assert int(square.min()) == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
+def test_names_that_are_no_text_are_listed_and_skipped(zoo: Path) -> None:
+    source = next((zoo / "cat").glob("*.png"))
+    for name in (b"\xff.png", b"line\rbreak.png"):
+        (zoo / "cat" / os.fsdecode(name)).write_bytes(source.read_bytes())
+    data = open_data(str(zoo))
+    assert sorted(name for name, _ in data.unreadable) == ["cat/\\udcff.png", "cat/line\\rbreak.png"]

@@ -51,8 +51,10 @@ def test_spread_and_rank_tell_collapse() -> None:
     assert spread(flat) < 0.01
     line = torch.randn(500, 1, generator=GENERATOR) * torch.ones(1, 20) + 1e-6 * wide
     assert effective_rank(line) < 1.1
-    assert not collapsed(spread(wide), spread(wide), effective_rank(wide))
-    assert collapsed(spread(flat), 0.9, 10)
-    assert collapsed(0.9, spread(flat), 10)
-    assert collapsed(0.9, 0.9, effective_rank(line))
-    assert collapsed(float("nan"), 0.9, 10)
+    assert not collapsed(spread(wide), spread(wide), effective_rank(wide), 32)
+    assert collapsed(spread(flat), 0.9, 10, 32)
+    assert collapsed(0.9, spread(flat), 10, 32)
+    assert collapsed(0.9, 0.9, effective_rank(line), 32)
+    assert collapsed(float("nan"), 0.9, 10, 32)
+    few = wide[:3]
+    assert not collapsed(spread(few), spread(few), effective_rank(few), 2), "three images have two directions"

@@ -54,19 +54,19 @@ def test_average_precision_equals_scikit_learn() -> None:
 
 def test_verdicts_read_the_targets() -> None:
     rows = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6], [0.2, 0.5, 0.3]])
-    verdicts = judge([rows[:2], rows[2:]], torch.tensor([0, 0, 2]), weighted=True)
+    verdicts = judge(lambda: [rows[:2], rows[2:]], torch.tensor([0, 0, 2]), weighted=True)
     assert verdicts.suggested_N.tolist() == [0, 2, 1]
     torch.testing.assert_close(verdicts.confidence_N, torch.tensor([0.7 / 0.9, 0.6 / 0.9, 0.5 / 0.8]))
     torch.testing.assert_close(verdicts.support_N, torch.tensor([0.7 / 0.9, 0.1 / 0.7, 0.3 / 0.8]))
     assert verdicts.order_N.tolist() == [1, 2, 0]
     torch.testing.assert_close(verdicts.weight_N, torch.tensor([0.7, 0.6, 0.5]))
-    assert judge([rows], torch.tensor([0, 0, 2]), weighted=False).weight_N.tolist() == [1, 1, 1]
+    assert judge(lambda: [rows], torch.tensor([0, 0, 2]), weighted=False).weight_N.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("row", [[0.25] * 4, [0.0] * 4, [0.0, 0.5, 0.5, 0.0]])
 def test_in_doubt_the_label_stays(row: list[float]) -> None:
     given = torch.tensor([2, 1, 2])
-    verdicts = judge([torch.tensor([row] * 3)], given, weighted=True)
+    verdicts = judge(lambda: [torch.tensor([row] * 3)], given, weighted=True)
     assert torch.equal(verdicts.suggested_N, given)
     assert verdicts.support_N.tolist() == [0.5, 0.5, 0.5]
     assert verdicts.order_N.tolist() == [0, 1, 2]
@@ -78,8 +78,8 @@ def test_what_is_left_of_the_label_is_no_evidence() -> None:
     given = torch.tensor([1, 1])
     share = 0.9**3
     targets = share * torch.eye(3)[given] + (1 - share) * predicted
-    moved = judge([targets], given, weighted=True, label_share_N=torch.full((2,), share))
-    plain = judge([predicted], given, weighted=True)
+    moved = judge(lambda: [targets], given, weighted=True, label_share_N=torch.full((2,), share))
+    plain = judge(lambda: [predicted], given, weighted=True)
     assert moved.suggested_N.tolist() == plain.suggested_N.tolist() == [0, 1]
     torch.testing.assert_close(moved.support_N, plain.support_N)
     torch.testing.assert_close(moved.confidence_N, plain.confidence_N)
@@ -87,8 +87,32 @@ def test_what_is_left_of_the_label_is_no_evidence() -> None:
 
 
 def test_one_class_has_no_rival() -> None:
-    verdicts = judge([torch.ones(2, 1)], torch.tensor([0, 0]), weighted=True)
+    verdicts = judge(lambda: [torch.ones(2, 1)], torch.tensor([0, 0]), weighted=True)
     assert verdicts.support_N.tolist() == verdicts.confidence_N.tolist() == [1, 1]
+
+
+def test_a_rival_that_labels_are_taken_for_counts_more() -> None:
+    """Of two equally doubtful labels, the one that goes wrong like many others ranks first."""
+    sure, doubt = [0.05, 0.9, 0.05], [0.5, 0.5, 0.0]
+    rows = torch.tensor([sure] * 40 + [[0.9, 0.05, 0.05]] * 40 + [[0.05, 0.05, 0.9]] * 40 + [[0.5, 0.0, 0.5], doubt])
+    given = torch.tensor([0] * 20 + [1] * 20 + [0] * 40 + [2] * 40 + [0, 0])  # of class 1, half are labelled 0
+    verdicts = judge(lambda: rows.split(50), given, weighted=True)
+    assert verdicts.suggested_N[-2:].tolist() == [0, 0]
+    assert verdicts.support_N[-1] < 0.35 < 0.5 < verdicts.support_N[-2]
+    assert sorted(verdicts.order_N[:20].tolist()) == list(range(20))
+
+
+def test_noise_without_a_pattern_leaves_support_as_it_is() -> None:
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.randint(4, (2000,), generator=generator)
+    given = torch.where(
+        torch.rand(2000, generator=generator) < 0.4, torch.randint(4, (2000,), generator=generator), truth
+    )
+    rows = 0.6 * torch.eye(4)[truth] + 0.4 * torch.rand(2000, 4, generator=generator).softmax(1)
+    mass = rows.gather(1, given.unsqueeze(1)).squeeze(1)
+    rival = rows.scatter(1, given.unsqueeze(1), 0).amax(1)
+    support = judge(lambda: [rows], given, weighted=True).support_N
+    torch.testing.assert_close(support, mass / (mass + rival), atol=0.03, rtol=0)
 
 
 def test_transition_matrix_equals_scikit_learn() -> None:

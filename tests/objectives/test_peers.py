@@ -83,8 +83,11 @@ FORMULAS = {
         HardBootstrapping(), lambda p, t: -((0.8 * t + 0.2 * np.eye(K)[p.argmax(1)]) * np.log(p)).sum(1)
     ),
     "early learning": Formula(EarlyLearning(), lambda p, t: -(t * np.log(p)).sum(1) + 3 * _against(p)),
-    "self-adaptive, symmetric": Formula(  # targets that rest are the labels
-        NoisyLabels(start_epoch=1, reverse_weight=0.1),
+    "self-adaptive, symmetric, before the start": Formula(
+        NoisyLabels(start_epoch=1, reverse_weight=0.1), lambda p, t: -(t * np.log(p)).sum(1)
+    ),
+    "self-adaptive, symmetric, from the start on": Formula(  # targets that rest are the labels
+        NoisyLabels(start_epoch=0, momentum=1.0, reverse_weight=0.1),
         lambda p, t: -(t * np.log(p)).sum(1) - 0.1 * (p * np.log(np.maximum(t, 1e-4))).sum(1),
     ),
 }  # fmt: skip

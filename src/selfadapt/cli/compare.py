@@ -21,6 +21,7 @@ def command(
     out: Path | None = typer.Option(
         None, help="The folder for all runs and the page; one that is there already goes on. Default: below runs/."
     ),
+    resume: bool = typer.Option(False, "--resume", help="Go on in --out, which this command does anyway."),
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:

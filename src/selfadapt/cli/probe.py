@@ -12,8 +12,12 @@ EXAMPLE = "Example: selfadapt probe runs/features --data cifar10"
 def command(
     run: Path = typer.Argument(help="The folder of a run of `selfadapt pretrain`."),
     data: str | None = typer.Option(None, help="Labelled data with a test part. Default: those of the run."),
+    image_size: int | None = typer.Option(None, help="Bring image files to a square of this size. Default: the run's."),
     epochs: int = typer.Option(100, help="Epochs of the linear classifier."),
-    lr: float = typer.Option(0.4, help="Its learning rate; a tenth after 60 and after 80 % of the epochs."),
+    lr: float = typer.Option(0.4, help="Its learning rate; the paper takes 2 for ImageNet."),
+    schedule: str = typer.Option(
+        "step", help="How the rate falls: step (a tenth after 60 and 80 % of the epochs) or cosine, as for ImageNet."
+    ),
     seed: int = typer.Option(0, help="Decides the order of its batches."),
     limit: int | None = typer.Option(None, help="Use the first so many training samples."),
     test_limit: int | None = typer.Option(None, help="Use the first so many test samples."),
@@ -29,9 +33,18 @@ def command(
     from selfadapt.recipes.probing import probe
     from selfadapt.report.results import RunFolder
 
-    settings = ProbeSettings(epochs=epochs, lr=lr, seed=seed)
+    settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, seed=seed)
     with count_bar("taking features", quiet=quiet or as_json) as watch:
-        found = probe(RunFolder(run), data, settings, device=device, limit=limit, test_limit=test_limit, watch=watch)
+        found = probe(
+            RunFolder(run),
+            data,
+            settings,
+            device=device,
+            image_size=image_size,
+            limit=limit,
+            test_limit=test_limit,
+            watch=watch,
+        )
     if as_json:
         print_json(found)
         return

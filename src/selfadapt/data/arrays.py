@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from selfadapt.data.classes import class_names, numbered
+from selfadapt.data.classes import UNLABELLED, class_names, numbered
 from selfadapt.data.images import TensorImages
 from selfadapt.data.samples import Data, Samples
 from selfadapt.errors import UserError
@@ -20,8 +20,11 @@ from selfadapt.errors import UserError
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
-def arrays(path: Path) -> Data:
-    """An .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test. An id is a hash of the image."""
+def arrays(path: Path, *, unlabelled: bool = False) -> Data:
+    """An .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test. An id is a hash of the image.
+
+    With `unlabelled`, there may be no y_train; then only x_train counts.
+    """
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
@@ -30,6 +33,8 @@ def arrays(path: Path) -> Data:
             found = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
         raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    if unlabelled and "x_train" in found and "y_train" not in found:
+        found = {"x_train": found["x_train"], "y_train": np.full(len(found["x_train"]), UNLABELLED)}
     if "x_train" not in found or "y_train" not in found:
         raise UserError(f"{path} holds {sorted(found) or 'nothing'}; it must hold x_train and y_train")
     classes = _array_classes(path, found["y_train"])

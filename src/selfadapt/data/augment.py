@@ -56,7 +56,8 @@ def self_supervised(images_BCHW: Tensor, generator: torch.Generator, *, blur: bo
     if blur:
         blurred = _chosen(count, 0.5, generator).to(images_BCHW.device)
         sigma = torch.empty(len(blurred)).uniform_(0.1, 2.0, generator=generator)
-        images_BCHW[blurred] = gaussian_blur(images_BCHW[blurred], sigma, radius=max(1, height // 20))
+        radius = min(max(1, height // 20), min(height, width) - 1)
+        images_BCHW[blurred] = gaussian_blur(images_BCHW[blurred], sigma, radius=radius)
     return images_BCHW
 
 

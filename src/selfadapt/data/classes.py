@@ -7,6 +7,8 @@ from torch import Tensor
 
 from selfadapt.errors import UserError
 
+UNLABELLED = "unlabelled"  # the one class of images without labels
+
 
 def class_names(name: str, labels: Sequence[str]) -> tuple[str, ...]:
     """The classes in order: numbers by value, words by the alphabet."""

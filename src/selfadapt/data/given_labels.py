@@ -1,5 +1,7 @@
 """Training labels from a file, in place of those that the data bring."""
 
+import warnings
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +42,8 @@ def _npy_labels(data: Data, path: Path) -> Tensor:
         return numbered(values.tolist(), data.classes, lambda i: f"{path}, entry {i}")
     if values.dtype.kind not in "iu":
         raise UserError(f"{path} holds {values.dtype}; labels must be whole numbers or words")
+    if all(name.isdecimal() for name in data.classes):  # classes are called by numbers, which need not count from 0
+        return numbered([str(value) for value in values], data.classes, lambda i: f"{path}, entry {i}")
     wrong = np.flatnonzero((values < 0) | (values >= data.num_classes))
     if wrong.size:
         raise UserError(
@@ -50,14 +54,37 @@ def _npy_labels(data: Data, path: Path) -> Tensor:
 
 
 def _csv_labels(data: Data, path: Path) -> Tensor:
-    rows = csv_rows(path)
+    rows = csv_rows(path, exact=True)
     if not rows or not {"id", "label"} <= set(rows[0]):
         raise UserError(f"{path} must have rows with the columns id and label")
     position = {sample_id: i for i, sample_id in enumerate(data.train.ids)}
+    given: dict[int, tuple[str, int]] = {}
+    strangers = []
+    for line, row in enumerate(rows, start=2):
+        sample_id = _known(row["id"] or "", position)
+        label = _known(row["label"] or "", data.classes)
+        if sample_id not in position:
+            strangers.append(sample_id)
+            continue
+        place = position[sample_id]
+        if place in given and given[place][0] != label:
+            raise UserError(f"{path}: {sample_id!r} has one label in line {given[place][1]} and another in line {line}")
+        given[place] = label, line
+    if not given:
+        raise UserError(f"{path}: none of its {len(rows)} ids is in the training set, such as {strangers[0]!r}")
+    if strangers:
+        warnings.warn(
+            f"{path}: {len(strangers)} ids are not in the training set and are left out, such as {strangers[0]!r}",
+            stacklevel=2,
+        )
+    places, found = list(given), list(given.values())
     labels = data.train.labels.clone()
-    known = [row for row in rows if row["id"] in position]
-    if not known:
-        raise UserError(f"{path}: none of its {len(rows)} ids is in the training set, such as {rows[0]['id']!r}")
-    values = numbered([str(row["label"]) for row in known], data.classes, lambda i: f"{path}: id {known[i]['id']}")
-    labels[torch.tensor([position[row["id"]] for row in known])] = values
+    labels[torch.tensor(places)] = numbered(
+        [label for label, _ in found], data.classes, lambda i: f"{path}, line {found[i][1]}"
+    )
     return labels
+
+
+def _known(value: str, among: Container[str]) -> str:
+    """The value as it stands if it is known, else without the blanks around it."""
+    return value if value in among else value.strip()

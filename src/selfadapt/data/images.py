@@ -108,8 +108,18 @@ class ImageFiles:
         return ImageFiles([self.paths[i] for i in index_n.tolist()], self.shape, self.resize)
 
     def signature(self) -> bytes:
-        sizes = [path.stat().st_size if path.exists() else -1 for path in self.paths]
-        return hashlib.sha256(repr((self.shape, self.resize, sizes)).encode()).digest()
+        files = [(path.name, path.stat().st_size if path.exists() else -1) for path in self.paths]
+        return hashlib.sha256(repr((self.shape, self.resize, files)).encode()).digest()
+
+
+def read_fine(images: Images, index_B: Tensor) -> Tensor:
+    """Those of these images that can be read."""
+    try:
+        return images.read(index_B)
+    except UnreadableImage:
+        if len(index_B) == 1:
+            return torch.zeros(0, *images.shape, dtype=torch.uint8)
+        return torch.cat([read_fine(images, half) for half in index_B.tensor_split(2)])
 
 
 def decode(path: Path, *, channels: int, resize: int | None) -> Tensor:

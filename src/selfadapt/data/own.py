@@ -1,12 +1,12 @@
 """A user's own image files: a folder of class folders, or a table of paths and labels."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfadapt.data.classes import class_names, numbered
+from selfadapt.data.classes import UNLABELLED, class_names, numbered
 from selfadapt.data.images import ImageFiles, UnreadableImage, header
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.table import csv_rows, parquet_rows
@@ -26,43 +26,42 @@ class Entry:
     part: str = "train"
 
 
-UNLABELLED = "unlabelled"  # the one class of images without classes
-
-
 def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False) -> Data:
     """A folder of class folders, or such folders under train/, val/ and test/. An id is the path below the root.
 
-    With `unlabelled`, a folder of images without class folders will do as well.
+    With `unlabelled`, images may lie anywhere: if any is outside of class folders, none counts as labelled.
     """
     sections = {PARTS[path.name.lower()]: path for path in _subfolders(root) if path.name.lower() in PARTS}
     if "train" not in sections:
         sections = {"train": root}
+    if unlabelled and _images(sections["train"].iterdir()):
+        files = _images(sections["train"].rglob("*"))
+        entries = [Entry(str(file.relative_to(root)), file, UNLABELLED) for file in files]
+        return from_entries(root.name or "folder", entries, resize=resize)
     entries = []
     for part, section in sections.items():
         class_folders = _subfolders(section)
-        if not class_folders and unlabelled:
-            files = sorted(path for path in section.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
-            if not files:
-                raise UserError(f"{section} holds no image")
-            entries += [Entry(str(file.relative_to(root)), file, UNLABELLED, part) for file in files]
-        elif not class_folders:
-            raise UserError(f"{section} holds no class folders; put the images of each class into a folder of its name")
+        if not class_folders:
+            wanted = "image" if unlabelled else "class folders; put the images of each class into a folder of its name"
+            raise UserError(f"{section} holds no {wanted}")
         for class_folder in class_folders:
-            files = sorted(
-                path for path in class_folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
-            )
+            files = _images(class_folder.rglob("*"))
             if not files and part == "train":
                 raise UserError(f"the class folder {class_folder} holds no image; fill it or remove it")
             entries += [Entry(str(file.relative_to(root)), file, class_folder.name, part) for file in files]
     return from_entries(root.name or "folder", entries, resize=resize)
 
 
-def table(path: Path, *, resize: int | None = None) -> Data:
-    """A .csv or .parquet with path and label, optionally id and split; paths count from the table's folder."""
+def table(path: Path, *, resize: int | None = None, unlabelled: bool = False) -> Data:
+    """A .csv or .parquet with path and label, optionally id and split; paths count from the table's folder.
+
+    With `unlabelled`, there may be no label; then only the training rows count.
+    """
     rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
     if not rows:
         raise UserError(f"{path} has no rows")
-    missing = {"path", "label"} - set(rows[0])
+    without = unlabelled and all(row.get("label") in (None, "") for row in rows)
+    missing = ({"path"} if without else {"path", "label"}) - set(rows[0])
     if missing:
         raise UserError(
             f"{path} lacks the column {' and '.join(sorted(missing))}; it has {', '.join(map(str, rows[0]))}"
@@ -70,7 +69,7 @@ def table(path: Path, *, resize: int | None = None) -> Data:
     entries: list[Entry] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):  # row 1 of a table is its head
-        if not row["path"] or row["label"] in (None, ""):
+        if not row["path"] or (not without and row["label"] in (None, "")):
             raise UserError(f"{path}, row {number}: path or label is empty")
         sample_id = str(row.get("id") or row["path"])
         if sample_id in seen:
@@ -81,8 +80,14 @@ def table(path: Path, *, resize: int | None = None) -> Data:
         part = str(row.get("split") or "train").lower()
         if part not in PARTS:
             raise UserError(f"{path}, row {number}: split is {part!r}; write train, val or test")
-        entries.append(Entry(sample_id, path.parent / str(row["path"]), str(row["label"]), PARTS[part]))
+        label = UNLABELLED if without else str(row["label"])
+        if PARTS[part] == "train" or not without:
+            entries.append(Entry(sample_id, path.parent / str(row["path"]), label, PARTS[part]))
     return from_entries(path.stem, entries, resize=resize)
+
+
+def _images(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def _subfolders(root: Path) -> list[Path]:
@@ -93,10 +98,13 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
     """Data over image files: their headers are read, broken ones are set aside, the rest must fit together."""
     if resize is not None and resize < 1:
         raise UserError(f"--image-size {resize} must be at least 1")
+    entries, nameless = _speakable(entries)
     with ThreadPoolExecutor() as pool:
         headers = list(pool.map(_header_or_reason, [entry.path for entry in entries]))
     fine = [(entry, found) for entry, found in zip(entries, headers, strict=True) if not isinstance(found, str)]
-    unreadable = [(entry.id, found) for entry, found in zip(entries, headers, strict=True) if isinstance(found, str)]
+    unreadable = nameless + [
+        (entry.id, found) for entry, found in zip(entries, headers, strict=True) if isinstance(found, str)
+    ]
     if not fine:
         example = f", such as {unreadable[0][0]}: {unreadable[0][1]}" if unreadable else ""
         raise UserError(f"{name}: none of {len(entries)} files can be read as an image{example}")
@@ -127,6 +135,19 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         augment="crop-flip",
         unreadable=unreadable,
     )
+
+
+def _speakable(entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[str, str]]]:
+    """The entries whose ids can stand in a table, and the others, spelled so that they can."""
+    fine, others = [], []
+    for entry in entries:
+        text = entry.id.encode("utf-8", "backslashreplace").decode()
+        spelled = "".join(repr(sign)[1:-1] if sign < " " else sign for sign in text)
+        if spelled == entry.id:
+            fine.append(entry)
+        else:
+            others.append((spelled, "its name holds signs that are no text; rename it"))
+    return fine, others
 
 
 def _header_or_reason(path: Path) -> tuple[tuple[int, int], bool] | str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
-from selfadapt.data.images import Images
+from selfadapt.data.images import Images, read_fine
 from selfadapt.errors import UserError
 
 VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validation part of their own
@@ -48,6 +48,10 @@ class Samples:
             clean_images=None if self.clean_images is None else self.clean_images.take(index),
             struck=None if self.struck is None else self.struck[index],
         )
+
+    def limited(self, number: int | None) -> "Samples":
+        """The first so many; None keeps all."""
+        return self if number is None else self.take(torch.arange(min(number, len(self))))
 
     def relabelled(self, labels: Tensor) -> "Samples":
         """The same samples under other labels; the labels they had count as the truth."""
@@ -100,17 +104,13 @@ class Data:
         """The first samples only; None keeps all. Validation shrinks in proportion to training."""
         validation = self.validation
         if validation is not None and train is not None:
-            validation = _first(validation, max(1, round(len(validation) * train / max(train, len(self.train)))))
+            validation = validation.limited(max(1, round(len(validation) * train / max(train, len(self.train)))))
         return replace(
             self,
-            train=_first(self.train, train),
+            train=self.train.limited(train),
             validation=validation,
-            test=None if self.test is None else _first(self.test, test),
+            test=None if self.test is None else self.test.limited(test),
         )
-
-
-def _first(samples: Samples, number: int | None) -> Samples:
-    return samples if number is None else samples.take(torch.arange(min(number, len(samples))))
 
 
 def channel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:
@@ -120,28 +120,35 @@ def channel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tens
     pixels = 0
     chosen = torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
     for index_B in chosen.split(1024):
-        values = images.read(index_B).double() / 255
+        values = read_fine(images, index_B).double() / 255
         total += values.sum((0, 2, 3))
         square += values.square().sum((0, 2, 3))
         pixels += values[:, 0].numel()
+    if not pixels:
+        raise UserError("none of the images can be read; are the data still there?")
     mean = total / pixels
     std = (square / pixels - mean.square()).clamp_min(0).sqrt()
     return mean.float(), std.clamp_min(1e-3).float()  # a constant channel must not divide by zero
 
 
-def split_off(samples: Samples, fraction: float, generator: torch.Generator) -> tuple[Samples, Samples]:
-    """Part the samples at random so that each class keeps its share: (the rest, the fraction)."""
+def split_off(
+    samples: Samples, fraction: float, generator: torch.Generator, *, fewest: int = 0
+) -> tuple[Samples, Samples]:
+    """Part the samples at random so that each class keeps its share: (the rest, the fraction).
+
+    A class gives `fewest` samples at least, if it has them.
+    """
     chosen = []
     for label in samples.labels.unique():
         members = (samples.labels == label).nonzero().flatten()
         shuffled = members[torch.randperm(len(members), generator=generator)]
-        chosen.append(shuffled[: round(fraction * len(members))])
+        chosen.append(shuffled[: max(fewest, round(fraction * len(members)))])
     held_out = torch.cat(chosen).sort().values
     kept = torch.ones(len(samples), dtype=torch.bool)
     kept[held_out] = False
     if not len(held_out) or not kept.any():
         raise UserError(
             f"{len(samples)} samples are too few to set {fraction:.0%} of each class aside; "
-            "add samples or give a validation part"
+            "add samples, give a validation part, or do without one (--validation 0)"
         )
     return samples.take(kept.nonzero().flatten()), samples.take(held_out)

@@ -46,7 +46,7 @@ class Source:
 def open_data(source: str, *, resize: int | None = None, unlabelled: bool = False) -> Data:
     """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path.
 
-    With `unlabelled`, a folder may hold images without classes.
+    With `unlabelled`, labels may be missing.
     """
     if source in SOURCES:
         folder = home() / "data" / source
@@ -60,9 +60,9 @@ def open_data(source: str, *, resize: int | None = None, unlabelled: bool = Fals
     if not path.exists():
         raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
     if path.suffix in (".csv", ".parquet"):
-        return own.table(path, resize=resize)
+        return own.table(path, resize=resize, unlabelled=unlabelled)
     if path.suffix == ".npz":
-        return arrays(path)
+        return arrays(path, unlabelled=unlabelled)
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
 
 

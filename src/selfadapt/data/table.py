@@ -7,10 +7,11 @@ from typing import Any
 from selfadapt.errors import UserError
 
 
-def csv_rows(path: Path) -> list[dict[str, Any]]:
+def csv_rows(path: Path, *, exact: bool = False) -> list[dict[str, Any]]:
+    """The rows by column. Blanks before a value are a matter of style, unless `exact`."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file, skipinitialspace=True))
+            return list(csv.DictReader(file, skipinitialspace=not exact))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
 

@@ -3,7 +3,7 @@
     JPEGImages/ID.jpg                        the images (also .png)
     Annotations/ID.xml                       boxes: object/name, object/bndbox/{xmin,ymin,xmax,ymax}, object/difficult
     SegmentationClass/ID.png                 a class for each pixel: 0 is background, 255 does not count
-    ImageSets/{Main,Segmentation}/PART.txt   the ids of train and val, or of trainval and test
+    ImageSets/{Main,Segmentation}/PART.txt   the ids of trainval and test, or of train and val
 
 Shapes: C channels, H by W pixels, M boxes.
 """
@@ -21,7 +21,7 @@ from selfadapt.data.images import UnreadableImage, decode
 from selfadapt.errors import UserError
 
 VOID = 255
-_PAIRS = (("train", "val"), ("trainval", "test"), ("train", "test"))  # what to learn from, and what to measure on
+_PAIRS = (("trainval", "test"), ("train", "val"), ("train", "test"))  # what to learn from, and what to measure on
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,14 @@ class VOC:
     @classmethod
     def detection(cls, root: Path) -> "VOC":
         train, test = _ids(root, "Main")
-        names = {name for sample in train for name, *_ in _objects(root, sample)}
-        for sample in test:  # mistakes show before training
-            _objects(root, sample)
-        if not names:
-            raise UserError(f"no training image of {root} has an object in Annotations/")
-        return cls(root, sorted(names), train, test)
+        learned, measured = ({name for sample in part for name, *_ in _objects(root, sample)} for part in (train, test))
+        for part, names in (("training", learned), ("test", measured)):
+            if not names:
+                raise UserError(f"no {part} image of {root} has an object in Annotations/")
+        found = cls(root, sorted(learned | measured), train, test)
+        for sample in (*train, *test):  # mistakes show before training
+            found.image_file(sample)
+        return found
 
     @classmethod
     def segmentation(cls, root: Path) -> "VOC":
@@ -59,6 +61,8 @@ class VOC:
             most = max(most, int(numbers[numbers != VOID].max()) if (numbers != VOID).any() else 0)
         if not most:
             raise UserError(f"no training image of {root} has a class other than background in SegmentationClass/")
+        if all((_mask(root, sample) == VOID).all() for sample in test):
+            raise UserError(f"no pixel of a test image of {root} counts: all of SegmentationClass/ is {VOID} there")
         found = cls(root, [str(number) for number in range(1, most + 1)], train, test)
         for sample in (*train, *test):
             if found.image(sample).shape[1:] != found.mask(sample).shape:
@@ -67,18 +71,22 @@ class VOC:
 
     def image(self, sample: str) -> Tensor:
         """C×H×W, from 0 to 1."""
+        path = self.image_file(sample)
+        try:
+            return decode(path, channels=3, resize=None).float() / 255
+        except UnreadableImage as error:
+            raise UserError(f"{path} cannot be read: {error}") from error
+
+    def image_file(self, sample: str) -> Path:
         for suffix in (".jpg", ".png", ".jpeg"):
             path = self.root / "JPEGImages" / f"{sample}{suffix}"
             if path.exists():
-                try:
-                    return decode(path, channels=3, resize=None).float() / 255
-                except UnreadableImage as error:
-                    raise UserError(f"{path} cannot be read: {error}") from error
+                return path
         raise UserError(f"{self.root / 'JPEGImages'} holds no image {sample}")
 
     def boxes(self, sample: str) -> Boxes:
         number = {name: position for position, name in enumerate(self.classes, start=1)}
-        found = [entry for entry in _objects(self.root, sample) if entry[0] in number]
+        found = _objects(self.root, sample)
         return Boxes(
             torch.tensor([corners for _, corners, _ in found]).reshape(-1, 4),
             torch.tensor([number[name] for name, *_ in found], dtype=torch.int64),

@@ -8,6 +8,7 @@ learning rate suits every network, also one that was never trained.
 Shapes: N samples, F features, K classes.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,17 +25,23 @@ class ProbeSettings:
     epochs: int = 100
     batch_size: int = 512
     lr: float = 0.4
+    schedule: str = "step"  # or cosine
     milestones: tuple[int, ...] = (60, 80)  # of 100 epochs
     neighbours: int = 200
     temperature: float = 0.07  # of the neighbours' votes
     seed: int = 0
+
+    def rate(self, epoch: int) -> float:
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+        return self.lr * 0.1 ** sum(100 * epoch >= milestone * self.epochs for milestone in self.milestones)
 
 
 def linear_probe(
     train_NF: Tensor, labels_N: Tensor, test_nF: Tensor, num_classes: int, settings: ProbeSettings
 ) -> Tensor:
     """The class of each test sample by a linear classifier that is trained on the features."""
-    mean_F, std_F = train_NF.mean(0), train_NF.std(0).clamp_min(1e-6)
+    mean_F, std_F = train_NF.mean(0), train_NF.std(0, correction=0).clamp_min(1e-6)
     train_NF, test_nF = (train_NF - mean_F) / std_F, (test_nF - mean_F) / std_F
     layer = nn.Linear(train_NF.shape[1], num_classes).to(train_NF.device)
     nn.init.zeros_(layer.weight)
@@ -42,9 +49,8 @@ def linear_probe(
     optimizer = torch.optim.SGD(layer.parameters(), lr=settings.lr, momentum=0.9)
     steps = -(-len(train_NF) // settings.batch_size)
     for epoch in range(settings.epochs):
-        passed = sum(100 * epoch >= milestone * settings.epochs for milestone in settings.milestones)
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * 0.1**passed
+            group["lr"] = settings.rate(epoch)
         order_N = torch.randperm(len(train_NF), generator=seeded(settings.seed, "probe", epoch))
         for index_B in order_N.tensor_split(steps):
             optimizer.zero_grad()
@@ -82,7 +88,11 @@ def effective_rank(features_NF: Tensor) -> float:
     return float(torch.special.entr(share).sum().exp())
 
 
-def collapsed(features_apart: float, outputs_apart: float, rank: float) -> bool:
-    """Whether the network says nearly the same of every image, by its features, their projections or their rank."""
-    fine = features_apart > _FEATURES_APART and outputs_apart > _OUTPUTS_APART and rank > _DIRECTIONS
+def collapsed(features_apart: float, outputs_apart: float, rank: float, largest_rank: int) -> bool:
+    """Whether the network says nearly the same of every image, by its features, their projections or their rank.
+
+    A few images have few directions, whatever the network.
+    """
+    directions = min(_DIRECTIONS, largest_rank / 2)
+    fine = features_apart > _FEATURES_APART and outputs_apart > _OUTPUTS_APART and rank > directions
     return not fine  # NaN is not fine

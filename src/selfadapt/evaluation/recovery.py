@@ -1,13 +1,25 @@
 """What the targets say about the labels (Sections 4.4 and 4.5): which are wrong, and what they should be.
 
+Labels are ranked by their support: the mass of the given label g against that of its strongest rival r. Where labels go
+wrong in certain ways, a rival that is often labelled g is a better reason for doubt than one that never is. So a
+rival's mass counts f[r, g] times, with
+
+    f[r, g] = (C[r, g] + a) / (E[r, g] + a)
+
+C[r, g] counts the samples that the targets assign to r and that were given g, E[r, g] is what it would be if mistakes
+were spread evenly, and a, from how much more the C scatter around the E than chance makes them, is what a Gamma prior
+for Poisson counts is worth. Noise without a pattern makes a infinite and every f one.
+
 Shapes: N samples, K classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_MOST_CLASSES = 1000  # of which the pairs are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +29,7 @@ class Verdicts:
     suggested_N: Tensor  # the likeliest class; the given label where it is as likely
     confidence_N: Tensor  # the mass of the suggested class, as a share of it and the runner-up: from 0.5 to 1
     weight_N: Tensor  # with which the sample counts in training: w_i = max_j t_ij, or 1
-    support_N: Tensor  # the mass of the given label, as a share of it and its strongest rival: from 0 (wrong) to 1
+    support_N: Tensor  # the mass of the given label as a share of it and its strongest rival's: from 0 (wrong) to 1
 
     @property
     def order_N(self) -> Tensor:
@@ -25,32 +37,74 @@ class Verdicts:
         return self.support_N.argsort(stable=True)
 
 
-def judge(rows: Iterable[Tensor], given_N: Tensor, *, weighted: bool, label_share_N: Tensor | None = None) -> Verdicts:
-    """Verdicts from the targets, or predictions, which come in pieces of n×K.
+def judge(
+    rows: Callable[[], Iterable[Tensor]],
+    given_N: Tensor,
+    *,
+    weighted: bool,
+    label_share_N: Tensor | None = None,
+) -> Verdicts:
+    """Verdicts from the targets, or predictions, which `rows` gives in pieces of n×K each time it is called.
 
     `weighted` says whether training weighs a sample by its target; otherwise every sample counts as one.
     `label_share_N` is what of a target is still its given label: alpha^n after n updates. It is no evidence and is
     taken out, so that targets that had little time to move are read like others. Confidence and support are shares
     between two classes: a network that is unsure of everything leaves soft targets, and their order still tells.
     """
-    columns: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    num_classes, columns = 0, []
+    for weight_n, given_n, evidence_nK in _evidence(rows(), given_N, label_share_N):
+        num_classes = evidence_nK.shape[1]
+        largest_n, likeliest_n = evidence_nK.max(1)
+        mass_n = _mass(evidence_nK, given_n)
+        suggested_n = torch.where(mass_n == largest_n, given_n, likeliest_n)  # in doubt the label stays
+        confidence_n = _share(largest_n, _strongest_but(evidence_nK, suggested_n))
+        support_n = _share(mass_n, _strongest_but(evidence_nK, given_n))
+        columns.append((suggested_n, confidence_n, weight_n if weighted else torch.ones_like(weight_n), support_n))
+    suggested_N, confidence_N, weight_N, support_N = (torch.cat(column) for column in zip(*columns, strict=True))
+    factor_KK = _factors(suggested_N, given_N, num_classes) if num_classes <= _MOST_CLASSES else None
+    if factor_KK is not None:
+        pieces = (
+            _share(_mass(evidence_nK, given_n), _strongest_but(evidence_nK * factor_KK.T[given_n], given_n))
+            for _, given_n, evidence_nK in _evidence(rows(), given_N, label_share_N)
+        )
+        support_N = torch.cat(list(pieces))
+    return Verdicts(suggested_N=suggested_N, confidence_N=confidence_N, weight_N=weight_N, support_N=support_N)
+
+
+def _evidence(
+    rows: Iterable[Tensor], given_N: Tensor, label_share_N: Tensor | None
+) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+    """Piece by piece: the largest entry of each row, the given labels, and the rows less what is left of the label."""
     start = 0
     for rows_nK in rows:
-        given_n = given_N[start : start + len(rows_nK)].unsqueeze(1)
-        weight_n = rows_nK.amax(1)
-        if label_share_N is not None:
-            share_n = label_share_N[start : start + len(rows_nK)].to(rows_nK.dtype)
-            rows_nK = rows_nK.scatter_add(1, given_n, -share_n.unsqueeze(1)).clamp_min_(0)
-        largest_n, likeliest_n = rows_nK.max(1)
-        mass_n = rows_nK.gather(1, given_n).squeeze(1)
-        suggested_n = torch.where(mass_n == largest_n, given_n.squeeze(1), likeliest_n)  # in doubt the label stays
-        runner_up_n = rows_nK.scatter(1, suggested_n.unsqueeze(1), -torch.inf).amax(1)
-        rival_n = rows_nK.scatter(1, given_n, -torch.inf).amax(1)
-        columns.append((suggested_n, _share(largest_n, runner_up_n), weight_n, _share(mass_n, rival_n)))
+        piece = slice(start, start + len(rows_nK))
         start += len(rows_nK)
-    suggested_N, confidence_N, weight_N, support_N = (torch.cat(column) for column in zip(*columns, strict=True))
-    weight_N = weight_N if weighted else torch.ones_like(weight_N)
-    return Verdicts(suggested_N=suggested_N, confidence_N=confidence_N, weight_N=weight_N, support_N=support_N)
+        given_n, weight_n = given_N[piece], rows_nK.amax(1)
+        if label_share_N is not None:
+            share_n1 = label_share_N[piece].to(rows_nK.dtype).unsqueeze(1)
+            rows_nK = rows_nK.scatter_add(1, given_n.unsqueeze(1), -share_n1).clamp_min_(0)
+        yield weight_n, given_n, rows_nK
+
+
+def _mass(evidence_nK: Tensor, class_n: Tensor) -> Tensor:
+    return evidence_nK.gather(1, class_n.unsqueeze(1)).squeeze(1)
+
+
+def _strongest_but(evidence_nK: Tensor, class_n: Tensor) -> Tensor:
+    return evidence_nK.scatter(1, class_n.unsqueeze(1), -torch.inf).amax(1)
+
+
+def _factors(suggested_N: Tensor, given_N: Tensor, num_classes: int) -> Tensor | None:
+    """f of this file's head (K×K), or None where all are one."""
+    counts_KK = confusion_matrix(suggested_N, given_N, num_classes).double()
+    wrong_KK = ~torch.eye(num_classes, dtype=torch.bool)
+    share = counts_KK[wrong_KK].sum() / (len(given_N) * (num_classes - 1))
+    even_KK = (counts_KK.sum(1, keepdim=True) * share).expand(num_classes, num_classes)
+    counted, even = counts_KK[wrong_KK], even_KK[wrong_KK]
+    beyond_chance = ((counted - even).square() - counted).sum() / even.square().sum()
+    if not beyond_chance > 0:  # NaN where nothing is suspect
+        return None
+    return ((counts_KK + 1 / beyond_chance) / (even_KK + 1 / beyond_chance)).float()
 
 
 def _share(mass_n: Tensor, rival_n: Tensor) -> Tensor:

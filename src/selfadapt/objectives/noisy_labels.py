@@ -16,7 +16,7 @@ With the symmetric loss (appendix, "Cooperation with Symmetric Cross Entropy") s
 
     w1 sum_j t_ij log p_ij + w2 sum_j p_ij log t_ij,    w1 = 1, w2 = 0.1
 
-from the first epoch on.
+from epoch E_s on; before it the loss is plain cross entropy here too.
 
 Shapes: B samples of a batch, K classes, N samples in all.
 """
@@ -132,13 +132,13 @@ class NoisyLabels(ERM):
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         logits_BK: Tensor = model(batch.image)
         if targets is None:  # no moving average
-            return self._label_loss(logits_BK, batch.label)
+            return label_loss(logits_BK, batch.label)
         start = self.started(progress.history, progress.epochs)
         if start is None:
             assert isinstance(self.start_epoch, AutoStart)
             return self._watched_loss(logits_BK, batch, targets, self.start_epoch, first=not progress.history)
         if progress.epoch < start:
-            return self._label_loss(logits_BK, batch.label)
+            return label_loss(logits_BK, batch.label)
         first_rows_BK = self._first_rows(batch, targets, start, progress)
         if targets.rows.exact and not self.reverse_weight:
             return _moving_loss(logits_BK, targets, batch.index, first_rows_BK, reweight=self.reweight)
@@ -166,11 +166,6 @@ class NoisyLabels(ERM):
             return 0.0
         return float(self.start_epoch.label_share(history, start, self.momentum) * self.momentum ** (epoch - start))
 
-    def _label_loss(self, logits_BK: Tensor, labels_B: Tensor) -> Loss:
-        return self._with_reverse(
-            label_loss(logits_BK, labels_B), logits_BK, one_hot(labels_B, logits_BK.shape[1]).float()
-        )
-
     def _with_reverse(self, loss: Loss, logits_BK: Tensor, targets_BK: Tensor) -> Loss:
         if not self.reverse_weight:
             return loss
@@ -188,8 +183,8 @@ class NoisyLabels(ERM):
         p_BK = logits_BK.detach().float().softmax(1)
         decoy_B, planted_B = auto.decoys(batch.index, batch.label, p_BK.shape[1])
         p_decoy_B = p_BK.gather(1, decoy_B.unsqueeze(1)).squeeze(1)
-        before_BK = p_BK if first else targets.read(batch.index)
-        after_BK = targets.update(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK)
+        before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
+        after_BK = targets.update(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK, checked=False)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
         measured = {
             PLANTED: p_decoy_B[planted_B],
@@ -197,5 +192,5 @@ class NoisyLabels(ERM):
             AGREEMENT: agrees_B[~planted_B],
             CHANGE: (agrees_B - agreed_B)[~planted_B],
         }
-        loss = self._label_loss(logits_BK, torch.where(planted_B, decoy_B, batch.label))
+        loss = label_loss(logits_BK, torch.where(planted_B, decoy_B, batch.label))
         return replace(loss, measured=measured)

@@ -29,7 +29,7 @@ Shapes: B samples of a batch, K classes.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -50,6 +50,9 @@ class AutoStart:
     window: int = 8  # epochs
     growth: float = 0.03  # of the agreement within the window
     latest: float = 0.75  # of the epochs
+    _last_answer: dict[int, tuple[Figures | None, int, int | None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def decoys(self, index_B: Tensor, labels_B: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """For each sample a label other than the given one, and whether it is planted. Depends on the index alone."""
@@ -61,8 +64,15 @@ class AutoStart:
         """E_s, once it is known."""
         if epochs == 1:
             return 0  # there is no epoch to learn from
-        due = (epoch + 1 for epoch in range(len(history)) if self._due(history, epoch, epochs))
-        return next(due, None)
+        if not history:
+            return None
+        last, of, answer = self._last_answer.get(len(history), (None, 0, None))
+        if last is not history[-1] or of != epochs:  # every step asks, and the answer changes with an epoch only
+            due = (epoch + 1 for epoch in range(len(history)) if self._due(history, epoch, epochs))
+            answer = next(due, None)
+            self._last_answer.clear()
+            self._last_answer[len(history)] = (history[-1], epochs, answer)
+        return answer
 
     def label_share(self, history: Sequence[Figures], start: int, momentum: float) -> float:
         """How much of a target is its given label when it begins to move; the rest is the consensus."""

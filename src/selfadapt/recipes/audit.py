@@ -1,6 +1,6 @@
 """The audit of a run: a verdict on every training label, as labels.csv and in numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
 from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.peers.generalized_cross_entropy import TruncatedGeneralizedCrossEntropy
 from selfadapt.objectives.selective import Selective
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
@@ -54,13 +55,14 @@ def judge_labels(data: Data, training: Training) -> Verdicts:
     return judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share_N=label_share_N)
 
 
-def _beliefs(data: Data, training: Training) -> Iterator[Tensor]:
-    if training.targets is None:
+def _beliefs(data: Data, training: Training) -> Callable[[], Iterable[Tensor]]:
+    targets = training.targets
+    if targets is None or isinstance(training.objective, TruncatedGeneralizedCrossEntropy):  # whose store is a filter
         predicted_NK = predict(training.model, data.train.images, data.num_classes, training.device)
-        yield predicted_NK.nan_to_num(1 / data.num_classes)  # of a file that broke meanwhile, nothing is known
-    else:
-        for index_n in torch.arange(len(data.train)).split(_PIECE):
-            yield training.targets.read(index_n)
+        known_NK = predicted_NK.nan_to_num(1 / data.num_classes)  # of a file that broke meanwhile, nothing is known
+        return lambda: [known_NK]
+    pieces = torch.arange(len(data.train)).split(_PIECE)
+    return lambda: (targets.read(index_n) for index_n in pieces)
 
 
 def _label_shares(training: Training, objective: NoisyLabels | Selective) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from selfadapt.errors import UserError
 from selfadapt.recipes.lifecycle import StepWatch
 from selfadapt.recipes.methods import METHODS
-from selfadapt.recipes.run import finished_run
+from selfadapt.recipes.run import finished_run, prepared
 from selfadapt.recipes.settings import RunSettings
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
@@ -33,8 +33,10 @@ def compare(
         for seed in range(first, first + seeds)
         for method in methods
     ]
-    for _, settings in plan:
-        RunSettings.given(**settings)  # a mistake shows before the first hour of training
+    for folder, settings in plan:  # a mistake shows before the first hour of training
+        checked = RunSettings.given(**settings)
+        if checked.seed == first and not folder.exists:
+            prepared(checked)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     for number, (folder, settings) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"
@@ -54,7 +56,7 @@ def _row(method: str, results: Sequence[Mapping[str, Any]], ordinary_seconds: fl
         "test_accuracy_std": statistics.stdev(accuracies) if None not in accuracies and len(accuracies) > 1 else None,
         "test_accuracies": accuracies,
         "label_recovery": _mean(results, "label_recovery"),
-        "seconds_relative_to_erm": seconds / ordinary_seconds if seconds and ordinary_seconds else None,
+        "seconds_relative_to_erm": None if seconds is None or not ordinary_seconds else seconds / ordinary_seconds,
         "start_epochs": [result["start_epoch"] for result in results],
     }
 

@@ -24,7 +24,11 @@ def write_corrected_labels(folder: RunFolder, confidence: float, path: Path | No
         verdict = verdicts.get(sample["id"])
         if verdict is None:
             continue  # held out for validation, so never judged
-        sure = verdict["suspect"] == "1" and float(verdict["confidence"]) >= confidence
+        try:
+            sure = verdict["suspect"] == "1" and float(verdict["confidence"]) >= confidence
+        except ValueError:
+            text = verdict["confidence"]
+            raise UserError(f"{folder.labels_file}: {text!r}, the confidence of {sample['id']}, is no number") from None
         label = decided.get(sample["id"], verdict["suggested"] if sure else sample["given"])
         rows.append((sample["id"], sample["path"], label, sample["given"]))
     path = path or folder.path / "corrected.csv"
@@ -36,7 +40,7 @@ def _decisions(folder: RunFolder, classes: set[str]) -> dict[str, str]:
     if not folder.decisions_file.exists():
         return {}
     decisions = {}
-    for number, row in enumerate(csv_rows(folder.decisions_file), start=2):
+    for number, row in enumerate(csv_rows(folder.decisions_file, exact=True), start=2):
         if not {"id", "label"} <= set(row):
             raise UserError(f"{folder.decisions_file} must have the columns id and label")
         if row["label"] not in classes:

@@ -1,4 +1,4 @@
-"""A trained network for elsewhere: its weights as safetensors, under its own names or torchvision's."""
+"""A trained network for elsewhere: its weights, under its own names or torchvision's."""
 
 import json
 from collections.abc import Mapping
@@ -42,13 +42,17 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file that appears under its name only once it is written to the end."""
+    """A file that appears once it is written to the end: safetensors, or torch's own for .pt and .pth."""
     draft = path.with_name(f".draft-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, metadata=metadata)
+        content = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        if path.suffix in (".pt", ".pth"):
+            torch.save(content, draft)
+        else:
+            save_file(content, draft, metadata=metadata)
         draft.replace(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path} cannot be written: {error}") from error
     finally:
         with suppress(OSError):

@@ -127,6 +127,22 @@ def carry_out(
     processes.wait_for_all()
 
 
+def whole_metrics(folder: RunFolder, epochs: int) -> list[dict[str, Any]]:
+    """The figures of all epochs."""
+    metrics = folder.read_metrics()
+    if len(metrics) != epochs:
+        raise UserError(f"{folder.metrics_file} holds {len(metrics)} of {epochs} epochs; was it changed?")
+    return metrics
+
+
+def list_unreadable(folder: RunFolder, data: Data, training: Training) -> int:
+    """How many files could not be read, when the data were opened and since then, and a list of them in the folder."""
+    broken = training.loader.broken if isinstance(training.loader, SampleLoader) else {}
+    if broken:
+        folder.write_unreadable([*data.unreadable, *broken.items()])
+    return len(data.unreadable) + len(broken)
+
+
 def conclude(folder: RunFolder, result: Mapping[str, Any]) -> None:
     processes.wait_for_all()
     folder.write_run({**folder.read_run(), "result": result})

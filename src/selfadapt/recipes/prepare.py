@@ -35,16 +35,17 @@ def open_for(settings: Settings, watch: Watch, *, unlabelled: bool = False) -> D
 
 
 def prepare(data: Data, settings: RunSettings) -> Data:
-    """The data as training sees them: labels of a file, then noise, then the split, then the limits."""
+    """The data as training sees them: labels of a file, then noise, the split, the limits and the share of labels."""
     if settings.labels is not None:
         data = apply_labels(data, Path(settings.labels))
     if settings.noise is not None:
         data = corrupt(data, Noise.parse(settings.noise), settings.seed)
     data = data.with_validation(settings.validation, seeded(settings.seed, "split"))
+    data = data.limited(settings.limit, settings.test_limit)
     if settings.label_share is not None and settings.label_share < 1:
-        _, few = split_off(data.train, settings.label_share, seeded(settings.seed, "few labels"))
+        _, few = split_off(data.train, settings.label_share, seeded(settings.seed, "few labels"), fewest=1)
         data = replace(data, train=few)
-    return data.limited(settings.limit, settings.test_limit)
+    return data
 
 
 def sample_rows(data: Data) -> list[tuple[str, ...]]:

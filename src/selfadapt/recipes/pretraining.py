@@ -20,7 +20,17 @@ from selfadapt.evaluation.probe import collapsed, effective_rank, spread
 from selfadapt.models.heads import Backbone, Normalised, unwrapped
 from selfadapt.models.named import backbone
 from selfadapt.objectives.pretraining.encoders import Encoders
-from selfadapt.recipes.lifecycle import StepWatch, assemble, begin, carry_out, conclude, restore, settings_of
+from selfadapt.recipes.lifecycle import (
+    StepWatch,
+    assemble,
+    begin,
+    carry_out,
+    conclude,
+    list_unreadable,
+    restore,
+    settings_of,
+    whole_metrics,
+)
 from selfadapt.recipes.prepare import open_for, recall
 from selfadapt.recipes.pretraining_settings import METHODS, PretrainingSettings
 from selfadapt.recipes.settings import choose_device
@@ -131,35 +141,41 @@ def _measure(run: PretrainingRun) -> dict[str, Any]:
         "feature_std": apart,
         "output_std": outputs_apart,
         "effective_rank": rank,
-        "collapsed": collapsed(apart, outputs_apart, rank),
+        "collapsed": collapsed(apart, outputs_apart, rank, min(len(features_NF) - 1, features_NF.shape[1])),
     }
     if _labelled(run.data):
         figures["online_probe_train"] = accuracy(training.tally.predicted_N.cpu().long(), run.data.train.labels)
+        held_out = run.data.validation or run.data.test
+        if held_out is not None:
+            figures["online_probe_held_out"] = _probed(run, held_out.limited(_WATCHED))
     return figures
 
 
-def _result(run: PretrainingRun) -> dict[str, Any]:
-    metrics, test = run.folder.read_metrics(), run.data.test
-    last = metrics[-1]
+def _probed(run: PretrainingRun, samples: Samples) -> float | None:
+    """How often the linear layer that learned beside the network is right."""
     encoders = cast(Encoders, unwrapped(run.training.model))
     probe = encoders.probe
-    on_test = None
-    if probe is not None and test is not None:
-        said_nK = outputs(encoders, test.images, run.training.device, forward=lambda x: probe(encoders.backbone(x)))
-        on_test = accuracy(said_nK.argmax(1), test.labels)
+    assert probe is not None
+    said_nK = outputs(encoders, samples.images, run.training.device, forward=lambda x: probe(encoders.backbone(x)))
+    return accuracy(said_nK.argmax(1), samples.labels)
+
+
+def _result(run: PretrainingRun) -> dict[str, Any]:
+    metrics, held_out = whole_metrics(run.folder, run.settings.epochs), run.data.test or run.data.validation
+    last = metrics[-1]
     return {
         "run": str(run.folder.path),
         "method": run.settings.method,
         "views": run.settings.views,
         "epochs": run.settings.epochs,
-        "online_probe_accuracy": on_test,
+        "online_probe_accuracy": _probed(run, held_out) if held_out and _labelled(run.data) else None,
         "feature_std": last["feature_std"],
         "output_std": last["output_std"],
         "effective_rank": last["effective_rank"],
         "collapsed": last["collapsed"],
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
         "seconds_per_epoch": round(median(record["seconds"] for record in metrics), 3),
-        "unreadable": len(run.data.unreadable),
+        "unreadable": list_unreadable(run.folder, run.data, run.training),
     }
 
 

@@ -30,6 +30,7 @@ def probe(
     settings: ProbeSettings,
     *,
     device: str = "auto",
+    image_size: int | None = None,
     limit: int | None = None,
     test_limit: int | None = None,
     watch: Watch = unwatched,
@@ -38,6 +39,8 @@ def probe(
     for name, value in (("--epochs", settings.epochs), ("--limit", limit), ("--test-limit", test_limit)):
         if value is not None and value < 1:
             raise UserError(f"{name} {value} must be at least 1")
+    if settings.schedule not in ("step", "cosine"):
+        raise UserError(f"--schedule {settings.schedule!r} is not known; choose step or cosine")
     if not 0 < settings.lr < float("inf"):
         raise UserError(f"--lr {settings.lr} must be a number above 0")
     content = folder.read_run()
@@ -45,14 +48,15 @@ def probe(
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     source = normal_form({"data": source or content["settings"]["data"]})["data"]
     channels, height, width = content["data"]["shape"]
-    data = keep_decoded(open_data(source, resize=content["settings"]["image_size"]))
+    resize = image_size or content["settings"]["image_size"]
+    data = keep_decoded(open_data(source, resize=resize), stream=content["settings"]["stream"], watch=watch)
     data = data.limited(limit, test_limit)
     if data.train.images.shape != (channels, height, width):
         raise UserError(
             f"{source} has images of {data.train.images.shape} (channels, height, width), the run of "
-            f"{(channels, height, width)}; linear evaluation needs the same"
+            f"{(channels, height, width)}; linear evaluation needs the same: bring image files to it with --image-size"
         )
-    if data.num_classes < 2:
+    if data.num_classes < 2 or len(data.train.labels.unique()) < 2:
         raise UserError(f"{source} has one class only; give labelled data with --data")
     test = data.test or data.validation
     if test is None:

@@ -32,7 +32,17 @@ from selfadapt.objectives.peers.forward_correction import ForwardCorrection, est
 from selfadapt.objectives.selective import Selective
 from selfadapt.recipes.abstention import measure_coverage
 from selfadapt.recipes.audit import audit_training, draw_suspects
-from selfadapt.recipes.lifecycle import StepWatch, assemble, begin, carry_out, conclude, restore, settings_of
+from selfadapt.recipes.lifecycle import (
+    StepWatch,
+    assemble,
+    begin,
+    carry_out,
+    conclude,
+    list_unreadable,
+    restore,
+    settings_of,
+    whole_metrics,
+)
 from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall
 from selfadapt.recipes.settings import RunSettings, choose_device
@@ -53,18 +63,25 @@ class Run:
 
 def start(settings: RunSettings, folder: RunFolder, watch: Watch = unwatched) -> Run:
     """A new run: draw the noise, write down everything that decides the outcome, build the model."""
-    data = prepare(open_for(settings, watch), settings)
-    if settings.method == "early-stopping" and data.validation is None:
-        raise UserError("early-stopping needs a validation part, and these data have none")
-    if data.num_classes < 2:
-        raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
-    if settings.method == "deep-gamblers" and settings.reward > data.num_classes:
-        raise UserError(f"--reward {settings.reward} must be at most the number of classes, {data.num_classes}")
+    data = prepared(settings, watch)
     settings = settings.resolved(data)
     description = _description(settings, data)
     training = build_training(settings, data, _storage(settings, folder), folder)
     begin(folder, data, training, description)
     return Run(folder, settings, data, training)
+
+
+def prepared(settings: RunSettings, watch: Watch = unwatched) -> Data:
+    """The data as training sees them, which must suit the method."""
+    data = open_for(settings, watch)
+    if data.num_classes < 2:
+        raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
+    data = prepare(data, settings)
+    if settings.method == "early-stopping" and data.validation is None:
+        raise UserError("early-stopping needs a validation part, and these data have none")
+    if settings.method == "deep-gamblers" and settings.reward > data.num_classes:
+        raise UserError(f"--reward {settings.reward} must be at most the number of classes, {data.num_classes}")
+    return data
 
 
 def reopen(
@@ -127,20 +144,28 @@ def _note_start(run: Run, history: Sequence[Figures]) -> None:
 
 
 def _estimate_transition(run: Run, watch: StepWatch) -> None:
-    """Train a first network in the ordinary way, and read off it how labels go wrong. It is resumed like any other."""
+    """Train a first network, and read off it how labels go wrong. It is resumed like any other.
+
+    It is the network of the epoch that was best on noisy validation labels, where there are any.
+    """
     if (run.training.epoch, run.training.step) != (0, 0):
         return
-    first = build_training(replace(run.settings, method="erm"), run.data, Storage())
+    method = "erm" if run.data.validation is None else "early-stopping"
+    first = build_training(replace(run.settings, method=method), run.data, Storage())
     checkpoints = run.folder.path / "first-stage"
     saved = checkpoint.load_newest(checkpoints, first.device)
     if saved is not None:
         first.restore(saved)
     began = time.monotonic() - (first.history[-1]["seconds"] if first.history else 0.0)
 
-    def clock(training: Training) -> Figures:
-        return {"seconds": time.monotonic() - began}
+    def measure(training: Training) -> Figures:
+        figures = {"seconds": time.monotonic() - began}
+        if run.data.validation is not None:
+            predicted = _predict(first, run.data.validation.images)
+            figures["validation_accuracy_given"] = accuracy(predicted, run.data.validation.labels) or 0.0
+        return figures
 
-    fit(first, checkpoints, after_epoch=clock, after_step=watch)
+    fit(first, checkpoints, after_epoch=measure, after_step=watch)
     predicted_NK = predict(first.model, run.data.train.images, run.data.num_classes, first.device)
     transition_KK = estimate_transition(predicted_NK[predicted_NK.isfinite().all(1)])
     run.training.model.get_buffer("transition_KK").copy_(transition_KK)
@@ -163,7 +188,7 @@ def build_training(
     repeatable(choose_device(settings.device))
     torch.manual_seed(settings.seed)
     model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
-    if settings.pretrained is not None:
+    if settings.pretrained is not None and new_folder is not None:  # a checkpoint knows better
         _begin_with(RunFolder(Path(settings.pretrained)), model)
     return assemble(settings, data, settings.objective(), model, storage, new_folder, pieces=settings.pieces)
 
@@ -232,11 +257,11 @@ def _measure(run: Run) -> dict[str, Any]:
         for name, chosen_N in (("untouched", ~touched_N), ("corrupted", touched_N)):
             figures[f"{name}_accuracy_true"] = accuracy(predicted_N[chosen_N], train_part.truth[chosen_N])
     if validation is not None:
-        predicted = _predict(run, validation.images)
+        predicted = _predict(run.training, validation.images)
         figures["validation_accuracy_given"] = accuracy(predicted, validation.labels)
         if validation.truth is not None:
             if validation.clean_images is not None:
-                predicted = _predict(run, validation.clean_images)
+                predicted = _predict(run.training, validation.clean_images)
             figures["validation_accuracy_true"] = accuracy(predicted, validation.truth)
     return figures
 
@@ -248,17 +273,13 @@ def _touched(samples: Samples) -> Tensor | None:
     return None if samples.truth is None else samples.labels != samples.truth
 
 
-def _predict(run: Run, images: Images) -> Tensor:
-    return predict(run.training.model, images, run.data.num_classes, run.training.device).argmax(1)
+def _predict(training: Training, images: Images) -> Tensor:
+    return predict(training.model, images, training.num_classes, training.device).argmax(1)
 
 
 def _result(run: Run) -> dict[str, Any]:
     """The result is the last epoch's. The best validation accuracy is by the labels as given: there are no others."""
-    metrics = run.folder.read_metrics()
-    if len(metrics) != run.settings.epochs:
-        raise UserError(
-            f"{run.folder.metrics_file} holds {len(metrics)} of {run.settings.epochs} epochs; was it changed?"
-        )
+    metrics = whole_metrics(run.folder, run.settings.epochs)
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
     audit, verdicts = audit_training(run.folder, run.data, run.training)
@@ -269,16 +290,16 @@ def _result(run: Run) -> dict[str, Any]:
         "run": str(run.folder.path),
         "method": run.settings.method,
         "epochs": run.settings.epochs,
-        "test_accuracy": None if test is None else accuracy(_predict(run, test.images), test.labels),
+        "test_accuracy": None if test is None else accuracy(_predict(run.training, test.images), test.labels),
         "validation_accuracy": None
         if validation_part is None
-        else accuracy(_predict(run, validation_part.images), validation_part.labels),
+        else accuracy(_predict(run.training, validation_part.images), validation_part.labels),
         "best_validation_accuracy": max(validation, default=None),
         "label_recovery": audit.get("recovery"),
         "noise": content["noise"],
         "start_epoch": content["start_epoch"],
-        "seconds": round(sum(record["seconds"] for record in metrics) + content.get("first_stage_seconds", 0), 1),
+        "seconds": round(sum(record["seconds"] for record in metrics) + content.get("first_stage_seconds", 0), 3),
         "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
-        "unreadable": len(run.data.unreadable),
+        "unreadable": list_unreadable(run.folder, run.data, run.training),
         "audit": audit,
     }

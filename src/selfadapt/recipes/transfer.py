@@ -187,7 +187,8 @@ def _segmentation_step(model: nn.Module, data: VOC, samples: Sequence[str], devi
             image, mask = image.flip(2), mask.flip(1)
         batch[position, :, : image.shape[1], : image.shape[2]] = image
         goal[position, : mask.shape[0], : mask.shape[1]] = mask
-    return cross_entropy(model(batch.to(device)), goal.to(device), ignore_index=VOID)
+    total = cross_entropy(model(batch.to(device)), goal.to(device), ignore_index=VOID, reduction="sum")
+    return total / (goal != VOID).sum().clamp_min(1)
 
 
 def _segment(model: nn.Module, data: VOC, device: torch.device) -> dict[str, float]:

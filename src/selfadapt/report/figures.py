@@ -134,8 +134,12 @@ def pretraining_curves(metrics: Sequence[dict[str, Any]], path: Path) -> None:
         ("spread of features", "feature_std", 1),
         ("rank of features", "effective_rank", 1),
     ]
-    if metrics[-1].get("online_probe_train") is not None:
-        panels.append(("online probe, training (%)", "online_probe_train", 100))
+    probed = [
+        (f"online probe, {words} (%)", key, 100)
+        for words, key in (("held out", "online_probe_held_out"), ("training", "online_probe_train"))
+        if metrics[-1].get(key) is not None
+    ]
+    panels += probed[:1]
     figure = Figure(figsize=(10.4, 2.8), layout="constrained")
     for number, (words, key, scale) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), number + 1)

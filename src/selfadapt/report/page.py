@@ -127,25 +127,27 @@ def _draw_comparison(runs: Sequence[dict[str, Any]], folder: Path) -> list[Pictu
 
 
 def _sweep_points(runs: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float, float]]]:
-    points: dict[str, list[tuple[float, float, float]]] = {}
+    points: dict[tuple[str, str, str | None], list[tuple[float, float, float]]] = {}
     for item in runs:
-        last, noise = item["last"], item["run"]["noise"]
+        last, noise = item["result_epoch"], item["run"]["noise"]
         truth = last.get("validation_accuracy_true", last.get("validation_accuracy_given"))
         rate = 0.0 if noise is None else noise["nominal"]
         if rate is None or truth is None:
             continue
         gap = last["train_accuracy_given"] - last["validation_accuracy_given"]
-        name = item["label"] if noise is None else f"{item['label']}, {noise['kind']}"
-        points.setdefault(name, []).append((rate, gap, 1 - truth))
-    for label in {
-        item["label"] for item in runs if item["run"]["noise"] is None
-    }:  # no noise is the first point of each
-        kinds = [own for name, own in points.items() if name.startswith(f"{label}, ")]
-        if kinds and label in points:
-            clean = points.pop(label)
-            for own in kinds:
-                own.extend(clean)
-    return points
+        own = (item["run"]["data"]["name"], item["label"])
+        points.setdefault((*own, None if noise is None else noise["kind"]), []).append((rate, gap, 1 - truth))
+    for data, label, kind in list(points):
+        noisy = [found for found in points if found[:2] == (data, label) and found[2] is not None]
+        if kind is None and noisy:  # no noise is the first point of each kind
+            clean = points.pop((data, label, None))
+            for found in noisy:
+                points[found].extend(clean)
+    several = len({data for data, *_ in points}) > 1
+    return {
+        ", ".join(word for word in (data if several else None, label, kind) if word): values
+        for (data, label, kind), values in points.items()
+    }
 
 
 def _write(path: Path, html: str) -> Path:
@@ -175,9 +177,16 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "label": run["method"] + _fixed_start(run["settings"]),
         "epochs_done": len(metrics),
         "result": run.get("result"),
-        "last": metrics[-1] if metrics else {},
+        "result_epoch": _result_epoch(run, metrics),
         "calibration": folder.read_if_there(folder.calibration_file),
     }
+
+
+def _result_epoch(run: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of the epoch whose network is the result."""
+    if run["settings"]["method"] == "early-stopping" and metrics:
+        return max(metrics, key=lambda record: record.get("validation_accuracy_given") or 0.0)
+    return metrics[-1] if metrics else {}
 
 
 def _fixed_start(settings: dict[str, Any]) -> str:

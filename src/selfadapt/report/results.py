@@ -246,7 +246,7 @@ class RunFolder:
         write_table(self.samples_file, SAMPLE_COLUMNS, rows)
 
     def read_samples(self) -> list[dict[str, str]]:
-        return _read_table(self.samples_file)
+        return _read_table(self.samples_file, SAMPLE_COLUMNS)
 
     def samples_sha256(self) -> str:
         return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
@@ -255,13 +255,13 @@ class RunFolder:
         write_table(self.unreadable_file, ("id", "reason"), rows)
 
     def read_unreadable(self) -> list[dict[str, str]]:
-        return _read_table(self.unreadable_file) if self.unreadable_file.exists() else []
+        return _read_table(self.unreadable_file, ("id", "reason")) if self.unreadable_file.exists() else []
 
     def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
         write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
 
     def read_labels(self) -> list[dict[str, str]]:
-        return _read_table(self.labels_file)
+        return _read_table(self.labels_file, LABEL_COLUMNS[:-1])
 
     def write_transition(self, classes: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
         lines = ([name, *(f"{odds:.6f}" for odds in row)] for name, row in zip(classes, rows, strict=True))
@@ -280,9 +280,19 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
         writer.writerows(rows)
 
 
-def _read_table(path: Path) -> list[dict[str, str]]:
+def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
+        with open(path, encoding="utf-8-sig", newline="") as file:  # a spreadsheet may have put a mark in front
+            reader = csv.DictReader(file)
+            missing = [column for column in columns if column not in (reader.fieldnames or ())]
+            if missing:
+                raise UserError(f"{path} lacks the column {missing[0]}; keep its columns and the commas between them")
+            rows = list(reader)
     except FileNotFoundError:
         raise UserError(f"there is no {path}; was the run stopped before it was written?") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a .csv file in UTF-8: {error}") from None
+    short = next((number for number, row in enumerate(rows, 2) if None in row.values()), None)
+    if short is not None:
+        raise UserError(f"{path}, line {short} has too few values")
+    return rows

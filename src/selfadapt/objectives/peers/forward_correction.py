@@ -4,10 +4,11 @@ Loss Correction Approach", 2017, Sections 3.2 and 3.3).
     T_ij = P(given label j | true class i)
     L    = -1/B  sum_i  log (T' p_i)[y_i]
 
-T comes from a network of its own, trained first in the ordinary way: row i of T is that network's prediction for the
-sample that it finds most typical of class i. As published for CIFAR10, the most typical is the 97th percentile of p_i
-and not the maximum, which may be an outlier: with ten classes, the sample three tenths down the list of those of its
-class. Said that way it also holds for many classes and for rare ones. So this method trains twice.
+T comes from a network of its own, trained first in the ordinary way and kept as it was in the epoch that was best on
+noisy validation labels (by accuracy; the authors' program goes by the loss). Row i of T is that network's prediction
+for the sample that it finds most typical of class i. As published for CIFAR10, the most typical is the 97th percentile
+of p_i and not the maximum, which may be an outlier: with ten classes, the sample three tenths down the list of those of
+its class. Said that way it also holds for many classes and for rare ones. So this method trains twice.
 
 Shapes: B samples of a batch, K classes, N samples in all.
 """

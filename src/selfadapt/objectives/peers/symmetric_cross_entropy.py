@@ -2,7 +2,8 @@
 
     L = - a sum_k t_k log p_k  -  b sum_k p_k log t_k,    t = one_hot(y),    log 0 := A
 
-Published for CIFAR10: a = 0.1, b = 1, A = -4. For a label the second term is -A (1 - p_y).
+Published for CIFAR10: a = 0.1, b = 1, A = -4; the authors' program clips t at 1e-4 instead, which is A = -9.2. For a
+label the second term is -A (1 - p_y).
 
 Shapes: B samples of a batch, K classes.
 """
