@@ -1,6 +1,6 @@
 """The table of docs/results/label-errors.md: the list of wrong labels, against cleanlab's.
 
-    python -m benchmarks.label_errors --seeds 3         about an hour on two cores; needs `pip install cleanlab`
+    python -m benchmarks.label_errors         about forty minutes on one core; needs `pip install cleanlab`
 
 Ours comes from one self-adaptive training. cleanlab is given out-of-sample predictions from five trainings of the same
 network, each on four fifths of the same samples, with the same settings: once as they are at the end, once as they
@@ -9,9 +9,7 @@ quality scores, or the scores alone by self-confidence or by normalised margin) 
 truth to know. Both sides train in this process, one after the other.
 """
 
-import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +22,7 @@ from cleanlab.filter import find_label_issues
 from cleanlab.rank import get_label_quality_scores
 from torch import Tensor
 
+from benchmarks.grid import shown, table, work_through
 from selfadapt.data.images import Images
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.seeds import seeded
@@ -42,12 +41,13 @@ HOME = Path("runs/label-errors")
 PAGE = Path("docs/results/label-errors.md")
 FOLDS = 5
 CIFAR: dict[str, Any] = {"limit": 5000, "width": 8, "augment": "none", "batch_size": 128, "epochs": 20}
-CELLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("digits", "symmetric:0.4", {}),
-    ("digits", "asymmetric:0.4", {}),
-    ("cifar10", "symmetric:0.4", CIFAR),
-    ("cifar10", "asymmetric:0.4", CIFAR),
+CELLS: tuple[tuple[str, str, dict[str, Any], int], ...] = (  # data, noise, options, seeds
+    ("digits", "symmetric:0.4", {}, 3),
+    ("digits", "asymmetric:0.4", {}, 3),
+    ("cifar10", "symmetric:0.4", CIFAR, 1),
+    ("cifar10", "asymmetric:0.4", CIFAR, 1),
 )
+Job = tuple[str, str, dict[str, Any], int]  # data, noise, options, seed
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,15 @@ def _cleanlab(predicted_NK: Tensor, labels_N: Tensor, wrong_N: Tensor) -> float:
     return max(precision for precision in precisions if precision is not None)
 
 
-def _row(data_name: str, noise: str, options: dict[str, Any], seed: int) -> dict[str, float]:
-    folder = HOME / f"{data_name}-{noise.replace(':', '-')}-{seed}"
-    done = folder / "row.json"
+def _row_file(data_name: str, noise: str, seed: int) -> Path:
+    return HOME / f"{data_name}-{noise.replace(':', '-')}-{seed}" / "row.json"
+
+
+def _measure(job: Job) -> None:
+    data_name, noise, options, seed = job
+    done = _row_file(data_name, noise, seed)
     if done.exists():
-        return dict(json.loads(done.read_text()))
+        return
     given = {"data": data_name, "noise": noise, "seed": seed, **options}
     settings = RunSettings.given(**given)
     data = prepare(open_for(settings, lambda done, total: None), settings)
@@ -136,40 +140,39 @@ def _row(data_name: str, noise: str, options: dict[str, Any], seed: int) -> dict
         "cleanlab, stopped early": _cleanlab(rival.early_NK, data.train.labels, wrong_N),
         "our time / cleanlab's": seconds / rival.seconds,
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    done.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(done) as file:
         json.dump(row, file)
-    return row
+    print(done.parent, flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", default="")
-    chosen = parser.parse_args()
-    lines: list[str] = []
-    for data_name, noise, options in CELLS:
-        if not data_name.startswith(chosen.only):
-            continue
-        rows = [_row(data_name, noise, options, seed) for seed in range(chosen.seeds)]
-        if not lines:
-            lines = ["| cell | seeds | " + " | ".join(rows[0]) + " |", "|---" * (len(rows[0]) + 2) + "|"]
-        cells = [statistics.fmean(row[key] for row in rows) for key in rows[0]]
-        lines.append(
-            f"| {data_name} {noise.replace(':', ' ')} | {chosen.seeds} | "
-            + " | ".join(f"{c:.3f}" for c in cells)
-            + " |"
-        )
-        print(lines[-1], flush=True)
+def _jobs(only: str) -> list[Job]:
+    return [
+        (data_name, noise, options, seed)
+        for data_name, noise, options, seeds in CELLS
+        if data_name.startswith(only)
+        for seed in range(seeds)
+    ]
+
+
+def _write_page() -> None:
+    header, lines = [], []
+    for data_name, noise, _, seeds in CELLS:
+        files = [_row_file(data_name, noise, seed) for seed in range(seeds)]
+        rows = [json.loads(file.read_text()) for file in files if file.exists()]
+        if rows:
+            header = ["cell", "seeds", *rows[0]]
+            cells = [shown([row[key] for row in rows], 3) for key in rows[0]]
+            lines.append([f"{data_name} {noise.replace(':', ' ')}", str(len(rows)), *cells])
     words = (__doc__ or "").split("\n\n", 2)[2].strip()
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(
         "# The list of wrong labels, against cleanlab\n\nAverage precision of the ranking, 1 being every wrong label "
-        f"before every right one; mean over seeds. Made by `python -m benchmarks.label_errors`.\n\n{words}\n\n"
-        + "\n".join(lines)
-        + "\n"
+        "before every right one; mean ± standard deviation over seeds. Made by\n`python -m benchmarks.label_errors`."
+        f"\n\n{words}\n\n" + "\n".join(table(header, lines))
     )
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    work_through(_jobs, _measure, _write_page)

@@ -53,11 +53,18 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
 
 
 def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
-    """Cross entropy of the prediction with soft targets, as sums over the batch."""
-    targets_BK = targets_BK.detach().float()
+    """Cross entropy of the prediction with soft targets, as sums over the batch.
+
+    With c_ij = w_i t_ij the loss is - sum_ij c_ij log p_ij, and its slope by the logits p_ij (sum_k c_ik) - c_ij.
+    """
+    logits_BK, targets_BK = logits_BK.float(), targets_BK.detach().float()
+    detached_BK = logits_BK.detach()
     weights_B1 = _weights(targets_BK, reweight)
-    total = -((targets_BK * weights_B1) * logits_BK.float().log_softmax(1)).sum()
-    return Loss(total, weights_B1.sum(), logits_BK.detach())
+    counted_BK = targets_BK * weights_B1
+    log_p_BK = detached_BK.log_softmax(1)
+    total = -counted_BK.reshape(-1).dot(log_p_BK.reshape(-1))
+    slope_BK = log_p_BK.exp_().mul_(counted_BK.sum(1, keepdim=True)).sub_(counted_BK)
+    return Loss(_KnownSlope.apply(logits_BK, total, slope_BK), weights_B1.sum(), detached_BK)
 
 
 def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:
@@ -74,18 +81,18 @@ def _moving_loss(
     the latter from the likeliest class; with few classes the number of calls is.
     """
     logits_BK = logits_BK.float()
-    with torch.no_grad():
-        wide = logits_BK.shape[1] >= _WIDE
-        scores_BK = logits_BK.detach() if wide else logits_BK.log_softmax(1)
-        p_BK = scores_BK.softmax(1) if wide else scores_BK.exp()
-        rows_BK = targets.update(index_B, p_BK, rows=first_rows_BK, checked=False)
-        weights_B1 = _weights(rows_BK, reweight)
-        log_sum_B1 = scores_BK.amax(1, keepdim=True) - p_BK.amax(1, keepdim=True).log_() if wide else None
-        slope_BK = p_BK.sub_(rows_BK).mul_(weights_B1)
-        total = -rows_BK.mul_(weights_B1).view(-1).dot(scores_BK.reshape(-1))
-        if log_sum_B1 is not None:
-            total += weights_B1.view(-1).dot(log_sum_B1.view(-1))
-    return Loss(_KnownSlope.apply(logits_BK, total, slope_BK), weights_B1.sum(), logits_BK.detach())
+    detached_BK = logits_BK.detach()
+    wide = detached_BK.shape[1] >= _WIDE
+    scores_BK = detached_BK if wide else detached_BK.log_softmax(1)
+    p_BK = scores_BK.softmax(1) if wide else scores_BK.exp()
+    rows_BK = targets.move(index_B, p_BK, rows=first_rows_BK)
+    weights_B1 = _weights(rows_BK, reweight)
+    log_sum_B1 = scores_BK.amax(1, keepdim=True) - p_BK.amax(1, keepdim=True).log_() if wide else None
+    slope_BK = p_BK.sub_(rows_BK).mul_(weights_B1)
+    total = -rows_BK.mul_(weights_B1).view(-1).dot(scores_BK.reshape(-1))
+    if log_sum_B1 is not None:
+        total += weights_B1.view(-1).dot(log_sum_B1.view(-1))
+    return Loss(_KnownSlope.apply(logits_BK, total, slope_BK), weights_B1.sum(), detached_BK)
 
 
 class _KnownSlope(torch.autograd.Function):
@@ -143,7 +150,7 @@ class NoisyLabels(ERM):
         if targets.rows.exact and not self.reverse_weight:
             return _moving_loss(logits_BK, targets, batch.index, first_rows_BK, reweight=self.reweight)
         p_BK = logits_BK.detach().float().softmax(1)
-        rows_BK = targets.update(batch.index, p_BK, rows=first_rows_BK, checked=False)
+        rows_BK = targets.move(batch.index, p_BK, rows=first_rows_BK)
         loss = target_loss(logits_BK, rows_BK, reweight=self.reweight)
         return self._with_reverse(loss, logits_BK, rows_BK)
 
@@ -184,7 +191,7 @@ class NoisyLabels(ERM):
         decoy_B, planted_B = auto.decoys(batch.index, batch.label, p_BK.shape[1])
         p_decoy_B = p_BK.gather(1, decoy_B.unsqueeze(1)).squeeze(1)
         before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
-        after_BK = targets.update(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK, checked=False)
+        after_BK = targets.move(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
         measured = {
             PLANTED: p_decoy_B[planted_B],

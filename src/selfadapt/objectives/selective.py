@@ -71,7 +71,7 @@ class Selective(ERM):
         classes_BK = logits_BO[:, :-1]
         if progress.epoch < self.start_epoch:
             return label_loss(classes_BK, batch.label)
-        rows_BK = targets.update(batch.index, classes_BK.detach().softmax(1), checked=False)
+        rows_BK = targets.move(batch.index, classes_BK.detach().softmax(1))
         return mean_of(selective_losses(logits_BO, rows_BK, batch.label), classes_BK)
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:

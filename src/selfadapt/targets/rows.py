@@ -34,6 +34,10 @@ class Rows(Protocol):
         """Whether a row is kept as it is written, to the last bit."""
         ...
 
+    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
+        """Move rows this share of the way, and return them as they were kept. They are the caller's to change."""
+        ...
+
     def read(self, index_B: Tensor) -> Tensor: ...
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
@@ -55,6 +59,7 @@ class PackedRows(ABC):
     def __init__(self, table_NM: Tensor, num_columns: int) -> None:
         self.table_NM, self.num_rows, self.num_columns = table_NM, len(table_NM), num_columns
         self._wide = _in_wide_pieces(table_NM)
+        self.exact = table_NM.dtype == torch.float32
         self.writes = 0
 
     @abstractmethod
@@ -73,9 +78,8 @@ class PackedRows(ABC):
     def nbytes(self) -> int:
         return self.table_NM.nbytes
 
-    @property
-    def exact(self) -> bool:
-        return self.table_NM.dtype == torch.float32
+    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
+        return self.write(index_B, self.read(index_B).lerp_(towards_BK, share))
 
     def take(self, index_B: Tensor) -> Tensor:
         """These rows as they are kept."""
@@ -182,8 +186,17 @@ class DenseRows(PackedRows):
         flat = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
         return cls(flat.view(num_rows, num_columns))
 
+    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
+        """The same in three calls, which is what it costs when there are few classes."""
+        if not self.exact:
+            return super().moved(index_B, towards_BK, share)
+        rows_BK = self.table_NM.index_select(0, index_B).lerp_(towards_BK, share)
+        self._wide.index_copy_(0, index_B, rows_BK.view(self._wide.dtype))
+        self.writes += 1
+        return rows_BK
+
     def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        if self.table_NM.dtype == torch.float32:
+        if self.exact:
             return rows_BK
         draw_BK = _draws(self.writes, index_B, self.num_columns, rows_BK.device)
         bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK

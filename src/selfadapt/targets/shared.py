@@ -10,6 +10,7 @@ samplers that pad make it, moves once: both start from the same row, and the pro
 Shapes: B rows of this process's batch, N samples, K columns, P processes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -19,7 +20,7 @@ from selfadapt import processes
 from selfadapt.targets.rows import PackedRows
 
 
-class _OnTopOf:
+class _OnTopOf(ABC):
     """What rows for several processes leave to the rows that this process keeps."""
 
     local: PackedRows
@@ -35,6 +36,15 @@ class _OnTopOf:
     @property
     def exact(self) -> bool:
         return self.local.exact
+
+    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
+        return self.write(index_B, self.read(index_B).lerp_(towards_BK, share))
+
+    @abstractmethod
+    def read(self, index_B: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor: ...
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.local.state_dict()

@@ -48,7 +48,7 @@ class SelfSupervised(Pretraining):
         z_BD = torch.stack(
             [normalize(encoders.followed(image, view), dim=1) for image, view in zip(batch.views, said, strict=True)]
         ).mean(0)
-        rows_BD = targets.update(batch.index, z_BD, momentum=self.alpha.at(progress.fraction), checked=False)
+        rows_BD = targets.move(batch.index, z_BD, momentum=self.alpha.at(progress.fraction))
         return torch.stack([apart(view.predicted_BD, rows_BD) for view in said]).mean(0)
 
 
