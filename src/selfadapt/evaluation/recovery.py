@@ -6,9 +6,12 @@ rival's mass counts f[r, g] times, with
 
     f[r, g] = (C[r, g] + a) / (E[r, g] + a)
 
-C[r, g] counts the samples that the targets assign to r and that were given g, E[r, g] is what it would be if mistakes
-were spread evenly, and a, from how much more the C scatter around the E than chance makes them, is what a Gamma prior
-for Poisson counts is worth. Noise without a pattern makes a infinite and every f one.
+C[r, g] counts the samples that belong to r for sure and were given g: r is their likeliest class among those whose mass
+is at least what it is on average where the label says so (the confident joint of Northcutt et al., "Confident
+Learning", 2021). E[r, g] is what it would be if mistakes were spread evenly. a is what a Gamma prior for Poisson counts is worth:
+1 / b, with b the variance of C / E beyond that of chance. Noise without a pattern makes b zero and every f one. But a
+network that confuses classes scatters the C as well, if only by about as much as they are, so b counts as
+b (b / (1 + b))^4: a pattern of labels is much stronger than that.
 
 Shapes: N samples, K classes.
 """
@@ -51,8 +54,12 @@ def judge(
     taken out, so that targets that had little time to move are read like others. Confidence and support are shares
     between two classes: a network that is unsure of everything leaves soft targets, and their order still tells.
     """
+
+    def evidence() -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+        return _evidence(rows(), given_N, label_share_N)
+
     num_classes, columns = 0, []
-    for weight_n, given_n, evidence_nK in _evidence(rows(), given_N, label_share_N):
+    for weight_n, given_n, evidence_nK in evidence():
         num_classes = evidence_nK.shape[1]
         largest_n, likeliest_n = evidence_nK.max(1)
         mass_n = _mass(evidence_nK, given_n)
@@ -61,11 +68,11 @@ def judge(
         support_n = _share(mass_n, _strongest_but(evidence_nK, given_n))
         columns.append((suggested_n, confidence_n, weight_n if weighted else torch.ones_like(weight_n), support_n))
     suggested_N, confidence_N, weight_N, support_N = (torch.cat(column) for column in zip(*columns, strict=True))
-    factor_KK = _factors(suggested_N, given_N, num_classes) if num_classes <= _MOST_CLASSES else None
+    factor_KK = _factors(evidence, num_classes) if 1 < num_classes <= _MOST_CLASSES else None
     if factor_KK is not None:
         pieces = (
             _share(_mass(evidence_nK, given_n), _strongest_but(evidence_nK * factor_KK.T[given_n], given_n))
-            for _, given_n, evidence_nK in _evidence(rows(), given_N, label_share_N)
+            for _, given_n, evidence_nK in evidence()
         )
         support_N = torch.cat(list(pieces))
     return Verdicts(suggested_N=suggested_N, confidence_N=confidence_N, weight_N=weight_N, support_N=support_N)
@@ -94,17 +101,34 @@ def _strongest_but(evidence_nK: Tensor, class_n: Tensor) -> Tensor:
     return evidence_nK.scatter(1, class_n.unsqueeze(1), -torch.inf).amax(1)
 
 
-def _factors(suggested_N: Tensor, given_N: Tensor, num_classes: int) -> Tensor | None:
+def _factors(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]], num_classes: int) -> Tensor | None:
     """f of this file's head (K×K), or None where all are one."""
-    counts_KK = confusion_matrix(suggested_N, given_N, num_classes).double()
+    counts_KK = _confident_joint(evidence, num_classes).double()
     wrong_KK = ~torch.eye(num_classes, dtype=torch.bool)
-    share = counts_KK[wrong_KK].sum() / (len(given_N) * (num_classes - 1))
+    share = counts_KK[wrong_KK].sum() / (counts_KK.sum() * (num_classes - 1))
     even_KK = (counts_KK.sum(1, keepdim=True) * share).expand(num_classes, num_classes)
     counted, even = counts_KK[wrong_KK], even_KK[wrong_KK]
     beyond_chance = ((counted - even).square() - counted).sum() / even.square().sum()
     if not beyond_chance > 0:  # NaN where nothing is suspect
         return None
-    return ((counts_KK + 1 / beyond_chance) / (even_KK + 1 / beyond_chance)).float()
+    prior = 1 / (beyond_chance * (beyond_chance / (1 + beyond_chance)) ** 4)
+    return ((counts_KK + prior) / (even_KK + prior)).float()
+
+
+def _confident_joint(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]], num_classes: int) -> Tensor:
+    """How many samples belong to class i for sure and were given label j."""
+    mass_K, given_K = torch.zeros(num_classes).double(), torch.zeros(num_classes).double()
+    for _, given_n, evidence_nK in evidence():
+        mass_K.index_add_(0, given_n, _mass(evidence_nK, given_n).double())
+        given_K += torch.bincount(given_n, minlength=num_classes)
+    usual_K = torch.where(given_K > 0, mass_K / given_K, torch.inf).float()
+    counts_KK = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+    for _, given_n, evidence_nK in evidence():
+        sure_n, likeliest_n = torch.where(evidence_nK >= usual_K, evidence_nK, -torch.inf).max(1)
+        likeliest_n = torch.where(_mass(evidence_nK, given_n) == sure_n, given_n, likeliest_n)
+        fine_n = sure_n.isfinite()
+        counts_KK += confusion_matrix(likeliest_n[fine_n], given_n[fine_n], num_classes)
+    return counts_KK
 
 
 def _share(mass_n: Tensor, rival_n: Tensor) -> Tensor:
