@@ -8,9 +8,9 @@ rival's mass counts f[r, g] times, with
 
 C[r, g] counts the samples that belong to r for sure and were given g: r is their likeliest class among those whose mass
 is at least what it is on average where the label says so (the confident joint of Northcutt et al., "Confident
-Learning", 2021). E[r, g] is what it would be if mistakes were spread evenly. a is what a Gamma prior for Poisson counts is worth:
-1 / b, with b the variance of C / E beyond that of chance. Noise without a pattern makes b zero and every f one. But a
-network that confuses classes scatters the C as well, if only by about as much as they are, so b counts as
+Learning", 2021). E[r, g] is what it would be if mistakes were spread evenly. a is what a Gamma prior for Poisson counts
+is worth: 1 / b, with b the variance of C / E beyond that of chance. Noise without a pattern makes b zero and every f
+one. But a network that confuses classes scatters the C as well, if only by about as much as they are, so b counts as
 b (b / (1 + b))^4: a pattern of labels is much stronger than that.
 
 Shapes: N samples, K classes.
