@@ -156,7 +156,7 @@ def write_page() -> None:
         "# Noisy labels: every method, and when to start",
         "",
         "Test accuracy in percent of the last epoch (for `early-stopping`: of the epoch that was best on noisy",
-        "validation labels), mean ± standard deviation over the seeds, the best of a column in bold. A figure without",
+        "validation labels), mean ± standard deviation over the seeds run so far, the best in bold. A figure without",
         "± is one seed, a dash a run that was not made. Made by `python -m benchmarks.noisy_labels --jobs 2`, which",
         "goes on where it was stopped.",
         "",
