@@ -235,6 +235,10 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
     run_json("train", "digits", *options, *training, folder=folder)
     samples = json.loads((folder / "few/run.json").read_text())["data"]["samples"]
     assert samples["train"] == pytest.approx(40, abs=4), "a tenth of the first 400"
+    kept = {path: (folder / "few" / path).read_bytes() for path in ("metrics.jsonl", "labels.csv")}
+    shutil.rmtree(folder / "few/checkpoint")  # as if it had been stopped before its first one
+    run_json("train", "--resume", "--out", "few", folder=folder)
+    assert (folder / "few/labels.csv").read_bytes() == kept["labels.csv"], "it begins with the features again"
     shutil.rmtree(folder / "moved")
     assert run("audit", "few", folder=folder).returncode == 0
 

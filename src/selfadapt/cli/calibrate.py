@@ -6,6 +6,7 @@ import typer
 
 from selfadapt.cli.coverage import Passes
 from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
+from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
 
@@ -31,14 +32,12 @@ def command(
     """
     from selfadapt.evaluation.promise import EVERYTHING
     from selfadapt.recipes.abstention import calibrate
-    from selfadapt.recipes.run import reopen
     from selfadapt.report.page import write_run_page
-    from selfadapt.report.results import RunFolder
 
-    opened = reopen(RunFolder(run), to_train=False)
+    own = opened(run, quiet=quiet or as_json)
     with count_bar("answering", quiet=quiet or as_json) as watch:
         found = calibrate(
-            opened,
+            own,
             risk=risk,
             confidence=confidence,
             selector=selector,
@@ -46,7 +45,7 @@ def command(
             true_labels=true_labels,
             watch=watch,
         )
-    write_run_page(opened.folder)
+    write_run_page(own.folder)
     if as_json:
         print_json(found)
     elif found["threshold"] is None:

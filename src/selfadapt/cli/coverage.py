@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json, print_table
+from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt coverage runs/first"
 Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropout; 0 leaves it out.")
@@ -21,14 +22,12 @@ def command(
     Thresholds are fitted on the validation part. The page of RUN gets the figure.
     """
     from selfadapt.recipes.abstention import measure_coverage
-    from selfadapt.recipes.run import reopen
     from selfadapt.report.page import write_run_page
-    from selfadapt.report.results import RunFolder
 
-    opened = reopen(RunFolder(run), to_train=False)
+    own = opened(run, quiet=quiet or as_json)
     with count_bar("answering", quiet=quiet or as_json) as watch:
-        content = measure_coverage(opened, passes, watch)
-    write_run_page(opened.folder)
+        content = measure_coverage(own, passes, watch)
+    write_run_page(own.folder)
     selectors = content["selectors"]
     if as_json:
         print_json(content)
@@ -38,8 +37,8 @@ def command(
     print_table(
         ["selector", *(f"{100 * float(key):.0f} %" for key in coverages), "AURC"],
         [
-            [name, *(percent(own["coverage"][key]).removesuffix(" %") for key in coverages), f"{own['aurc']:.4f}"]
-            for name, own in selectors.items()
+            [name, *(percent(found["coverage"][key]).removesuffix(" %") for key in coverages), f"{found['aurc']:.4f}"]
+            for name, found in selectors.items()
         ],
     )
-    print(f"page  {opened.folder.page}")
+    print(f"page  {own.folder.page}")

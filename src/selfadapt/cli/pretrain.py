@@ -7,7 +7,7 @@ import typer
 
 from selfadapt.cli.options import PRETRAINING_OPTIONS, with_options
 from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Actions, Devices, Out, Resume, carry_out, run_in_processes
+from selfadapt.cli.training import Actions, Devices, Out, Resume, run_in_processes, run_to_the_end
 
 EXAMPLE = "Example: selfadapt pretrain cifar10 --method sat --views 1 --epochs 100 --out runs/features"
 
@@ -38,7 +38,7 @@ def command(
     from selfadapt.recipes.pretraining_settings import PretrainingSettings
 
     actions = Actions("pretrain", PretrainingSettings, pretraining.start, pretraining.reopen, pretraining.pretrain)
-    done = carry_out(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
+    done = run_to_the_end(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
     if done is None:
         return
     run, result = done

@@ -34,7 +34,7 @@ def command(
     from selfadapt.report.results import RunFolder
 
     settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, seed=seed)
-    with count_bar("taking features", quiet=quiet or as_json) as watch:
+    with count_bar("evaluating features", quiet=quiet or as_json) as watch:
         found = probe(
             RunFolder(run),
             data,

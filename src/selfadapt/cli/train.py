@@ -7,7 +7,7 @@ import typer
 
 from selfadapt.cli.options import RUN_OPTIONS, with_options
 from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Actions, Devices, Out, Resume, carry_out, run_in_processes
+from selfadapt.cli.training import Actions, Devices, Out, Resume, run_in_processes, run_to_the_end
 
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"
 
@@ -40,7 +40,7 @@ def command(
     from selfadapt.recipes.settings import RunSettings
 
     actions = Actions("train", RunSettings, recipe.start, recipe.reopen, recipe.train)
-    done = carry_out(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
+    done = run_to_the_end(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
     if done is None:
         return
     run, result = done

@@ -4,13 +4,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from selfadapt.cli.output import count_bar, new_folder, progress_bar
 from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
 from selfadapt.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from selfadapt.recipes.run import Run
 
 Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
 Resume = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none.")
@@ -44,7 +47,16 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
         raise typer.Exit(launch(devices, arguments))
 
 
-def carry_out(
+def opened(path: Path, *, quiet: bool) -> "Run":
+    """A run to look at, which stays as it is."""
+    from selfadapt.recipes.run import reopen
+    from selfadapt.report.results import RunFolder
+
+    with count_bar("decoding images", quiet=quiet) as count:
+        return reopen(RunFolder(path), watch=count, to_train=False)
+
+
+def run_to_the_end(
     actions: Actions, given: dict[str, Any], out: Path | None, *, resume: bool, devices: int, quiet: bool
 ) -> tuple[Any, dict[str, Any]] | None:
     """The run with its result; None in all processes but the first."""

@@ -44,7 +44,7 @@ def command(
         scratch=scratch,
         seed=seed,
     )
-    with count_bar(f"training for {task}", quiet=quiet or as_json) as watch:
+    with count_bar(task, quiet=quiet or as_json) as watch:
         result = transfer(RunFolder(run), data, settings, device, watch)
     if as_json:
         print_json(result)

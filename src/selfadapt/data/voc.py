@@ -55,13 +55,14 @@ class VOC:
     @classmethod
     def segmentation(cls, root: Path) -> "VOC":
         train, test = _ids(root, "Segmentation")
-        most = 0
-        for sample in (*test, *train):
-            numbers = _mask(root, sample)
-            most = max(most, int(numbers[numbers != VOID].max()) if (numbers != VOID).any() else 0)
-        if not most:
-            raise UserError(f"no training image of {root} has a class other than background in SegmentationClass/")
-        if all((_mask(root, sample) == VOID).all() for sample in test):
+        largest = {
+            sample: max((n for n in np.unique(_mask(root, sample)) if n != VOID), default=-1)
+            for sample in (*train, *test)
+        }
+        most = int(max(largest.values()))
+        if most < 1:
+            raise UserError(f"no image of {root} has a class other than background in SegmentationClass/")
+        if max(largest[sample] for sample in test) < 0:
             raise UserError(f"no pixel of a test image of {root} counts: all of SegmentationClass/ is {VOID} there")
         found = cls(root, [str(number) for number in range(1, most + 1)], train, test)
         for sample in (*train, *test):

@@ -28,7 +28,10 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     if form == "safetensors":
         weights = saved.model
     elif form == "torchvision":
-        weights = torchvision_weights(content, saved.model)
+        try:
+            weights = torchvision_weights(content, saved.model)
+        except UserError as error:
+            raise UserError(f"{error}; export as safetensors") from None
     else:
         raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
     mark = "" if form == "safetensors" else f"-{form}"
@@ -67,16 +70,16 @@ def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> di
     """
     settings = content["settings"]
     if settings["model"] not in TORCHVISION or settings["width"] not in (None, 64):
-        raise UserError(f"torchvision has no {settings['model']} of this width; export as safetensors")
+        raise UserError(f"torchvision has no {settings['model']} of this width")
     if min(content["data"]["shape"][1:]) < LARGE_IMAGE:
         raise UserError(
             f"the run was trained on images below {LARGE_IMAGE} pixels, for which the first layer is another one than "
-            "torchvision's; export as safetensors"
+            "torchvision's"
         )
     if content["data"]["shape"][0] != 3:
-        raise UserError("torchvision's networks take images of three channels; export as safetensors")
+        raise UserError("torchvision's networks take images of three channels")
     if not ("head.weight" in model or "projector.0.weight" in model):
-        raise UserError("a network with more than one head is none of torchvision's; export as safetensors")
+        raise UserError("a network with more than one head is none of torchvision's")
     prefix = "backbone.backbone."
     weights = {name.removeprefix(prefix): value for name, value in model.items() if name.startswith(prefix)}
     if "head.weight" in model:

@@ -20,17 +20,8 @@ from selfadapt.evaluation.probe import collapsed, effective_rank, spread
 from selfadapt.models.heads import Backbone, Normalised, unwrapped
 from selfadapt.models.named import backbone
 from selfadapt.objectives.pretraining.encoders import Encoders
-from selfadapt.recipes.lifecycle import (
-    StepWatch,
-    assemble,
-    begin,
-    carry_out,
-    conclude,
-    list_unreadable,
-    restore,
-    settings_of,
-    whole_metrics,
-)
+from selfadapt.recipes import lifecycle
+from selfadapt.recipes.lifecycle import StepWatch
 from selfadapt.recipes.prepare import open_for, recall
 from selfadapt.recipes.pretraining_settings import METHODS, PretrainingSettings
 from selfadapt.recipes.settings import choose_device
@@ -77,18 +68,18 @@ def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch = unwat
         "noise": None,
         "device": settings.device,
     }
-    begin(folder, data, training, description)
+    lifecycle.begin(folder, data, training, description)
     return PretrainingRun(folder, settings, data, training)
 
 
 def reopen(folder: RunFolder, given: Mapping[str, Any], watch: Watch = unwatched) -> PretrainingRun:
     """The run as its newest checkpoint has it; settings that are repeated must be its own."""
-    settings = settings_of(folder, PretrainingSettings, given)
+    settings = lifecycle.settings_of(folder, PretrainingSettings, given)
     folder.check_unlocked()
     data = recall(_prepared(open_for(settings, watch, unlabelled=True)), settings, folder)
     take_surroundings(folder.read_run(), to_train=True)
     training = _training(settings, data, folder)
-    restore(training, folder)
+    lifecycle.restore(training, folder)
     return PretrainingRun(folder, settings, data, training)
 
 
@@ -100,7 +91,7 @@ def _training(settings: PretrainingSettings, data: Data, folder: RunFolder, *, n
     network = build_backbone(settings, data.train.images.shape, channel_statistics(data.train.images))
     model = objective.build(network, data.num_classes)
     storage = Storage.parse(settings.targets, device=device, file=folder.targets_file)
-    return assemble(settings, data, objective, model, storage, folder if new else None, views=settings.views)
+    return lifecycle.assemble(settings, data, objective, model, storage, folder if new else None, views=settings.views)
 
 
 def build_backbone(settings: PretrainingSettings, shape: Shape, statistics: tuple[Tensor, Tensor]) -> Backbone:
@@ -112,9 +103,9 @@ def build_backbone(settings: PretrainingSettings, shape: Shape, statistics: tupl
 def pretrain(run: PretrainingRun, watch: StepWatch = lambda training: None) -> dict[str, Any]:
     """Train to the end, write the run folder, and return the result."""
     with run.folder.locked():
-        carry_out(run.training, run.folder, lambda: _measure(run), watch)
+        lifecycle.carry_out(run.training, run.folder, lambda: _measure(run), watch)
         result = _result(run)
-        conclude(run.folder, result)
+        lifecycle.conclude(run.folder, result)
     return result
 
 
@@ -161,7 +152,7 @@ def _probed(run: PretrainingRun, samples: Samples) -> float | None:
 
 
 def _result(run: PretrainingRun) -> dict[str, Any]:
-    metrics, held_out = whole_metrics(run.folder, run.settings.epochs), run.data.test or run.data.validation
+    metrics, held_out = lifecycle.whole_metrics(run.folder, run.settings.epochs), run.data.test or run.data.validation
     last = metrics[-1]
     return {
         "run": str(run.folder.path),
@@ -175,7 +166,7 @@ def _result(run: PretrainingRun) -> dict[str, Any]:
         "collapsed": last["collapsed"],
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
         "seconds_per_epoch": round(median(record["seconds"] for record in metrics), 3),
-        "unreadable": list_unreadable(run.folder, run.data, run.training),
+        "unreadable": lifecycle.list_unreadable(run.folder, run.data, run.training),
     }
 
 

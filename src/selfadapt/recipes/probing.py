@@ -67,8 +67,8 @@ def probe(
         train_NF, fine_N = _features(cache, network, data.train, own, watch)
         test_nF, fine_n = _features(cache, network, test, own, watch)
         labels_N, labels_n = data.train.labels[fine_N].to(own), test.labels[fine_n]
-        predicted_n = method(train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own), data.num_classes, settings)
-        return accuracy(predicted_n.cpu(), labels_n)
+        features = train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own)
+        return accuracy(method(*features, data.num_classes, settings, watch).cpu(), labels_n)
 
     found = {
         "test_accuracy": classified(trained, linear_probe),

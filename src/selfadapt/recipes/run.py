@@ -30,19 +30,10 @@ from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Figures
 from selfadapt.objectives.peers.forward_correction import ForwardCorrection, estimate_transition
 from selfadapt.objectives.selective import Selective
+from selfadapt.recipes import lifecycle
 from selfadapt.recipes.abstention import measure_coverage
 from selfadapt.recipes.audit import audit_training, draw_suspects
-from selfadapt.recipes.lifecycle import (
-    StepWatch,
-    assemble,
-    begin,
-    carry_out,
-    conclude,
-    list_unreadable,
-    restore,
-    settings_of,
-    whole_metrics,
-)
+from selfadapt.recipes.lifecycle import StepWatch
 from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall
 from selfadapt.recipes.settings import RunSettings, choose_device
@@ -67,7 +58,7 @@ def start(settings: RunSettings, folder: RunFolder, watch: Watch = unwatched) ->
     settings = settings.resolved(data)
     description = _description(settings, data)
     training = build_training(settings, data, _storage(settings, folder), folder)
-    begin(folder, data, training, description)
+    lifecycle.begin(folder, data, training, description)
     return Run(folder, settings, data, training)
 
 
@@ -96,13 +87,14 @@ def reopen(
     `given` are settings that the user repeats; one that differs from the run's own is an error. With `to_train` off,
     the run is only looked at: its files stay as they are, and targets are read into memory.
     """
-    settings = settings_of(folder, RunSettings, given or {})
+    settings = lifecycle.settings_of(folder, RunSettings, given or {})
     if to_train:
         folder.check_unlocked()  # before the targets' file is touched
     data = recall(open_for(settings, watch), settings, folder)
     take_surroundings(folder.read_run(), to_train=to_train)
-    training = build_training(settings, data, _storage(settings, folder if to_train else None))
-    restore(training, folder)
+    storage = _storage(settings, folder if to_train else None)
+    training = build_training(settings, data, storage, goes_on=folder.has_checkpoint)
+    lifecycle.restore(training, folder)
     return Run(folder, settings, data, training)
 
 
@@ -112,7 +104,7 @@ def finished_run(
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
     settings = RunSettings.given(**given)
     if folder.exists:
-        settings_of(folder, RunSettings, settings.whole())
+        lifecycle.settings_of(folder, RunSettings, settings.whole())
         content = folder.read_run()
         if "result" in content:
             return dict(content["result"])
@@ -126,11 +118,13 @@ def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
     with run.folder.locked():
         if isinstance(run.training.objective, ForwardCorrection):
             _estimate_transition(run, watch)
-        carry_out(run.training, run.folder, lambda: _measure(run), watch, lambda history: _note_start(run, history))
+        lifecycle.carry_out(
+            run.training, run.folder, lambda: _measure(run), watch, lambda history: _note_start(run, history)
+        )
         result = _result(run)
         if METHODS[run.settings.method].abstains and run.data.validation is not None and run.data.test is not None:
             measure_coverage(run, passes=0)
-        conclude(run.folder, result)
+        lifecycle.conclude(run.folder, result)
     return result
 
 
@@ -183,14 +177,15 @@ def _storage(settings: RunSettings, folder: RunFolder | None) -> Storage:
 
 
 def build_training(
-    settings: RunSettings, data: Data, storage: Storage, new_folder: RunFolder | None = None
+    settings: RunSettings, data: Data, storage: Storage, new_folder: RunFolder | None = None, *, goes_on: bool = False
 ) -> Training:
+    """The training before its first step. One that goes on gets its weights from a checkpoint instead."""
     repeatable(choose_device(settings.device))
     torch.manual_seed(settings.seed)
     model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
-    if settings.pretrained is not None and new_folder is not None:  # a checkpoint knows better
+    if settings.pretrained is not None and not goes_on:
         _begin_with(RunFolder(Path(settings.pretrained)), model)
-    return assemble(settings, data, settings.objective(), model, storage, new_folder, pieces=settings.pieces)
+    return lifecycle.assemble(settings, data, settings.objective(), model, storage, new_folder, pieces=settings.pieces)
 
 
 def _begin_with(folder: RunFolder, model: torch.nn.Module) -> None:
@@ -279,7 +274,7 @@ def _predict(training: Training, images: Images) -> Tensor:
 
 def _result(run: Run) -> dict[str, Any]:
     """The result is the last epoch's. The best validation accuracy is by the labels as given: there are no others."""
-    metrics = whole_metrics(run.folder, run.settings.epochs)
+    metrics = lifecycle.whole_metrics(run.folder, run.settings.epochs)
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
     audit, verdicts = audit_training(run.folder, run.data, run.training)
@@ -300,6 +295,6 @@ def _result(run: Run) -> dict[str, Any]:
         "start_epoch": content["start_epoch"],
         "seconds": round(sum(record["seconds"] for record in metrics) + content.get("first_stage_seconds", 0), 3),
         "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
-        "unreadable": list_unreadable(run.folder, run.data, run.training),
+        "unreadable": lifecycle.list_unreadable(run.folder, run.data, run.training),
         "audit": audit,
     }

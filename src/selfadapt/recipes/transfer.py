@@ -65,7 +65,7 @@ def transfer(folder: RunFolder, root: Path, settings: TransferSettings, device: 
     _train(model, data, settings, step, own, watch)
     model.eval()
     with torch.inference_mode():
-        scores = measure(model, data, own)
+        scores = measure(model, data, own, watch)
     result = {"task": settings.task, "scratch": settings.scratch, "images": len(data.test), **scores}
     kept = folder.read_if_there(folder.transfer_file) or {}
     folder.write_transfer({**kept, f"{root.name} {settings.task}{' scratch' if settings.scratch else ''}": result})
@@ -167,12 +167,13 @@ def _detection_step(model: nn.Module, data: VOC, samples: Sequence[str], device:
     return torch.stack(list(losses.values())).sum()
 
 
-def _detect(model: nn.Module, data: VOC, device: torch.device) -> dict[str, float]:
+def _detect(model: nn.Module, data: VOC, device: torch.device, watch: Watch) -> dict[str, float]:
     found, truth = [], []
-    for sample in data.test:
+    for number, sample in enumerate(data.test, start=1):
         (said,) = model([data.image(sample).to(device)])
         found.append(Found(said["boxes"].cpu(), said["labels"].cpu(), said["scores"].cpu()))
         truth.append(data.boxes(sample))
+        watch(number, len(data.test))
     return detection_scores(found, truth, len(data.classes))
 
 
@@ -191,9 +192,10 @@ def _segmentation_step(model: nn.Module, data: VOC, samples: Sequence[str], devi
     return total / (goal != VOID).sum().clamp_min(1)
 
 
-def _segment(model: nn.Module, data: VOC, device: torch.device) -> dict[str, float]:
+def _segment(model: nn.Module, data: VOC, device: torch.device, watch: Watch) -> dict[str, float]:
     confusion = Confusion(len(data.classes) + 1)
-    for sample in data.test:
+    for number, sample in enumerate(data.test, start=1):
         predicted_HW = model(data.image(sample)[None].to(device))[0].argmax(0).cpu()
         confusion.add(predicted_HW, data.mask(sample))
+        watch(number, len(data.test))
     return confusion.scores()

@@ -88,6 +88,10 @@ class RunFolder:
         return self.path / "checkpoint"
 
     @property
+    def has_checkpoint(self) -> bool:
+        return self.checkpoints.is_dir() and any(not path.name.startswith(".") for path in self.checkpoints.iterdir())
+
+    @property
     def targets_file(self) -> Path:
         return self.path / "targets.bin"
 
