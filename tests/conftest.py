@@ -11,6 +11,12 @@ from selfadapt.data.images import TensorImages
 from selfadapt.data.samples import Samples
 
 
+@pytest.fixture(autouse=True)
+def _same_weights_each_time() -> None:
+    """A network that a test builds does not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def tiny_samples() -> Samples:
     """48 images of 1×4×4 in three classes, told apart by their brightness."""
