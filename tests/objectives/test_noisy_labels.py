@@ -179,6 +179,21 @@ def test_gradient_passes_through_the_prediction_only() -> None:
     torch.testing.assert_close(gradient, w * (logits.softmax(1) - rows) / w.sum())
 
 
+@pytest.mark.parametrize("classes", [4, 300])
+def test_gradient_with_targets_that_do_not_sum_to_one(classes: int) -> None:
+    logits, targets = torch.randn(6, classes), torch.rand(6, classes)
+    w = targets.amax(1, keepdim=True)
+    gradient = _gradient(lambda z: self_adaptive_cross_entropy(z, targets), logits)
+    torch.testing.assert_close(gradient, _gradient(lambda z: -(w * targets * z.log_softmax(1)).sum() / w.sum(), logits))
+
+
+def test_a_second_derivative_is_refused() -> None:
+    logits = torch.randn(6, 4, requires_grad=True)
+    loss = self_adaptive_cross_entropy(logits, torch.full((6, 4), 0.25))
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(loss, logits, create_graph=True)
+
+
 def test_a_wide_gap_between_logits_stays_finite() -> None:
     logits = torch.tensor([[500.0, 0.0, -500.0]])
     loss = self_adaptive_cross_entropy(logits, torch.tensor([[0.0, 0.5, 0.5]]))

@@ -23,11 +23,10 @@ Shapes: B samples of a batch, K classes, N samples in all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot
 
 from selfadapt.data.loader import Batch
@@ -49,65 +48,88 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
     """
     if logits.shape != targets.shape:
         raise ValueError(f"logits are {tuple(logits.shape)} but targets are {tuple(targets.shape)}; both must be B×K")
-    return target_loss(logits, targets, reweight=reweight).mean
+    targets = targets.detach().float()
+    weights_B1 = _weights(targets, reweight)
+    return _cross_entropy(logits, _Prediction.by(logits), targets, weights_B1.div_(weights_B1.sum()))
 
 
 def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
-    """Cross entropy of the prediction with soft targets, as sums over the batch.
-
-    With c_ij = w_i t_ij the loss is - sum_ij c_ij log p_ij, and its slope by the logits p_ij (sum_k c_ik) - c_ij.
-    """
-    logits_BK, targets_BK = logits_BK.float(), targets_BK.detach().float()
-    detached_BK = logits_BK.detach()
+    """Cross entropy of the prediction with soft targets, as sums over the batch."""
+    targets_BK = targets_BK.detach().float()
     weights_B1 = _weights(targets_BK, reweight)
-    counted_BK = targets_BK * weights_B1
-    log_p_BK = detached_BK.log_softmax(1)
-    total = -counted_BK.reshape(-1).dot(log_p_BK.reshape(-1))
-    slope_BK = log_p_BK.exp_().mul_(counted_BK.sum(1, keepdim=True)).sub_(counted_BK)
-    return Loss(_KnownSlope.apply(logits_BK, total, slope_BK), weights_B1.sum(), detached_BK)
+    total = _cross_entropy(logits_BK, _Prediction.by(logits_BK), targets_BK, weights_B1)
+    return Loss(total, weights_B1.sum(), logits_BK.detach())
+
+
+def _moving_loss(
+    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, first_rows_BK: Tensor | None, *, reweight: bool
+) -> Loss:
+    """Move the targets, and the loss with them. The prediction is made once for both, and the rows sum to one."""
+    prediction = _Prediction.by(logits_BK)
+    rows_BK = targets.move(index_B, prediction.p_BK, rows=first_rows_BK)
+    weights_B1 = _weights(rows_BK, reweight)
+    total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=True)
+    return Loss(total, weights_B1.sum(), logits_BK.detach())
 
 
 def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:
     return targets_BK.amax(1, keepdim=True) if reweight else torch.ones_like(targets_BK[:, :1])
 
 
-def _moving_loss(
-    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, first_rows_BK: Tensor | None, *, reweight: bool
-) -> Loss:
-    """Move the targets, and the loss with them, for rows that are kept exactly and so sum to one.
+class _Prediction(NamedTuple):
+    """p and its logarithm, which is the scores less the shift of their row. None of it has a gradient.
 
-    The slope by the logits then is w_i (p_ij - t_ij), and what is at hand is used up to make it. With many classes
-    exponentials and passes over memory are the cost, so the loss comes from log p_ij = l_ij - log sum_k exp(l_ik) and
-    the latter from the likeliest class; with few classes the number of calls is.
+    With few classes the number of calls is the cost, and the scores are log p. With many classes exponentials and
+    passes over memory are, so the scores are the logits, and the shift comes from the likeliest class.
     """
-    logits_BK = logits_BK.float()
-    detached_BK = logits_BK.detach()
-    wide = detached_BK.shape[1] >= _WIDE
-    scores_BK = detached_BK if wide else detached_BK.log_softmax(1)
-    p_BK = scores_BK.softmax(1) if wide else scores_BK.exp()
-    rows_BK = targets.move(index_B, p_BK, rows=first_rows_BK)
-    weights_B1 = _weights(rows_BK, reweight)
-    log_sum_B1 = scores_BK.amax(1, keepdim=True) - p_BK.amax(1, keepdim=True).log_() if wide else None
-    slope_BK = p_BK.sub_(rows_BK).mul_(weights_B1)
-    total = -rows_BK.mul_(weights_B1).view(-1).dot(scores_BK.reshape(-1))
-    if log_sum_B1 is not None:
-        total += weights_B1.view(-1).dot(log_sum_B1.view(-1))
-    return Loss(_KnownSlope.apply(logits_BK, total, slope_BK), weights_B1.sum(), detached_BK)
+
+    p_BK: Tensor
+    scores_BK: Tensor
+    shift_B1: Tensor | None
+
+    @classmethod
+    def by(cls, logits_BK: Tensor) -> "_Prediction":
+        logits_BK = logits_BK.detach().float()
+        if logits_BK.shape[1] < _WIDE:
+            log_p_BK = logits_BK.log_softmax(1)
+            return cls(log_p_BK.exp(), log_p_BK, None)
+        p_BK = logits_BK.softmax(1)
+        return cls(p_BK, logits_BK, logits_BK.amax(1, keepdim=True) - p_BK.amax(1, keepdim=True).log_())
+
+
+def _cross_entropy(
+    logits_BK: Tensor, prediction: _Prediction, targets_BK: Tensor, weights_B1: Tensor, *, normal: bool = False
+) -> Tensor:
+    """- sum_i w_i sum_j t_ij log p_ij, where `normal` targets sum to one. It uses p up.
+
+    The slope by the logits is w_i (p_ij (sum_k t_ik) - t_ij).
+    """
+    p_BK, scores_BK, shift_B1 = prediction
+    sums_B1 = None if normal else targets_BK.sum(1, keepdim=True)
+    losses_B1 = (targets_BK * scores_BK).sum(1, keepdim=True).neg_()
+    if shift_B1 is not None:
+        losses_B1 += shift_B1 if sums_B1 is None else shift_B1 * sums_B1
+    slope_BK = (p_BK if sums_B1 is None else p_BK.mul_(sums_B1)).sub_(targets_BK)
+    loss: Tensor = _KnownSlope.apply(logits_BK, (losses_B1, slope_BK, weights_B1))
+    return loss
 
 
 class _KnownSlope(torch.autograd.Function):
-    """A number whose slope by the logits was written out."""
+    """A weighted sum of losses whose slopes by the logits were written out.
+
+    They come as one argument, because each tensor of its own takes time.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits_BK: Tensor, total: Tensor, slope_BK: Tensor) -> Tensor:
-        ctx.save_for_backward(slope_BK)
-        return total
+    def forward(ctx: Any, logits_BK: Tensor, known: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        losses_B1, ctx.slope_BK, ctx.weights_B1 = known
+        return losses_B1.view(-1).dot(ctx.weights_B1.view(-1))
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (slope_BK,) = ctx.saved_tensors
-        return slope_BK * gradients[0], None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the self-adaptive loss has no second derivative; leave create_graph out")
+        return ctx.slope_BK * (ctx.weights_B1 * gradients[0]), None
 
 
 def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
@@ -147,7 +169,7 @@ class NoisyLabels(ERM):
         if progress.epoch < start:
             return label_loss(logits_BK, batch.label)
         first_rows_BK = self._first_rows(batch, targets, start, progress)
-        if targets.rows.exact and not self.reverse_weight:
+        if not self.reverse_weight:
             return _moving_loss(logits_BK, targets, batch.index, first_rows_BK, reweight=self.reweight)
         p_BK = logits_BK.detach().float().softmax(1)
         rows_BK = targets.move(batch.index, p_BK, rows=first_rows_BK)

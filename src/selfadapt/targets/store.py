@@ -148,10 +148,10 @@ class TargetStore:
         if momentum is not None:
             _check_momentum(momentum)
         index_B = self._checked_index(index)
-        prediction_BK = self._checked_prediction(index_B, prediction.detach())
+        prediction_BK = self._checked_prediction(index_B, prediction.detach().float())
         if self.kind == "direction":
             prediction_BK = normalize(prediction_BK, dim=1)
-        return self.move(index_B, prediction_BK, momentum=momentum, rows=rows).to(prediction.device)
+        return self.move(index_B, prediction_BK, momentum=momentum, rows=rows)
 
     def move(
         self, index_B: Tensor, prediction_BK: Tensor, *, momentum: float | None = None, rows: Tensor | None = None
@@ -161,7 +161,7 @@ class TargetStore:
         The checks would take as long as the rest when there are few classes.
         """
         kept = self.rows
-        if prediction_BK.device != kept.device:
+        if index_B.device != kept.device or prediction_BK.device != kept.device:
             moved_BK = self.move(index_B.to(kept.device), prediction_BK.to(kept.device), momentum=momentum, rows=rows)
             return moved_BK.to(prediction_BK.device)
         share = 1 - (self.momentum if momentum is None else momentum)
@@ -175,7 +175,7 @@ class TargetStore:
     @torch.no_grad()
     def read(self, index: Tensor) -> Tensor:
         """The rows of these samples as float32, on the device of the index."""
-        return self.rows.read(self._checked_index(index, unique=False)).to(index.device)
+        return self.rows.read(self._checked_index(index, unique=False).to(self.rows.device)).to(index.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.rows.state_dict()
@@ -187,32 +187,32 @@ class TargetStore:
         if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"index must be a vector of whole numbers, not {tuple(index.shape)} {index.dtype}")
         if not len(index):
-            return index.to(self.rows.device, torch.int64)
+            return index.long()
         samples = index.tolist()
-        least, most = min(samples), max(samples)
+        several = set(samples)
+        least, most = min(several), max(several)
         if least < 0 or most >= len(self):
             raise ValueError(
                 f"index {least if least < 0 else most} is outside 0..{len(self) - 1}; "
                 "pass each sample's position in the whole training set"
             )
-        if unique and len(set(samples)) < len(samples):
+        if unique and len(several) < len(samples):
             culprit = next(sample for position, sample in enumerate(samples) if sample in samples[:position])
             raise ValueError(
                 f"sample {culprit} is in this batch more than once; a target moves once a step, "
                 "so drop the duplicates (a sampler that pads makes them)"
             )
-        return index.to(self.rows.device, torch.int64)
+        return index.long()
 
-    def _checked_prediction(self, index_B: Tensor, prediction: Tensor) -> Tensor:
+    def _checked_prediction(self, index_B: Tensor, prediction_BK: Tensor) -> Tensor:
         expected = (len(index_B), self.rows.num_columns)
-        if tuple(prediction.shape) != expected:
+        if prediction_BK.shape != expected:
             raise ValueError(
                 f"prediction must be {expected}, one row of {self.rows.num_columns} for each index, "
-                f"not {tuple(prediction.shape)}"
+                f"not {tuple(prediction_BK.shape)}"
             )
-        prediction_BK = prediction.to(self.rows.device, torch.float32)
         if self.kind == "distribution" and len(index_B):
-            fine = float(prediction_BK.amin()) >= 0
+            fine = float(prediction_BK.min()) >= 0
             if not abs(float(prediction_BK.sum()) - len(index_B)) < _SUM_TOLERANCE / 2:  # a row may be far off
                 least, most = (float(bound) for bound in prediction_BK.sum(1).aminmax())
                 fine = fine and 1 - _SUM_TOLERANCE <= least <= most <= 1 + _SUM_TOLERANCE
