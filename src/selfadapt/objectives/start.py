@@ -20,9 +20,9 @@ sooner than that leaves them no time. Then, and only then, the targets begin whe
 the first epoch on: alpha^E_s of the label, the rest the consensus.
 
 The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or the
-agreement of the consensus grew by less than 3 % of itself in eight epochs, the chance in that figure being added to it
-(half the standard error of the sum of eight steps, many of which are taken back); or three quarters of the epochs are
-over.
+agreement of the consensus grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to
+it (half the standard error of the sum of five steps, many of which are taken back); or three quarters of the epochs
+are over.
 
 Shapes: B samples of a batch, K classes.
 """
@@ -47,8 +47,8 @@ class AutoStart:
     excess: float = 0.02
     errors: float = 3.0  # standard errors that the excess must be above
     fewest: int = 20  # planted samples that can tell
-    window: int = 8  # epochs
-    growth: float = 0.03  # of the agreement within the window
+    window: int = 5  # epochs
+    growth: float = 0.025  # of the agreement within the window
     latest: float = 0.75  # of the epochs
     _last_answer: dict[int, tuple[Figures | None, int, int | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
