@@ -133,6 +133,13 @@ def test_the_store_holds_the_consensus_and_then_begins_with_the_labels() -> None
         history.append(_figures(0.5, 0.5))
 
 
+@pytest.mark.parametrize(("start", "share"), [(15, 0.9**15), (25, 1.0)])
+def test_only_a_network_that_learns_by_heart_soon_leaves_the_targets_no_time(start: int, share: float) -> None:
+    history = [*(_figures(0.5, 0.5) for _ in range(start - 1)), _figures(0.5, 0.5, excess=0.03)]
+    assert AUTO.label_share(history, start, 0.9) == pytest.approx(share)
+    assert AUTO.label_share([_figures(0.5, 0.5)] * start, start, 0.9) == 1, "nothing is learned by heart"
+
+
 def test_a_network_caught_learning_by_heart_begins_with_what_it_averaged() -> None:
     objective = NoisyLabels(start_epoch=AUTO, momentum=0.9)
     labels, index = torch.tensor([0, 1, 2]), torch.arange(3)
