@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from selfadapt.evaluation.probe import (
+    Features,
     ProbeSettings,
     collapsed,
     effective_rank,
@@ -25,10 +26,10 @@ def _blobs(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_the_linear_probe_is_as_good_as_logistic_regression() -> None:
     (train, labels), (test, truth) = _blobs(800), _blobs(2000)
-    ours = (linear_probe(train, labels, test, 4, ProbeSettings()) == truth).double().mean().item()
+    ours = (linear_probe(Features(train, labels, test, 4), ProbeSettings()) == truth).double().mean().item()
     theirs = LogisticRegression().fit(train, labels).score(test, truth)
     assert ours == pytest.approx(theirs, abs=0.02)
-    again = linear_probe(1000 * train - 7, labels, 1000 * test - 7, 4, ProbeSettings())
+    again = linear_probe(Features(1000 * train - 7, labels, 1000 * test - 7, 4), ProbeSettings())
     assert (again == truth).double().mean().item() == pytest.approx(ours, abs=0.005)
 
 
@@ -38,7 +39,7 @@ def test_neighbours_vote_as_in_scikit_learn() -> None:
     vote = KNeighborsClassifier(
         25, metric="cosine", algorithm="brute", weights=lambda distance: torch.tensor(-distance / 0.07).exp().numpy()
     ).fit(train, labels)
-    ours = nearest_neighbours(train, labels, test, 4, settings)
+    ours = nearest_neighbours(Features(train, labels, test, 4), settings)
     assert (ours.numpy() == vote.predict(test)).mean() > 0.995
     assert (ours == truth).double().mean() > 0.8
 

@@ -187,6 +187,22 @@ def test_gradient_with_targets_that_do_not_sum_to_one(classes: int) -> None:
     torch.testing.assert_close(gradient, _gradient(lambda z: -(w * targets * z.log_softmax(1)).sum() / w.sum(), logits))
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "topk:2", "int8"])
+@pytest.mark.parametrize("classes", [4, 300])
+def test_gradient_of_a_step_is_that_of_the_rows_as_they_are_kept(kind: str, classes: int) -> None:
+    """Rows that are rounded do not sum to one."""
+    objective = NoisyLabels(start_epoch=0, momentum=0.6)
+    logits, labels, index = torch.randn(6, classes), torch.arange(6) % classes, torch.arange(6)
+    targets = objective.initial_targets(labels, classes, Storage.parse(kind))
+    assert targets is not None
+    gradient = _gradient(
+        lambda z: objective.loss(nn.Identity(), Batch(z, labels, index), targets, Progress(0, 0.0)).total, logits
+    )
+    rows = targets.read(index)
+    w = rows.amax(1, keepdim=True)
+    torch.testing.assert_close(gradient, _gradient(lambda z: -(w * rows * z.log_softmax(1)).sum(), logits))
+
+
 def test_a_second_derivative_is_refused() -> None:
     logits = torch.randn(6, 4, requires_grad=True)
     loss = self_adaptive_cross_entropy(logits, torch.full((6, 4), 0.25))

@@ -10,6 +10,7 @@ Shapes: N samples, F features, K classes.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,15 +39,18 @@ class ProbeSettings:
         return self.lr * 0.1 ** sum(100 * epoch >= milestone * self.epochs for milestone in self.milestones)
 
 
-def linear_probe(
-    train_NF: Tensor,
-    labels_N: Tensor,
-    test_nF: Tensor,
-    num_classes: int,
-    settings: ProbeSettings,
-    watch: Watch = unwatched,
-) -> Tensor:
+class Features(NamedTuple):
+    """Features with their labels to learn from, and features to tell the class of."""
+
+    train_NF: Tensor
+    labels_N: Tensor
+    test_nF: Tensor
+    num_classes: int
+
+
+def linear_probe(features: Features, settings: ProbeSettings, watch: Watch = unwatched) -> Tensor:
     """The class of each test sample by a linear classifier that is trained on the features."""
+    train_NF, labels_N, test_nF, num_classes = features
     mean_F, std_F = train_NF.mean(0), train_NF.std(0, correction=0).clamp_min(1e-6)
     train_NF, test_nF = (train_NF - mean_F) / std_F, (test_nF - mean_F) / std_F
     layer = nn.Linear(train_NF.shape[1], num_classes).to(train_NF.device)
@@ -68,15 +72,9 @@ def linear_probe(
     return predicted
 
 
-def nearest_neighbours(
-    train_NF: Tensor,
-    labels_N: Tensor,
-    test_nF: Tensor,
-    num_classes: int,
-    settings: ProbeSettings,
-    watch: Watch = unwatched,
-) -> Tensor:
+def nearest_neighbours(features: Features, settings: ProbeSettings, watch: Watch = unwatched) -> Tensor:
     """The class of each test sample by the votes of its nearest training samples, each counting exp(cosine/tau)."""
+    train_NF, labels_N, test_nF, num_classes = features
     train_NF, test_nF = normalize(train_NF, dim=1), normalize(test_nF, dim=1)
     count = min(settings.neighbours, len(train_NF))
     found = []

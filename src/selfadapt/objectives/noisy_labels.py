@@ -64,11 +64,11 @@ def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Los
 def _moving_loss(
     logits_BK: Tensor, targets: TargetStore, index_B: Tensor, first_rows_BK: Tensor | None, *, reweight: bool
 ) -> Loss:
-    """Move the targets, and the loss with them. The prediction is made once for both, and the rows sum to one."""
+    """Move the targets, and the loss with them. The prediction is made once for both; exact rows sum to one."""
     prediction = _Prediction.by(logits_BK)
     rows_BK = targets.move(index_B, prediction.p_BK, rows=first_rows_BK)
     weights_B1 = _weights(rows_BK, reweight)
-    total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=True)
+    total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=targets.rows.exact)
     return Loss(total, weights_B1.sum(), logits_BK.detach())
 
 

@@ -1,6 +1,7 @@
 """Linear evaluation of a run without labels: features taken once, then a linear classifier and nearest neighbours."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from selfadapt.data.samples import Samples
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs
-from selfadapt.evaluation.probe import ProbeSettings, linear_probe, nearest_neighbours
+from selfadapt.evaluation.probe import Features, ProbeSettings, linear_probe, nearest_neighbours
 from selfadapt.models.heads import Backbone
 from selfadapt.recipes.export import write_tensors
 from selfadapt.recipes.pretraining import load_backbone
@@ -63,12 +64,12 @@ def probe(
         raise UserError(f"{source} has no test part to evaluate on")
     cache = folder.path / "features"
 
-    def classified(network: Backbone, method: Any) -> float | None:
+    def classified(network: Backbone, method: Callable[[Features, ProbeSettings, Watch], Tensor]) -> float | None:
         train_NF, fine_N = _features(cache, network, data.train, own, watch)
         test_nF, fine_n = _features(cache, network, test, own, watch)
         labels_N, labels_n = data.train.labels[fine_N].to(own), test.labels[fine_n]
-        features = train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own)
-        return accuracy(method(*features, data.num_classes, settings, watch).cpu(), labels_n)
+        features = Features(train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own), data.num_classes)
+        return accuracy(method(features, settings, watch).cpu(), labels_n)
 
     found = {
         "test_accuracy": classified(trained, linear_probe),

@@ -29,6 +29,11 @@ class Rows(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def exact(self) -> bool:
+        """Whether a row is kept as it is written, to the last bit."""
+        ...
+
     def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
         """Move rows this share of the way, and return them as they were kept. They are the caller's to change."""
         ...
@@ -54,6 +59,7 @@ class PackedRows(ABC):
     def __init__(self, table_NM: Tensor, num_columns: int) -> None:
         self.table_NM, self.num_rows, self.num_columns = table_NM, len(table_NM), num_columns
         self._wide = _in_wide_pieces(table_NM)
+        self.exact = table_NM.dtype == torch.float32
         self.writes = 0
 
     @abstractmethod
@@ -159,7 +165,6 @@ class DenseRows(PackedRows):
         if values_NK.dtype not in (torch.float32, torch.float16):
             raise ValueError(f"rows are kept as float32 or float16, not {values_NK.dtype}")
         super().__init__(values_NK, values_NK.shape[1])
-        self._exact = values_NK.dtype == torch.float32
 
     @classmethod
     def in_memory(cls, num_rows: int, num_columns: int, dtype: torch.dtype, device: torch.device) -> "DenseRows":
@@ -183,7 +188,7 @@ class DenseRows(PackedRows):
 
     def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
         """The same in three calls, which is what it costs when there are few classes."""
-        if not self._exact:
+        if not self.exact:
             return super().moved(index_B, towards_BK, share)
         rows_BK = self.table_NM.index_select(0, index_B).lerp_(towards_BK, share)
         self._wide.index_copy_(0, index_B, rows_BK.view(self._wide.dtype))
@@ -191,7 +196,7 @@ class DenseRows(PackedRows):
         return rows_BK
 
     def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        if self._exact:
+        if self.exact:
             return rows_BK
         draw_BK = _draws(self.writes, index_B, self.num_columns, rows_BK.device)
         bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK

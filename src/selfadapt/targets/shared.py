@@ -33,6 +33,10 @@ class _OnTopOf(ABC):
     def nbytes(self) -> int:
         return self.local.nbytes
 
+    @property
+    def exact(self) -> bool:
+        return self.local.exact
+
     def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
         return self.write(index_B, self.read(index_B).lerp_(towards_BK, share))
 

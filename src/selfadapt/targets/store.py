@@ -223,6 +223,8 @@ class TargetStore:
         return prediction_BK
 
     def _raise_for(self, index_B: Tensor, prediction_BK: Tensor) -> None:
+        prediction_BK = prediction_BK.to(index_B.device)
+
         def first(bad_B: Tensor) -> str:
             position = int(bad_B.nonzero()[0])
             return f"sample {int(index_B[position])} (row {position} of the batch)"
