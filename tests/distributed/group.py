@@ -25,7 +25,8 @@ def in_processes(count: int, work: Callable[..., None], folder: Path, *arguments
     for worker in workers:
         worker.join(300)
         worker.kill()
-    assert [worker.exitcode for worker in workers] == [0] * count
+    codes = [worker.exitcode for worker in workers]
+    assert codes == [0] * count, codes
 
 
 def _work(rank: int, count: int, meeting: Path, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -37,3 +38,9 @@ def _work(rank: int, count: int, meeting: Path, work: Callable[..., None], argum
         traceback.print_exc()
         os._exit(1)  # others may wait for this process for ever
     processes.leave()
+    assert not _waiting_threads(), "a thread that outlives its group can end the process with an error"
+
+
+def _waiting_threads() -> list[str]:
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]  # there on Linux only
+    return [name for name in names if "gloo" in name]
