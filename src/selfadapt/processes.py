@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 if dist.is_available():
-    import torch.distributed.nn  # noqa: F401 - first imported within a group, it keeps that group and its threads for ever
+    import torch.distributed.nn  # first imported within a group, it keeps that group and its threads for ever
 
 _PATIENCE = timedelta(minutes=30)  # for a process that does not answer, such as one that decodes images
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -188,18 +189,17 @@ class TargetStore:
             raise ValueError(f"index must be a vector of whole numbers, not {tuple(index.shape)} {index.dtype}")
         if not len(index):
             return index.long()
-        samples = index.tolist()
-        several = set(samples)
-        least, most = min(several), max(several)
+        ordered = np.sort(index.cpu().numpy())
+        least, most = int(ordered[0]), int(ordered[-1])
         if least < 0 or most >= len(self):
             raise ValueError(
                 f"index {least if least < 0 else most} is outside 0..{len(self) - 1}; "
                 "pass each sample's position in the whole training set"
             )
-        if unique and len(several) < len(samples):
-            culprit = next(sample for position, sample in enumerate(samples) if sample in samples[:position])
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        if unique and len(repeated):
             raise ValueError(
-                f"sample {culprit} is in this batch more than once; a target moves once a step, "
+                f"sample {repeated[0]} is in this batch more than once; a target moves once a step, "
                 "so drop the duplicates (a sampler that pads makes them)"
             )
         return index.long()
@@ -212,7 +212,7 @@ class TargetStore:
                 f"not {tuple(prediction_BK.shape)}"
             )
         if self.kind == "distribution" and len(index_B):
-            fine = float(prediction_BK.min()) >= 0
+            fine = float(prediction_BK.amin()) >= 0
             if not abs(float(prediction_BK.sum()) - len(index_B)) < _SUM_TOLERANCE / 2:  # a row may be far off
                 least, most = (float(bound) for bound in prediction_BK.sum(1).aminmax())
                 fine = fine and 1 - _SUM_TOLERANCE <= least <= most <= 1 + _SUM_TOLERANCE
