@@ -15,9 +15,9 @@ is then zero up to chance, whatever the network, the classes and the noise, and 
 with the given labels grows with its accuracy as long as nothing is learned by heart, and is much steadier than the
 agreement of single predictions, whose random errors it averages out.
 
-Targets take about 2 / (1 - alpha) epochs to leave the labels behind. A network that is caught learning by heart sooner
-than that leaves them no time. Then, and only then, the targets begin where they would be if they had moved from the
-first epoch on: alpha^E_s of the label, the rest the consensus.
+Targets take about 1 / (1 - alpha) epochs to leave the labels behind. A network that is caught learning by heart sooner
+than that does not leave them the time. Then, and only then, the targets begin as if they had moved towards the
+consensus for the epochs that are missing, n = 1 / (1 - alpha) - E_s: alpha^n of the label, the rest the consensus.
 
 The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or the
 agreement of the consensus grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to
@@ -76,8 +76,9 @@ class AutoStart:
 
     def label_share(self, history: Sequence[Figures], start: int, momentum: float) -> float:
         """How much of a target is its given label when it begins to move; the rest is the consensus."""
-        quick = 0 < start < 2 / (1 - momentum) if momentum < 1 else start > 0
-        return momentum**start if quick and self._caught(history[start - 1]) else 1.0
+        if start == 0 or momentum == 1 or not self._caught(history[start - 1]):
+            return 1.0
+        return float(momentum ** max(0.0, 1 / (1 - momentum) - start))
 
     def _due(self, history: Sequence[Figures], epoch: int, epochs: int) -> bool:
         """Whether the targets are to move after this epoch."""
