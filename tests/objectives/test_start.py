@@ -18,7 +18,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Figures, Progress
-from selfadapt.objectives.start import AGREEMENT, CHANGE, OTHERS, PLANTED, AutoStart
+from selfadapt.objectives.start import AGREEMENT, CHANGE, OTHERS, PLANTED, SURE_AGREEMENT, SURENESS, AutoStart
 from selfadapt.targets.store import Storage
 
 AUTO = AutoStart()
@@ -46,10 +46,12 @@ def test_decoys_are_spread_evenly() -> None:
     )
 
 
-def _figures(agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005) -> Figures:
+def _figures(
+    agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005, sure: float = 0.8
+) -> Figures:
     return {
         PLANTED: 0.05 + excess, f"{PLANTED}_error": error, f"{PLANTED}_count": 50, OTHERS: 0.05,
-        AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001,
+        AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001, SURENESS: 0.5, SURE_AGREEMENT: 0.5 * sure,
     }  # fmt: skip
 
 
@@ -109,7 +111,34 @@ def test_a_network_that_learns_nothing_has_no_excess() -> None:
         assert abs(figures[PLANTED] - figures[OTHERS]) < 4 * figures[f"{PLANTED}_error"]
 
 
-def test_the_store_holds_the_consensus_and_then_begins_with_the_labels() -> None:
+def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
+    samples = _digits(0.4)
+    assert samples.truth is not None
+    training = _training(samples, NoisyLabels(start_epoch=AUTO), 30)
+    fit(training)
+    last = training.history[(AUTO.found(training.history, 30) or 0) - 1]
+    right = (samples.labels == samples.truth).double().mean().item()
+    assert right < last[SURE_AGREEMENT] / last[SURENESS] < right + 0.15, "some are known by heart by then"
+
+
+@pytest.mark.parametrize(
+    ("sure", "agreement", "share"),
+    [
+        (0.8, 0.4, 0.8),  # odds of 4 against 1
+        (0.5, 0.4, 0.2),  # and of 1 against 4
+        (1.0, 0.4, 1.0),  # no label is wrong
+        (0.8, 0.9, 0.0),  # the consensus is never wrong
+        (0.0, 0.0, 1.0),  # it knows nothing
+    ],
+)
+def test_label_and_consensus_count_by_their_odds(sure: float, agreement: float, share: float) -> None:
+    assert AUTO.label_share([_figures(agreement, 0.1, sure=sure, excess=0.03)], 1) == pytest.approx(share)
+    assert AUTO.label_share([_figures(agreement, 0.1, sure=sure)], 1) == 1, "nothing is learned by heart"
+    assert AUTO.label_share([], 0) == 1, "there is no consensus yet"
+
+
+@pytest.mark.parametrize(("excess", "share"), [(0.03, 0.8), (0.0, 1.0)])
+def test_the_store_holds_the_consensus_and_then_the_targets(excess: float, share: float) -> None:
     """Against the running mean in numpy, and Algorithm 2 from the start on."""
     objective = NoisyLabels(start_epoch=AutoStart(latest=0.5), momentum=0.9)
     labels = torch.tensor([0, 1, 2])
@@ -128,35 +157,12 @@ def test_the_store_holds_the_consensus_and_then_begins_with_the_labels() -> None
         elif epoch < 3:
             expected = 0.8 * expected + 0.2 * p
         else:
-            expected = 0.9 * (np.eye(3) if epoch == 3 else expected) + 0.1 * p
+            before = share * np.eye(3) + (1 - share) * expected if epoch == 3 else expected
+            expected = 0.9 * before + 0.1 * p
         np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
-        history.append(_figures(0.5, 0.5))
-
-
-@pytest.mark.parametrize(("start", "share"), [(1, 0.9**9), (6, 0.9**4), (10, 1.0), (25, 1.0)])
-def test_only_a_network_that_learns_by_heart_soon_leaves_the_targets_no_time(start: int, share: float) -> None:
-    history = [*(_figures(0.5, 0.5) for _ in range(start - 1)), _figures(0.5, 0.5, excess=0.03)]
-    assert AUTO.label_share(history, start, 0.9) == pytest.approx(share)
-    assert AUTO.label_share([_figures(0.5, 0.5)] * start, start, 0.9) == 1, "nothing is learned by heart"
-
-
-def test_a_network_caught_learning_by_heart_begins_with_what_it_averaged() -> None:
-    objective = NoisyLabels(start_epoch=AUTO, momentum=0.9)
-    labels, index = torch.tensor([0, 1, 2]), torch.arange(3)
-    targets = objective.initial_targets(labels, 3, Storage())
-    assert targets is not None
-    generator = torch.Generator().manual_seed(0)
-    history: list[Figures] = []
-    for epoch in range(4):
-        before = targets.read(index).double().numpy()
-        logits = torch.randn(3, 3, generator=generator)
-        objective.loss(nn.Identity(), Batch(logits, labels, index), targets, Progress(epoch, 0.0, 40, history))
-        history.append(_figures(0.5, 0.5, excess=0.03 if epoch == 2 else 0.0))
-    share = 0.9**7  # ten epochs less the three
-    expected = 0.9 * (share * np.eye(3) + (1 - share) * before) + 0.1 * logits.double().softmax(1).numpy()
-    np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
-    assert objective.label_share(history, 40, 4) == pytest.approx(0.9**8)
-    assert objective.label_share(history, 40, 3) == 0, "until then it is the consensus"
+        history.append(_figures(0.4, 0.5, excess=excess if epoch == 2 else 0.0))
+    assert objective.label_share(history, 6, 3) == 0, "until then it is the consensus"
+    assert objective.label_share(history, 6, 4) == pytest.approx(share * 0.9)
     assert NoisyLabels(start_epoch=3).label_share([], 40, 5) == pytest.approx(0.9**2)
 
 

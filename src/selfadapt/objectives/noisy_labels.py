@@ -32,7 +32,16 @@ from torch.nn.functional import one_hot
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.objective import Figures, Loss, Progress
-from selfadapt.objectives.start import AGREEMENT, CHANGE, CONSENSUS_MOMENTUM, OTHERS, PLANTED, AutoStart
+from selfadapt.objectives.start import (
+    AGREEMENT,
+    CHANGE,
+    CONSENSUS_MOMENTUM,
+    OTHERS,
+    PLANTED,
+    SURE_AGREEMENT,
+    SURENESS,
+    AutoStart,
+)
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-4
@@ -180,7 +189,7 @@ class NoisyLabels(ERM):
         """What the targets begin with, in the epoch in which a store that followed the consensus becomes targets."""
         if isinstance(self.start_epoch, int) or progress.epoch != start:
             return None
-        share = self.start_epoch.label_share(progress.history, start, self.momentum)
+        share = self.start_epoch.label_share(progress.history, start)
         labels_BK = one_hot(batch.label, targets.rows.num_columns).float()
         return labels_BK if share == 1 else torch.lerp(targets.read(batch.index), labels_BK, share)
 
@@ -193,7 +202,7 @@ class NoisyLabels(ERM):
             return float(self.momentum ** max(0, epoch - start))
         if epoch <= start:  # the store still holds the consensus, which knows no label
             return 0.0
-        return float(self.start_epoch.label_share(history, start, self.momentum) * self.momentum ** (epoch - start))
+        return float(self.start_epoch.label_share(history, start) * self.momentum ** (epoch - start))
 
     def _with_reverse(self, loss: Loss, logits_BK: Tensor, targets_BK: Tensor) -> Loss:
         if not self.reverse_weight:
@@ -215,11 +224,14 @@ class NoisyLabels(ERM):
         before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
         after_BK = targets.move(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
+        sureness_B = after_BK.amax(1) ** 6
         measured = {
             PLANTED: p_decoy_B[planted_B],
             OTHERS: p_decoy_B[~planted_B],
             AGREEMENT: agrees_B[~planted_B],
             CHANGE: (agrees_B - agreed_B)[~planted_B],
+            SURENESS: sureness_B[~planted_B],
+            SURE_AGREEMENT: (sureness_B * agrees_B)[~planted_B],
         }
         loss = label_loss(logits_BK, torch.where(planted_B, decoy_B, batch.label))
         return replace(loss, measured=measured)

@@ -1,7 +1,7 @@
 """When to let the targets move, found while training, with no clean label and no held-out part.
 
 Moving too early fixes the mistakes of a network that still learns from the labels. Moving too late leaves time to
-learn the wrong labels by heart. So there are two questions to ask after each epoch:
+learn the wrong labels by heart. So there are two questions to ask after each epoch, and a third when the time has come:
 
 *Does it learn by heart?* Mistakes are planted: one sample in twenty is trained under a decoy, a random label other than
 the given one, until the targets move; then it gets its given label back. A network that learns nothing by heart gives
@@ -15,9 +15,15 @@ is then zero up to chance, whatever the network, the classes and the noise, and 
 with the given labels grows with its accuracy as long as nothing is learned by heart, and is much steadier than the
 agreement of single predictions, whose random errors it averages out.
 
-Targets take about 1 / (1 - alpha) epochs to leave the labels behind. A network that is caught learning by heart sooner
-than that does not leave them the time. Then, and only then, the targets begin as if they had moved towards the
-consensus for the epochs that are missing, n = 1 / (1 - alpha) - E_s: alpha^n of the label, the rest the consensus.
+*What do the targets begin with?* The label, as in the paper, where nothing was learned by heart yet. A network that was
+caught leaves such targets no time to turn away from wrong labels; there they begin with the label and the consensus,
+each by its odds of being right:
+
+    t_i = s one_hot(y_i) + (1 - s) consensus_i,    s = o(q) / (o(q) + o(c)),    o(x) = x / (1 - x)
+
+Of the samples of which the consensus is surest it is hardly wrong, so how often it agrees with their labels tells how
+many labels are right: q is that agreement, each sample weighted by the sixth power of its largest entry. The agreement
+over all samples is about q times the share c of samples on which the consensus is right.
 
 The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or the
 agreement of the consensus grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to
@@ -38,6 +44,7 @@ from selfadapt.objectives.objective import Figures
 # Names in metrics.jsonl; each has its standard error under the same name with _error.
 PLANTED, OTHERS = "decoy_planted", "decoy_others"
 AGREEMENT, CHANGE = "consensus_agreement", "consensus_change"
+SURENESS, SURE_AGREEMENT = "consensus_sureness", "consensus_sure_agreement"
 CONSENSUS_MOMENTUM = 0.8
 
 
@@ -74,11 +81,15 @@ class AutoStart:
             self._last_answer[len(history)] = (history[-1], epochs, answer)
         return answer
 
-    def label_share(self, history: Sequence[Figures], start: int, momentum: float) -> float:
+    def label_share(self, history: Sequence[Figures], start: int) -> float:
         """How much of a target is its given label when it begins to move; the rest is the consensus."""
-        if start == 0 or momentum == 1 or not self._caught(history[start - 1]):
+        figures = history[start - 1] if start else {}
+        if not self._caught(figures) or not figures[SURE_AGREEMENT]:
             return 1.0
-        return float(momentum ** max(0.0, 1 / (1 - momentum) - start))
+        label = figures[SURE_AGREEMENT] / figures[SURENESS]
+        consensus = min(1.0, figures[AGREEMENT] / label)
+        label_alone, consensus_alone = label * (1 - consensus), consensus * (1 - label)
+        return label_alone / (label_alone + consensus_alone) if label < 1 else 1.0
 
     def _due(self, history: Sequence[Figures], epoch: int, epochs: int) -> bool:
         """Whether the targets are to move after this epoch."""
