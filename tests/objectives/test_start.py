@@ -63,6 +63,8 @@ def test_the_rule() -> None:
     assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.03, error=0.02)], 100) is None, "may be chance"
     assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.01, error=0.001)], 100) is None, "next to nothing"
     settled = [*learning[:20], *(_figures(0.5, 0.0) for _ in range(10))]
+    planted = [{**figures, f"{PLANTED}_count": 250} for figures in settled]
+    assert AUTO.found(planted, 100) is None, "enough are planted to see the day"
     start = AUTO.found(settled, 100)
     assert start is not None
     assert 23 <= start <= 25

@@ -25,10 +25,10 @@ Of the samples of which the consensus is surest it is hardly wrong, so how often
 many labels are right: q is that agreement, each sample weighted by the sixth power of its largest entry. The agreement
 over all samples is about q times the share c of samples on which the consensus is right.
 
-The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or the
-agreement of the consensus grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to
-it (half the standard error of the sum of five steps, many of which are taken back); or three quarters of the epochs
-are over.
+The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or three
+quarters of the epochs are over; or, where fewer than 200 samples are planted, which can't tell in time, the agreement
+of the consensus grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to it (half the
+standard error of the sum of five steps, many of which are taken back).
 
 Shapes: B samples of a batch, K classes.
 """
@@ -54,6 +54,7 @@ class AutoStart:
     excess: float = 0.02
     errors: float = 3.0  # standard errors that the excess must be above
     fewest: int = 20  # planted samples that can tell
+    enough: int = 200  # planted samples that tell in time
     window: int = 5  # epochs
     growth: float = 0.025  # of the agreement within the window
     latest: float = 0.75  # of the epochs
@@ -96,7 +97,7 @@ class AutoStart:
         figures = history[epoch]
         if epoch + 1 >= min(self.latest * epochs, epochs - 1) or self._caught(figures):
             return True
-        if epoch < self.window:
+        if epoch < self.window or figures[f"{PLANTED}_count"] >= self.enough:
             return False
         recent = history[epoch - self.window + 1 : epoch + 1]
         growth = sum(step[CHANGE] for step in recent)
