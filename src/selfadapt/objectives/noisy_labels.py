@@ -40,6 +40,7 @@ from selfadapt.objectives.start import (
     PLANTED,
     SURE_AGREEMENT,
     SURENESS,
+    SURENESS_POWER,
     AutoStart,
 )
 from selfadapt.targets.store import Storage, TargetStore
@@ -224,7 +225,7 @@ class NoisyLabels(ERM):
         before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
         after_BK = targets.move(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
-        sureness_B = after_BK.amax(1) ** 6
+        sureness_B = after_BK.amax(1) ** SURENESS_POWER
         measured = {
             PLANTED: p_decoy_B[planted_B],
             OTHERS: p_decoy_B[~planted_B],

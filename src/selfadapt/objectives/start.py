@@ -46,6 +46,7 @@ PLANTED, OTHERS = "decoy_planted", "decoy_others"
 AGREEMENT, CHANGE = "consensus_agreement", "consensus_change"
 SURENESS, SURE_AGREEMENT = "consensus_sureness", "consensus_sure_agreement"
 CONSENSUS_MOMENTUM = 0.8
+SURENESS_POWER = 6
 
 
 @dataclass(frozen=True, kw_only=True)
