@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,6 @@ import pytest
 import selfadapt
 from cli.program import process, run, run_json
 from selfadapt.data.sources import open_data
-from selfadapt.report.results import RunFolder
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
 
@@ -140,12 +141,25 @@ def test_labels_of_people_take_the_place_of_the_data_s_own(tmp_path: Path) -> No
     assert result["label_recovery"] is not None
 
 
+@contextmanager
+def _held_by_another_process(folder: Path) -> Iterator[None]:
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(folder / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield
+        other.communicate()
+
+
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
     run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
-    with RunFolder(tmp_path / "run").locked():
-        second = run("train", "--resume", "--out", "run", folder=tmp_path)
-    assert second.returncode == 2
-    assert "another process is training in run" in second.stderr
+    with _held_by_another_process(tmp_path / "run"):
+        for start in (["--resume"], ["digits", *SMALL]):
+            second = run("train", *start, "--out", "run", folder=tmp_path)
+            assert second.returncode == 2
+            assert "another process is training in run" in second.stderr
+    assert run("train", "--resume", "--out", "run", folder=tmp_path).returncode == 0
 
 
 def test_an_audit_leaves_a_live_file_of_targets_alone(tmp_path: Path) -> None:
@@ -331,3 +345,42 @@ def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
     assert sat["label_recovery"] >= 0.98
     assert result["seconds"] < 90
     assert (tmp_path / result["report"]).exists()
+
+
+def test_a_second_start_in_one_folder_touches_nothing(tmp_path: Path) -> None:
+    run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    (tmp_path / "run" / "run.json").rename(tmp_path / "kept")  # as it is before the first has written it
+    before = (tmp_path / "run" / "samples.csv").stat()
+    with _held_by_another_process(tmp_path / "run"):
+        assert run("train", "digits", *SMALL, "--out", "run", folder=tmp_path).returncode == 2
+    after = (tmp_path / "run" / "samples.csv").stat()
+    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_failed_start_leaves_no_folder(tmp_path: Path) -> None:
+    result = run("train", "nowhere", "--out", "run", folder=tmp_path)
+    assert result.returncode == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_made_elsewhere_is_looked_at_here(tmp_path: Path) -> None:
+    """A run of a machine with a GPU is audited, covered and calibrated without one, and gone on with if asked to."""
+    run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
+    path = tmp_path / "run" / "run.json"
+    content = json.loads(path.read_text())
+    content["settings"]["device"] = content["device"] = "cuda"
+    path.write_text(json.dumps(content))
+    for arguments in (["audit"], ["coverage"], ["calibrate", "--risk", "0.9"]):
+        assert run_json(*arguments, "run", folder=tmp_path)
+    refused = run("audit", "run", "--device", "cuda", folder=tmp_path)
+    assert (refused.returncode, "--device 'cuda' cannot be used here" in refused.stderr) == (2, True)
+    resumed = run("train", "--resume", "--out", "run", "--device", "cpu", folder=tmp_path)
+    assert resumed.returncode == 0
+    assert "begun on cuda, so bits may differ on cpu" in resumed.stderr
+
+
+@pytest.mark.parametrize("count", [12, 26])
+def test_a_handful_of_samples(tmp_path: Path, count: int) -> None:
+    arguments = ("train", "digits", "--model", "mlp", "--epochs", "8", "--limit", str(count), "--out", "run")
+    assert run_json(*arguments, folder=tmp_path)["start_epoch"] is not None

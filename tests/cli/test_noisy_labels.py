@@ -265,3 +265,18 @@ def test_a_spreadsheet_may_have_touched_the_tables(tmp_path: Path) -> None:
         assert words in result.stderr
     path.write_text(content.replace("digits", "dígits"), encoding="latin-1")
     assert "in UTF-8" in run("labels", "run", folder=tmp_path).stderr
+
+
+def test_labels_of_a_changed_run_are_refused(tmp_path: Path) -> None:
+    run_json("train", "digits", "--model", "mlp", "--epochs", "2", "--limit", "60", "--out", "run", folder=tmp_path)
+    samples, verdicts = tmp_path / "run" / "samples.csv", tmp_path / "run" / "labels.csv"
+    for path, words in ((samples, "was changed after the run began"), (verdicts, "make it anew with: selfadapt audit")):
+        whole = path.read_text()
+        path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+        result = run("labels", "run", folder=tmp_path)
+        assert (result.returncode, words in result.stderr) == (2, True), result
+        path.write_text(whole)
+    sample_id = verdicts.read_text().splitlines()[1].split(",")[0]
+    (tmp_path / "run" / "decisions.csv").write_text(f"id,label\n{sample_id},3\n{sample_id},3\n{sample_id},4\n")
+    result = run("labels", "run", folder=tmp_path)
+    assert (result.returncode, "is '3' in line 2 but '4' in line 4" in result.stderr) == (2, True), result

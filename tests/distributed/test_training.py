@@ -16,16 +16,19 @@ from torch import Tensor
 from cli.program import process, run_json
 from distributed.group import in_processes
 from networks import Smooth
-from selfadapt import Storage, processes
+from selfadapt import Storage, TargetStore, processes
 from selfadapt.data.images import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.samples import Samples
+from selfadapt.data.sources import open_data
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Figures
 from selfadapt.objectives.start import AutoStart
+from selfadapt.recipes.run import build_training
+from selfadapt.recipes.settings import RunSettings
 
 pytestmark = pytest.mark.distributed
 CPU = torch.device("cpu")
@@ -243,3 +246,43 @@ def test_a_signal_stops_all_and_the_run_goes_on(tmp_path: Path) -> None:
     run_json("train", "--resume", "--out", "stopped", "--devices", "2", folder=tmp_path, program=process)
     assert _metrics(tmp_path / "stopped") == _metrics(tmp_path / "whole")
     assert _files(tmp_path / "stopped") == _files(tmp_path / "whole")
+
+
+def _stores_made_too_early(folder: Path) -> None:
+    """Lightning and others make the objects of a training first, and the group of processes later."""
+    group = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    processes.leave()
+    labels = torch.arange(6) % 3
+    fresh, moved = TargetStore.from_labels(labels, 3), TargetStore.from_labels(labels, 3)
+    sharded = TargetStore.from_labels(labels, 3, storage=Storage(sharded=True))
+    in_file = TargetStore.from_labels(labels, 3, storage=Storage(file=folder / f"{group[0]}.bin"))
+    prediction = torch.full((2, 3), 1 / 3)
+    moved.update(torch.tensor([0, 1]), prediction)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/again", rank=group[0], world_size=group[1]
+    )
+    fresh.update(2 * torch.arange(2) + group[0], prediction)
+    expected = torch.lerp(
+        torch.eye(3)[labels], torch.full((6, 3), 1 / 3), torch.tensor([0.1] * 4 + [0.0] * 2).unsqueeze(1)
+    )
+    assert torch.allclose(fresh.read(torch.arange(6)), expected)
+    for store in (moved, sharded, in_file):
+        with pytest.raises(RuntimeError, match=r"make it after torch.distributed.init_process_group"):
+            store.update(torch.tensor([group[0]]), prediction[:1])
+    processes.leave()
+    assert torch.allclose(fresh.read(torch.arange(6)), expected)
+
+
+def test_a_store_that_was_made_before_the_group(tmp_path: Path) -> None:
+    in_processes(2, _stores_made_too_early, tmp_path)
+
+
+def _masks_of_dropout(folder: Path) -> None:
+    data = open_data("digits")
+    build_training(RunSettings(data="digits", model="mlp").resolved(data), data, Storage())
+    masks = processes.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
+    assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]
+
+
+def test_processes_leave_out_different_features(tmp_path: Path) -> None:
+    in_processes(2, _masks_of_dropout, tmp_path)

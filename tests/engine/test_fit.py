@@ -6,17 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from networks import Smooth
+from networks import Smooth, small_training
 from selfadapt.data.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Training, fit
+from selfadapt.engine.fit import FitSettings, Tally, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.errors import TrainingError, UserError
 from selfadapt.models.heads import Backbone
@@ -170,6 +171,28 @@ def test_only_damaged_checkpoints_is_an_error(tiny_samples: Samples, tmp_path: P
         (path / "manifest.json").write_text(json.dumps({"model.safetensors": "0"}))
     with pytest.warns(UserWarning, match="damaged"), pytest.raises(UserError, match="every checkpoint"):
         checkpoint.load_newest(tmp_path)
+
+
+def test_no_draft_of_a_killed_save_stays(tiny_samples: Samples, tmp_path: Path) -> None:
+    (tmp_path / ".draft-00000-0000003").mkdir()
+    fit(small_training(ERM(), tiny_samples, 1), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["00001-0000000"]
+
+
+class _OnDevice(Tensor):
+    """A tensor of a device that knows no double precision, such as Apple's: it has to be brought home first."""
+
+    def cpu(self, *_: Any, **__: Any) -> Tensor:
+        return self.as_subclass(Tensor)
+
+    def double(self, *_: Any, **__: Any) -> Tensor:
+        raise TypeError("this device has no float64")
+
+
+def test_what_is_measured_needs_no_double_precision_on_the_device() -> None:
+    accumulator = Tally(1, torch.device("cpu"))
+    accumulator.measure("what", torch.tensor([1.0, 2.0]).as_subclass(_OnDevice))
+    assert accumulator.figures["what"] == 1.5
 
 
 def test_a_draft_that_a_crash_left_is_ignored(tiny_samples: Samples, tmp_path: Path) -> None:

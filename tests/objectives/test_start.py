@@ -209,3 +209,20 @@ def test_a_training_with_auto_resumes_to_the_same_bits(tmp_path: Path) -> None:
         assert whole.targets is not None
         assert resumed.targets is not None
         assert torch.equal(whole.targets.read(everything), resumed.targets.read(everything))
+
+
+def test_the_seed_decides_which_samples_are_planted() -> None:
+    index, labels = torch.arange(10_000), torch.zeros(10_000, dtype=torch.int64)
+    planted = torch.stack([AutoStart(seed=seed).decoys(index, labels, 10)[1] for seed in range(4)]).double()
+    shared = planted @ planted.T / 10_000
+    assert torch.allclose(shared.diagonal(), torch.tensor(0.05).double(), atol=0.01)
+    apart = shared[~torch.eye(4, dtype=torch.bool)]
+    assert torch.allclose(apart, torch.tensor(0.05**2).double(), atol=0.002)  # as chance has it
+
+
+def test_too_few_samples_to_plant_any() -> None:
+    """With 26 samples none is planted: the agreement of the consensus alone tells when to start."""
+    assert not AUTO.decoys(torch.arange(26), torch.zeros(26, dtype=torch.int64), 3)[1].any()
+    quiet = {OTHERS: 0.1, AGREEMENT: 0.5, CHANGE: 0.0, f"{CHANGE}_error": 0.0}
+    assert AUTO.found([quiet] * 10, 60) == AUTO.window + 1
+    assert AUTO.label_share([quiet] * 10, 6) == 1.0

@@ -197,3 +197,16 @@ def test_file_holds_the_rows(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot reserve 60 bytes for the targets in"):
         _store(storage=Storage(file=tmp_path / "missing" / "rows.bin"))
+
+
+@pytest.mark.parametrize("kind", ["distribution", "direction"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_not_finite_never_reaches_a_row(kind: str, bad: float) -> None:
+    store = _store() if kind == "distribution" else TargetStore.gaussian(5, 3)
+    before = _all(store)
+    scores = torch.tensor([[1.0, 2.0, 3.0], [0.5, bad, 1.0]])
+    prediction = scores.softmax(1) if kind == "distribution" else torch.nn.functional.normalize(scores, dim=1)
+    with pytest.raises(NonFinitePrediction) as caught:
+        store.move(torch.tensor([1, 3]), prediction)
+    assert caught.value.samples == [3]
+    assert torch.equal(_all(store), before)

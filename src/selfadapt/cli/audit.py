@@ -5,13 +5,14 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import opened
+from selfadapt.cli.training import Device, opened
 
 EXAMPLE = "Example: selfadapt audit runs/first"
 
 
 def command(
     run: Path = typer.Argument(help="The folder of a run, finished or not."),
+    device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
@@ -19,7 +20,7 @@ def command(
     from selfadapt.recipes.audit import audit_training, draw_suspects
     from selfadapt.report.page import write_run_page
 
-    own = opened(run, quiet=quiet or as_json)
+    own = opened(run, device, quiet=quiet or as_json)
     summary, verdicts = audit_training(own.folder, own.data, own.training)
     draw_suspects(own.folder, own.data, verdicts)
     write_run_page(own.folder)

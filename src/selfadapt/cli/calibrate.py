@@ -6,7 +6,7 @@ import typer
 
 from selfadapt.cli.coverage import Passes
 from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
-from selfadapt.cli.training import opened
+from selfadapt.cli.training import Device, opened
 
 EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
 
@@ -22,6 +22,7 @@ def command(
         False, "--true-labels", help="Go by the true validation labels, where noise was put in and they are known."
     ),
     passes: int = Passes,
+    device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
@@ -34,7 +35,7 @@ def command(
     from selfadapt.recipes.abstention import calibrate
     from selfadapt.report.page import write_run_page
 
-    own = opened(run, quiet=quiet or as_json)
+    own = opened(run, device, quiet=quiet or as_json)
     with count_bar("answering", quiet=quiet or as_json) as watch:
         found = calibrate(
             own,

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json, print_table
-from selfadapt.cli.training import opened
+from selfadapt.cli.training import Device, opened
 
 EXAMPLE = "Example: selfadapt coverage runs/first"
 Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropout; 0 leaves it out.")
@@ -14,6 +14,7 @@ Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropou
 def command(
     run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
     passes: int = Passes,
+    device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
@@ -24,7 +25,7 @@ def command(
     from selfadapt.recipes.abstention import measure_coverage
     from selfadapt.report.page import write_run_page
 
-    own = opened(run, quiet=quiet or as_json)
+    own = opened(run, device, quiet=quiet or as_json)
     with count_bar("answering", quiet=quiet or as_json) as watch:
         content = measure_coverage(own, passes, watch)
     write_run_page(own.folder)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
 Resume = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none.")
+Device = typer.Option("auto", help="auto, cpu, cuda, mps; need not be that of the training.")
 Devices = typer.Option(1, help="Train in so many processes, each with a part of every batch.")
 
 
@@ -47,13 +48,13 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
         raise typer.Exit(launch(devices, arguments))
 
 
-def opened(path: Path, *, quiet: bool) -> "Run":
+def opened(path: Path, device: str, *, quiet: bool) -> "Run":
     """A run to look at, which stays as it is."""
     from selfadapt.recipes.run import reopen
     from selfadapt.report.results import RunFolder
 
     with count_bar("decoding images", quiet=quiet) as count:
-        return reopen(RunFolder(path), watch=count, to_train=False)
+        return reopen(RunFolder(path), watch=count, device=device, to_train=False)
 
 
 def run_to_the_end(
@@ -67,26 +68,25 @@ def run_to_the_end(
     follow_launcher()
     there = out is not None and RunFolder(out).exists
     known = RunFolder(out).read_run()["settings"] if out is not None and there else {}
-    processes.join(choose_device(known.get("device") or given.get("device", "auto")))
+    goes_on = (resume or is_restarted()) and there
+    if not goes_on and "data" not in given:
+        raise UserError(f"no DATA given; name a data set or a path: selfadapt {actions.command} digits")
+    settings = None if goes_on else actions.settings.given(**given)
+    processes.join(choose_device(given.get("device") or known.get("device", "auto")))
     first = processes.rank() == 0
     quiet = quiet or not first
-    with count_bar("decoding images", quiet=quiet) as count:
-        if (resume or is_restarted()) and out is not None and there:
-            run = actions.reopen(RunFolder(out), given, count)
-        elif "data" not in given:
-            raise UserError(f"no DATA given; name a data set or a path: selfadapt {actions.command} digits")
-        else:
-            settings = actions.settings.given(**given)
-            name = f"{Path(settings.data).stem}-{settings.method}"
-            run = actions.start(settings, RunFolder(out or new_folder(name)), count)
-    try:
-        with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
-            result = actions.train(run, watch)
-    except Interrupted as interruption:
-        again = f"selfadapt {actions.command} --resume --out {run.folder.path}"
-        raise Interrupted(
-            f"{interruption}; go on with: {again}" + (f" --devices {devices}" if devices > 1 else "")
-        ) from None
-    finally:
-        processes.leave()
+    folder = RunFolder(out or new_folder(f"{Path(given['data']).stem}-{given.get('method', actions.settings.method)}"))
+    with folder.locked():
+        with count_bar("decoding images", quiet=quiet) as count:
+            run = actions.start(settings, folder, count) if settings else actions.reopen(folder, given, count)
+        try:
+            with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
+                result = actions.train(run, watch)
+        except Interrupted as interruption:
+            again = f"selfadapt {actions.command} --resume --out {run.folder.path}"
+            raise Interrupted(
+                f"{interruption}; go on with: {again}" + (f" --devices {devices}" if devices > 1 else "")
+            ) from None
+        finally:
+            processes.leave()
     return (run, result) if first else None

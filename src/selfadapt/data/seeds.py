@@ -10,5 +10,10 @@ def seeded(*name: int | str) -> torch.Generator:
 
     It depends on nothing but its name, so a resumed run draws what the whole run would have drawn.
     """
+    return torch.Generator().manual_seed(draw(*name))
+
+
+def draw(*name: int | str) -> int:
+    """A whole number of 63 bits for this purpose alone, to seed what takes no generator."""
     digest = hashlib.sha256(repr(name).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return int.from_bytes(digest[:8], "big") >> 1

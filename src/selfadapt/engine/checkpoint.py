@@ -53,7 +53,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
     try:
         if first:
             folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(draft, ignore_errors=True)
+            for left in folder.glob(".draft-*"):  # by a save that was killed
+                shutil.rmtree(left)
             draft.mkdir()
             model = {name: tensor.contiguous() for name, tensor in checkpoint.model.items()}
             save_file(model, draft / "model.safetensors")
@@ -79,6 +80,7 @@ def _finish(draft: Path, final: Path) -> None:
     (draft / "manifest.json").write_text(json.dumps(sums, indent=2))
     for path in draft.iterdir():
         _flush(path)
+    _flush(draft)
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
     _flush(final.parent)

@@ -82,7 +82,7 @@ class Tally:
         return whole
 
     def measure(self, name: str, values: Tensor) -> None:
-        values = values.double()
+        values = values.cpu().double()  # not every device knows double precision
         self.add({name: [len(values), *torch.stack([values.sum(), values.square().sum()]).tolist()]})
 
     def add(self, moments: Mapping[str, Sequence[float]]) -> None:

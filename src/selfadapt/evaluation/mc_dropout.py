@@ -39,9 +39,9 @@ def mc_dropout(
         for module in model.modules():
             if isinstance(module, _KINDS):
                 module.train()
-        mean_BK = square_BK = torch.zeros((), device=device)
+        mean_BK = square_BK = torch.zeros((), dtype=torch.float64)
         for _ in range(passes):
-            p_BK = model(images_BCHW)[:, :num_classes].double().softmax(1)
+            p_BK = model(images_BCHW)[:, :num_classes].cpu().double().softmax(1)  # not every device knows double
             mean_BK, square_BK = mean_BK + p_BK / passes, square_BK + p_BK.square() / passes
         return torch.cat([mean_BK, square_BK - mean_BK.square()], 1)
 

@@ -59,13 +59,14 @@ class AutoStart:
     window: int = 5  # epochs
     growth: float = 0.025  # of the agreement within the window
     latest: float = 0.75  # of the epochs
+    seed: int = 0  # decides which samples are planted
     _last_answer: dict[int, tuple[Figures | None, int, int | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def decoys(self, index_B: Tensor, labels_B: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-        """For each sample a label other than the given one, and whether it is planted. Depends on the index alone."""
-        draw_B = _scrambled(index_B)
+        """For each sample a label other than the given one, and whether it is planted, by its index and the seed."""
+        draw_B = _scrambled(index_B, self.seed)
         shift_B = 1 + (draw_B >> 16) % max(1, num_classes - 1)
         return (labels_B + shift_B) % num_classes, (draw_B & 0xFFFF) < round(self.share * 0x10000)
 
@@ -98,7 +99,7 @@ class AutoStart:
         figures = history[epoch]
         if epoch + 1 >= min(self.latest * epochs, epochs - 1) or self._caught(figures):
             return True
-        if epoch < self.window or figures[f"{PLANTED}_count"] >= self.enough:
+        if epoch < self.window or figures.get(f"{PLANTED}_count", 0) >= self.enough:
             return False
         recent = history[epoch - self.window + 1 : epoch + 1]
         growth = sum(step[CHANGE] for step in recent)
@@ -112,9 +113,10 @@ class AutoStart:
         return figures[PLANTED] - figures[OTHERS] > max(self.excess, self.errors * figures[f"{PLANTED}_error"])
 
 
-def _scrambled(index_B: Tensor) -> Tensor:
+def _scrambled(index_B: Tensor, seed: int) -> Tensor:
     """32 bits that look random, from each index."""
-    bits_B = (index_B.long() * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFFFFFF
+    start = (seed * 0x85EBCA6B + 0x7F4A7C15) & 0xFFFFFFFF
+    bits_B = (index_B.long() * 0x9E3779B1 + start) & 0xFFFFFFFF
     for _ in range(2):
         bits_B = ((bits_B ^ (bits_B >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
     return bits_B ^ (bits_B >> 16)

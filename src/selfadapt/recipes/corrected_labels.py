@@ -20,10 +20,14 @@ def write_corrected_labels(folder: RunFolder, confidence: float, path: Path | No
     if strangers:
         raise UserError(f"{folder.decisions_file}: {strangers[0]!r} is no training sample of {folder.path}")
     rows = []
-    for sample in folder.read_samples():
+    for sample in folder.recorded_samples():
+        if sample["part"] != "train":
+            continue  # held out for validation, so never judged
         verdict = verdicts.get(sample["id"])
         if verdict is None:
-            continue  # held out for validation, so never judged
+            raise UserError(
+                f"{folder.labels_file} lacks {sample['id']}; make it anew with: selfadapt audit {folder.path}"
+            )
         try:
             sure = verdict["suspect"] == "1" and float(verdict["confidence"]) >= confidence
         except ValueError:
@@ -39,11 +43,18 @@ def write_corrected_labels(folder: RunFolder, confidence: float, path: Path | No
 def _decisions(folder: RunFolder, classes: set[str]) -> dict[str, str]:
     if not folder.decisions_file.exists():
         return {}
-    decisions = {}
+    decisions: dict[str, str] = {}
+    lines: dict[str, int] = {}
     for number, row in enumerate(csv_rows(folder.decisions_file, exact=True), start=2):
         if not {"id", "label"} <= set(row):
             raise UserError(f"{folder.decisions_file} must have the columns id and label")
         if row["label"] not in classes:
             raise UserError(f"{folder.decisions_file}, line {number}: {row['label']!r} is no class of the data")
-        decisions[row["id"]] = row["label"]
+        earlier = decisions.setdefault(row["id"], row["label"])
+        if earlier != row["label"]:
+            raise UserError(
+                f"{folder.decisions_file}: {row['id']!r} is {earlier!r} in line {lines[row['id']]} but "
+                f"{row['label']!r} in line {number}; keep one of them"
+            )
+        lines.setdefault(row["id"], number)
     return decisions

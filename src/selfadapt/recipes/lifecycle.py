@@ -1,7 +1,9 @@
 """What a run of any kind goes through: it is begun, gone on with and brought to its end, in its folder."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -10,12 +12,13 @@ from selfadapt import processes
 from selfadapt.data.augment import named_augment
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.samples import Data
+from selfadapt.data.seeds import draw
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
 from selfadapt.objectives.objective import Figures, Objective
 from selfadapt.recipes.prepare import sample_rows
-from selfadapt.recipes.settings import Settings, choose_device, normal_form, option
+from selfadapt.recipes.settings import Settings, choose_device, device_name, normal_form, option
 from selfadapt.recipes.surroundings import described
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
@@ -31,12 +34,11 @@ def assemble(
     objective: Objective,
     model: torch.nn.Module,
     storage: Storage,
-    new_folder: RunFolder | None = None,
     *,
     views: int = 1,
     pieces: int = 1,
 ) -> Training:
-    """The training, with its first targets. A new run's folder is made once nothing else can be wrong."""
+    """The training, with its first targets."""
     device = choose_device(settings.device)
     assert settings.augment is not None
     assert settings.batch_size is not None
@@ -56,15 +58,9 @@ def assemble(
             f"{loader.num_samples} samples in batches of {settings.batch_size}{shared}{cut} leave less than two to a "
             "forward pass, too few for batch normalisation; use larger batches, fewer pieces or more samples"
         )
-    if new_folder is not None:
-        new_folder.create()
-        processes.wait_for_all()
-    try:
-        targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
-    except UserError:
-        if new_folder is not None:
-            new_folder.leave_if_empty()
-        raise
+    targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
+    if processes.rank():  # else all would draw the same dropout masks; the first draws as one alone does
+        torch.manual_seed(draw(settings.seed, "process", processes.rank()))
     return Training(objective, model, targets, loader, settings.fit(), num_classes=data.num_classes, device=device)
 
 
@@ -85,8 +81,12 @@ def begin(folder: RunFolder, data: Data, training: Training, description: Mappin
 
 
 def settings_of(folder: RunFolder, kind: type[Kind], given: Mapping[str, Any]) -> Kind:
-    """The settings of a run, which must be as given."""
+    """The settings of a run, which must be as given; the device alone may be another one."""
     settings, given = kind.from_json(folder.read_run()["settings"]), normal_form(given)
+    device = device_name(given.pop("device")) if "device" in given else settings.device
+    if device != settings.device:
+        warnings.warn(f"the run was begun on {settings.device}, so bits may differ on {device}", stacklevel=2)
+        settings = replace(settings, device=device)
     name = settings.differs(given)
     if name is not None:
         raise UserError(

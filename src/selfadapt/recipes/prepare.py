@@ -64,15 +64,12 @@ def sample_rows(data: Data) -> list[tuple[str, ...]]:
 
 def recall(data: Data, settings: Settings, folder: RunFolder) -> Data:
     """The data as the run saw them when it began."""
-    run = folder.read_run()
-    if folder.samples_sha256() != run["data"]["samples_sha256"]:
-        raise UserError(f"{folder.samples_file} was changed after the run began; restore it")
+    run, rows = folder.read_run(), folder.recorded_samples()
     if list(data.classes) != run["data"]["classes"]:
         raise UserError(
             f"the data of {folder.path} now have other classes than when it began: {', '.join(data.classes)}"
         )
     parts = {}
-    rows = folder.read_samples()
     pool = [samples for samples in (data.train, data.validation) if samples is not None]
     place = {sample_id: (p, i) for p, samples in enumerate(pool) for i, sample_id in enumerate(samples.ids)}
     missing = [row["id"] for row in rows if row["id"] not in place]

@@ -56,26 +56,27 @@ def _prepared(data: Data) -> Data:
 
 
 def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch = unwatched) -> PretrainingRun:
-    data = _prepared(open_for(settings, watch, unlabelled=True)).limited(settings.limit, settings.test_limit)
-    settings = settings.resolved(data)
-    training = _training(settings, data, folder, new=True)
-    description = {
-        "settings": settings.to_json(),
-        "kind": "pretraining",
-        "method": METHODS[settings.method][0],
-        "seed": settings.seed,
-        "start_epoch": None,
-        "noise": None,
-        "device": settings.device,
-    }
-    lifecycle.begin(folder, data, training, description)
+    with folder.locked():
+        folder.check_free()
+        data = _prepared(open_for(settings, watch, unlabelled=True)).limited(settings.limit, settings.test_limit)
+        settings = settings.resolved(data)
+        training = _training(settings, data, folder)
+        description = {
+            "settings": settings.to_json(),
+            "kind": "pretraining",
+            "method": METHODS[settings.method][0],
+            "seed": settings.seed,
+            "start_epoch": None,
+            "noise": None,
+            "device": settings.device,
+        }
+        lifecycle.begin(folder, data, training, description)
     return PretrainingRun(folder, settings, data, training)
 
 
 def reopen(folder: RunFolder, given: Mapping[str, Any], watch: Watch = unwatched) -> PretrainingRun:
     """The run as its newest checkpoint has it; settings that are repeated must be its own."""
     settings = lifecycle.settings_of(folder, PretrainingSettings, given)
-    folder.check_unlocked()
     data = recall(_prepared(open_for(settings, watch, unlabelled=True)), settings, folder)
     take_surroundings(folder.read_run(), to_train=True)
     training = _training(settings, data, folder)
@@ -83,7 +84,7 @@ def reopen(folder: RunFolder, given: Mapping[str, Any], watch: Watch = unwatched
     return PretrainingRun(folder, settings, data, training)
 
 
-def _training(settings: PretrainingSettings, data: Data, folder: RunFolder, *, new: bool = False) -> Training:
+def _training(settings: PretrainingSettings, data: Data, folder: RunFolder) -> Training:
     device = choose_device(settings.device)
     repeatable(device)
     torch.manual_seed(settings.seed)
@@ -91,7 +92,7 @@ def _training(settings: PretrainingSettings, data: Data, folder: RunFolder, *, n
     network = build_backbone(settings, data.train.images.shape, channel_statistics(data.train.images))
     model = objective.build(network, data.num_classes)
     storage = Storage.parse(settings.targets, device=device, file=folder.targets_file)
-    return lifecycle.assemble(settings, data, objective, model, storage, folder if new else None, views=settings.views)
+    return lifecycle.assemble(settings, data, objective, model, storage, views=settings.views)
 
 
 def build_backbone(settings: PretrainingSettings, shape: Shape, statistics: tuple[Tensor, Tensor]) -> Backbone:

@@ -13,7 +13,7 @@ from selfadapt.objectives.pretraining.moco import MoCo
 from selfadapt.objectives.pretraining.self_supervised import FixedNoise, RandomNetwork, SelfSupervised
 from selfadapt.objectives.pretraining.simclr import SimCLR
 from selfadapt.objectives.pretraining.simsiam import SimSiam
-from selfadapt.recipes.settings import SMALL_SET, Settings
+from selfadapt.recipes.settings import SMALL_SET, Settings, device_name
 
 METHODS: dict[str, tuple[str, type[Pretraining]]] = {
     "sat": ("self-adaptive training without labels", SelfSupervised),
@@ -74,7 +74,7 @@ class PretrainingSettings(Settings):
             queue=self.queue or min(_QUEUE, max(1, len(data.train) // 8)) if self.method == "moco" else None,
             batch_size=self.batch_size or (512 if len(data.train) >= 10 * SMALL_SET else 128),
             warmup_epochs=round(_WARM_UP * self.epochs, 3) if self.warmup_epochs is None else self.warmup_epochs,
-            device=self.chosen_device(),
+            device=device_name(self.device),
         )
 
     def objective(self) -> Pretraining:

@@ -36,7 +36,7 @@ from selfadapt.recipes.audit import audit_training, draw_suspects
 from selfadapt.recipes.lifecycle import StepWatch
 from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall
-from selfadapt.recipes.settings import RunSettings, choose_device
+from selfadapt.recipes.settings import RunSettings, choose_device, device_name
 from selfadapt.recipes.surroundings import repeatable, take_surroundings
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import Storage
@@ -54,11 +54,13 @@ class Run:
 
 def start(settings: RunSettings, folder: RunFolder, watch: Watch = unwatched) -> Run:
     """A new run: draw the noise, write down everything that decides the outcome, build the model."""
-    data = prepared(settings, watch)
-    settings = settings.resolved(data)
-    description = _description(settings, data)
-    training = build_training(settings, data, _storage(settings, folder), folder)
-    lifecycle.begin(folder, data, training, description)
+    with folder.locked():
+        folder.check_free()
+        data = prepared(settings, watch)
+        settings = settings.resolved(data)
+        description = _description(settings, data)
+        training = build_training(settings, data, _storage(settings, folder))
+        lifecycle.begin(folder, data, training, description)
     return Run(folder, settings, data, training)
 
 
@@ -80,16 +82,17 @@ def reopen(
     given: Mapping[str, Any] | None = None,
     watch: Watch = unwatched,
     *,
+    device: str = "auto",
     to_train: bool = True,
 ) -> Run:
     """A run as its newest checkpoint has it.
 
     `given` are settings that the user repeats; one that differs from the run's own is an error. With `to_train` off,
-    the run is only looked at: its files stay as they are, and targets are read into memory.
+    the run is only looked at, on any `device`: its files stay as they are, and targets are read into memory.
     """
     settings = lifecycle.settings_of(folder, RunSettings, given or {})
-    if to_train:
-        folder.check_unlocked()  # before the targets' file is touched
+    if not to_train:
+        settings = replace(settings, device=device_name(device))
     data = recall(open_for(settings, watch), settings, folder)
     take_surroundings(folder.read_run(), to_train=to_train)
     storage = _storage(settings, folder if to_train else None)
@@ -103,14 +106,15 @@ def finished_run(
 ) -> dict[str, Any]:
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
     settings = RunSettings.given(**given)
-    if folder.exists:
-        lifecycle.settings_of(folder, RunSettings, settings.whole())
-        content = folder.read_run()
-        if "result" in content:
-            return dict(content["result"])
-    run = reopen(folder) if folder.exists else start(settings, folder)
-    with watcher(words) as watch:
-        return train(run, watch)
+    with folder.locked():
+        if folder.exists:
+            lifecycle.settings_of(folder, RunSettings, settings.whole())
+            content = folder.read_run()
+            if "result" in content:
+                return dict(content["result"])
+        run = reopen(folder) if folder.exists else start(settings, folder)
+        with watcher(words) as watch:
+            return train(run, watch)
 
 
 def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
@@ -176,16 +180,14 @@ def _storage(settings: RunSettings, folder: RunFolder | None) -> Storage:
     )
 
 
-def build_training(
-    settings: RunSettings, data: Data, storage: Storage, new_folder: RunFolder | None = None, *, goes_on: bool = False
-) -> Training:
+def build_training(settings: RunSettings, data: Data, storage: Storage, *, goes_on: bool = False) -> Training:
     """The training before its first step. One that goes on gets its weights from a checkpoint instead."""
     repeatable(choose_device(settings.device))
     torch.manual_seed(settings.seed)
     model = build_model(settings, data.train.images.shape, channel_statistics(data.train.images), data.num_classes)
     if settings.pretrained is not None and not goes_on:
         _begin_with(RunFolder(Path(settings.pretrained)), model)
-    return lifecycle.assemble(settings, data, settings.objective(), model, storage, new_folder, pieces=settings.pieces)
+    return lifecycle.assemble(settings, data, settings.objective(), model, storage, pieces=settings.pieces)
 
 
 def _begin_with(folder: RunFolder, model: torch.nn.Module) -> None:

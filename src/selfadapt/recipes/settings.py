@@ -106,13 +106,10 @@ class Settings(ABC):
 
     def is_unused(self, name: str, value: Any) -> bool:
         """Whether a setting that a user repeats decides nothing here."""
-        return (name, value) == ("device", "auto")
+        return False
 
     @abstractmethod
     def fit(self) -> FitSettings: ...
-
-    def chosen_device(self) -> str:
-        return choose_device(self.device).type if self.device == "auto" else self.device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +183,7 @@ class RunSettings(Settings):
             start_epoch=self._start() if self.adaptive else None,
             noise_rate=(ASSUMED_NOISE if noise_rate is None else noise_rate) if self.method == "co-teaching" else None,
             augment=self.augment or data.augment,
-            device=self.chosen_device(),
+            device=device_name(self.device),
         )
 
     def is_unused(self, name: str, value: Any) -> bool:
@@ -206,7 +203,7 @@ class RunSettings(Settings):
 
     def objective(self) -> Objective:
         choices = Choices(
-            start_epoch=start if isinstance(start := self._start(), int) else AutoStart(),
+            start_epoch=start if isinstance(start := self._start(), int) else AutoStart(seed=self.seed),
             momentum=METHODS[self.method].momentum if self.momentum is None else self.momentum,
             noise_rate=ASSUMED_NOISE if self.noise_rate is None else self.noise_rate,
             reward=self.reward,
@@ -268,6 +265,10 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
 def option(name: str) -> str:
     """What a user calls a setting."""
     return "DATA" if name == "data" else "--" + name.replace("_", "-")
+
+
+def device_name(name: str) -> str:
+    return choose_device(name).type if name == "auto" else name
 
 
 def choose_device(name: str) -> torch.device:

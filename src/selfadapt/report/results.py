@@ -37,6 +37,7 @@ from selfadapt.errors import UserError
 
 LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "struck")
+_LOCKED: set[Path] = set()  # folders in which this process trains
 _BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|targets(\.\d+)?\.bin")
 
 
@@ -135,44 +136,51 @@ class RunFolder:
     def exists(self) -> bool:
         return self.settings_file.exists()
 
-    def create(self) -> None:
-        """Make the folder, or say why it cannot be the home of a new run. What a broken start left is no hindrance."""
-        if processes.rank():
-            return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if self.exists or not all(_BEFORE_THE_START.fullmatch(path.name) for path in self.path.iterdir()):
-                remedy = "add --resume to go on with it, or give another --out" if self.exists else "give another --out"
-                raise UserError(f"{self.path} is not empty; {remedy}")
-            if not os.access(self.path, os.W_OK):
-                raise PermissionError(13, "no permission to write")
-        except OSError as error:
-            raise UserError(f"{self.path} cannot be used as a run folder: {error.strerror or error}") from error
-
-    def leave_if_empty(self) -> None:
-        """Undo `create` as far as nothing was written."""
-        if processes.rank() == 0:
-            with suppress(OSError):
-                self.path.rmdir()
-
-    def check_unlocked(self) -> None:
-        with self.locked():
-            pass
+    def check_free(self) -> None:
+        """Say why the folder cannot be the home of a new run, if so. What a broken start left is no hindrance."""
+        if processes.rank() == 0 and (
+            self.exists or not all(_BEFORE_THE_START.fullmatch(path.name) for path in self.path.iterdir())
+        ):
+            remedy = "add --resume to go on with it, or give another --out" if self.exists else "give another --out"
+            raise UserError(f"{self.path} is not empty; {remedy}")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs from training in this folder while the block runs."""
-        if processes.rank():
+        """Keep other processes from training in this folder while the block runs; a block within such a one may nest.
+
+        The folder is made if there is none. It goes again if no run was begun in it and nothing else is there.
+        """
+        place = self.path.resolve()
+        made = [path for path in (place, *place.parents) if not path.exists()]
+        if processes.rank() or place in _LOCKED:
             yield
             return
-        with open(self.path / ".lock", "w") as file:
+        with self._lock() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                if not os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):  # removed by its last holder
+                    raise FileNotFoundError
+            except (BlockingIOError, FileNotFoundError):
                 raise UserError(
                     f"another process is training in {self.path}; wait for it or give another --out"
                 ) from None
-            yield
+            _LOCKED.add(place)
+            try:
+                yield
+            finally:
+                _LOCKED.remove(place)
+                if not self.exists:
+                    (place / ".lock").unlink(missing_ok=True)
+                    with suppress(OSError):
+                        for path in made:
+                            path.rmdir()
+
+    def _lock(self) -> IO[str]:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            return open(self.path / ".lock", "w")
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be used as a run folder: {error.strerror or error}") from error
 
     def write_run(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.settings_file) as file:
@@ -254,6 +262,13 @@ class RunFolder:
 
     def samples_sha256(self) -> str:
         return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
+
+    def recorded_samples(self) -> list[dict[str, str]]:
+        """The samples of the run, as they were written down when it began."""
+        rows = self.read_samples()
+        if self.samples_sha256() != self.read_run()["data"]["samples_sha256"]:
+            raise UserError(f"{self.samples_file} was changed after the run began; restore it")
+        return rows
 
     def write_unreadable(self, rows: Iterable[tuple[str, str]]) -> None:
         write_table(self.unreadable_file, ("id", "reason"), rows)

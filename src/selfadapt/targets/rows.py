@@ -61,6 +61,7 @@ class PackedRows(ABC):
         self._wide = _in_wide_pieces(table_NM)
         self.exact = table_NM.dtype == torch.float32
         self.writes = 0
+        self.in_a_file = False
 
     @abstractmethod
     def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
@@ -184,7 +185,9 @@ class DenseRows(PackedRows):
                 "free some space or choose another folder"
             ) from error
         flat = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
-        return cls(flat.view(num_rows, num_columns))
+        rows = cls(flat.view(num_rows, num_columns))
+        rows.in_a_file = True
+        return rows
 
     def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
         """The same in three calls, which is what it costs when there are few classes."""

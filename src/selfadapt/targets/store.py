@@ -8,6 +8,7 @@ The store is no module and no buffer: a module's buffers are overwritten by rank
 Shapes: B samples of a batch, N samples in all, K columns (classes, or features of a direction).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,9 @@ class TargetStore:
 
     def __init__(self, rows: Rows, *, momentum: float, kind: Kind = "distribution") -> None:
         _check_momentum(momentum)
-        self.rows = rows
+        self._rows = rows
+        self._processes = processes.count()
+        self._moved = False
         self.momentum = momentum
         self.kind = kind
 
@@ -136,7 +139,25 @@ class TargetStore:
         return cls(rows, momentum=momentum, kind=kind)
 
     def __len__(self) -> int:
-        return self.rows.num_rows
+        return self._rows.num_rows
+
+    @property
+    def rows(self) -> Rows:
+        if processes.count() != self._processes:
+            self._meet_other_processes()
+        return self._rows
+
+    def _meet_other_processes(self) -> None:
+        """Take part in a group that was made after the store, or go on after its end."""
+        rows, count = self._rows, processes.count()
+        if self._processes == 1 and isinstance(rows, PackedRows) and not (self._moved or rows.in_a_file):
+            self._rows = ReplicatedRows(rows)
+        elif count > 1 or isinstance(rows, ShardedRows):
+            raise RuntimeError(
+                f"this target store was made in a group of {self._processes} and is now used in one of {count} "
+                "processes, where its rows would differ; make it after torch.distributed.init_process_group"
+            )
+        self._processes = count
 
     def update(
         self, index: Tensor, prediction: Tensor, *, momentum: float | None = None, rows: Tensor | None = None
@@ -159,9 +180,14 @@ class TargetStore:
     ) -> Tensor:
         """`update` for an index from a loader, and a prediction from a softmax or normalised.
 
-        The checks would take as long as the rest when there are few classes.
+        The checks would take as long as the rest when there are few classes. A prediction that is not finite is
+        noticed here too, before a row is touched: a softmax makes it NaN in every column.
         """
         kept = self.rows
+        looked_at = prediction_BK[:, 0] if self.kind == "distribution" else prediction_BK
+        if not math.isfinite(looked_at.sum()):
+            self._raise_for(index_B, prediction_BK)
+        self._moved = True
         if index_B.device != kept.device or prediction_BK.device != kept.device:
             moved_BK = self.move(index_B.to(kept.device), prediction_BK.to(kept.device), momentum=momentum, rows=rows)
             return moved_BK.to(prediction_BK.device)
@@ -183,6 +209,7 @@ class TargetStore:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.rows.load_state_dict(state)
+        self._moved = False
 
     def _checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
         if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32):
