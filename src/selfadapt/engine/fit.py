@@ -26,7 +26,7 @@ from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.interrupt import stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
 from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError, UserError
-from selfadapt.objectives.objective import Figures, Loss, Objective, Progress
+from selfadapt.objectives.objective import Loss, Metrics, Objective, Progress
 from selfadapt.targets.shared import ShardedRows
 from selfadapt.targets.store import TargetStore
 
@@ -38,48 +38,51 @@ class FitSettings:
     """How long and in which steps to train."""
 
     epochs: int = 200
-    pieces: int = 1  # a batch is forwarded in so many pieces before one step of the optimiser
+    micro_batches: int = 1  # a batch is forwarded in so many parts before one step of the optimiser
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     precision: Precision = "float32"
     compile: bool = False
     checkpoint_minutes: float = 10.0  # within an epoch; the end of an epoch is always saved
 
 
-class Tally:
-    """The running figures of an epoch: the loss, the class last predicted for each training sample, and means."""
+class Accumulator:
+    """The metrics of an epoch as they come in: the loss, the class last predicted for each training sample, means."""
 
     def __init__(self, num_samples: int, device: torch.device) -> None:
-        self.total = torch.zeros((), dtype=torch.float64)
-        self.weight = torch.zeros((), dtype=torch.float64)
+        self.sums_T2 = torch.zeros(0, 2, dtype=torch.float64)  # total and weight of each term of the loss
         self.predicted_N = torch.full((num_samples,), -1, dtype=torch.int32, device=device)
         self.moments: dict[str, list[float]] = {}  # of what a method measures: count, sum, sum of squares
 
     @property
     def loss(self) -> float:
-        return (self.total / self.weight).item()
+        return (self.sums_T2[:, 0] / self.sums_T2[:, 1]).sum().item()
 
     @property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The mean of each quantity that the method measured, its standard error and its number of samples."""
-        figures = {}
+        metrics = {}
         for name, (count, total, squares) in self.moments.items():
             if count:
                 mean = total / count
-                figures[name] = mean
-                figures[f"{name}_error"] = math.sqrt(max(0.0, squares / count - mean**2) / count)
-                figures[f"{name}_count"] = count
-        return figures
+                metrics[name] = mean
+                metrics[f"{name}_error"] = math.sqrt(max(0.0, squares / count - mean**2) / count)
+                metrics[f"{name}_count"] = count
+        return metrics
 
-    def merged(self) -> "Tally":
-        """The figures of all processes together. The loss is so already."""
+    def merged(self) -> "Accumulator":
+        """The metrics of all processes together. The loss is so already."""
         if processes.count() == 1:
             return self
-        whole = Tally(len(self.predicted_N), self.predicted_N.device)
-        whole.total, whole.weight = self.total, self.weight
+        whole = Accumulator(len(self.predicted_N), self.predicted_N.device)
+        whole.sums_T2 = self.sums_T2
         whole.predicted_N = processes.largest_of_all(self.predicted_N.clone())
         for moments in processes.objects_of_all(self.moments):
             whole.add(cast(dict[str, list[float]], moments))
         return whole
+
+    def add_loss(self, sums_T2: Tensor) -> None:
+        sums_T2 = sums_T2.cpu().double()
+        self.sums_T2 = self.sums_T2 + sums_T2 if len(self.sums_T2) else sums_T2
 
     def measure(self, name: str, values: Tensor) -> None:
         values = values.cpu().double()  # not every device knows double precision
@@ -91,10 +94,10 @@ class Tally:
             self.moments[name] = [old + new for old, new in zip(before, values, strict=True)]
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"total": self.total, "weight": self.weight, "predicted": self.predicted_N}
+        return {"sums": self.sums_T2, "predicted": self.predicted_N}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.total, self.weight = state["total"], state["weight"]
+        self.sums_T2 = state["sums"]
         self.predicted_N = state["predicted"].to(self.predicted_N.device)
 
 
@@ -119,11 +122,13 @@ class Training:
         self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
         self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = make_optimizer(settings.optimizer, objective.parameter_groups(self.model), device)
+        self.optimizer = make_optimizer(
+            settings.optimizer, objective.parameter_groups(self.model, settings.optimizer.lr), device
+        )
         self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
         self.epoch = self.step = 0
-        self.tally = Tally(loader.num_samples, device)
-        self.history: list[Figures] = []
+        self.accumulator = Accumulator(loader.num_samples, device)
+        self.history: list[Metrics] = []
         self.kept: dict[str, Tensor] | None = None  # the network to be the result, if the method keeps one
 
     @property
@@ -136,39 +141,81 @@ class Training:
         progress = self.progress
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group.get("pace", 1.0)
-        size = batch.whole or len(batch)
-        sums = torch.zeros(2, device=self.device)  # of total and weight
-        pieces = batch.split(self.settings.pieces)
-        for piece in pieces:
-            with self._gradients_stay_here() if piece is not pieces[-1] else nullcontext():
-                loss = self._loss(piece, progress)
-                self.scaler.scale(loss.total / size).backward()
-            sums += torch.stack([loss.total.detach(), loss.weight])
-            if loss.logits_BK is not None:
-                predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
-                self.tally.predicted_N[piece.index] = predicted_B.int()
-            for name, values in loss.measured.items():
-                self.tally.measure(name, values)
-        # Each piece was divided by the batch's size, and processes take the mean of their gradients. What is wanted is
-        # the mean over the weights of the whole step, pieces and processes, which are known only now. So the
-        # gradients are put right here, in one place.
-        total, weight = processes.sum_over_all(sums)
-        self.scaler.unscale_(self.optimizer)
-        correction = size * processes.count() / weight
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(correction)
+            group["lr"] = rate * group.get("lr_scale", 1.0)
+        sums_T2 = self._gradient(batch.split(self.settings.micro_batches), batch.whole or len(batch), progress)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self._average_running_statistics()
         self.objective.after_step(self.model, progress)
-        self.tally.total += total.cpu().double()
-        self.tally.weight += weight.cpu().double()
+        self.accumulator.add_loss(sums_T2)
+
+    def _gradient(self, micro_batches: Sequence[Batch], size: int, progress: Progress) -> Tensor:
+        """Give the parameters the gradient of the step's loss; the sums of its terms over the whole step (T×2).
+
+        The loss is the sum over its terms of total / weight, both summed over micro-batches and processes. The weights
+        are known only after the last micro-batch. So with one term each micro-batch is divided by the batch's size, and
+        the gradient is put right at the end. With several terms and one micro-batch the weights are summed before the
+        backward pass. With several of both, each term has a gradient of its own until the end.
+        """
+        sums_T2 = torch.zeros(0)
+        by_term: list[list[Tensor]] = []
+        for micro_batch in micro_batches:
+            one_pass = micro_batch is micro_batches[-1] and not by_term
+            with nullcontext() if one_pass else self._gradients_stay_here():
+                loss = self._loss(micro_batch, progress)
+                own_T2 = torch.stack([torch.stack([term.total.detach(), term.weight]) for term in loss.terms])
+                if len(loss.terms) == 1:
+                    self.scaler.scale(loss.terms[0].total / size).backward()
+                elif len(micro_batches) == 1:
+                    own_T2 = processes.sum_over_all(own_T2)
+                    totals = torch.stack([term.total for term in loss.terms])
+                    self.scaler.scale((totals * (processes.count() / own_T2[:, 1])).sum()).backward()
+                else:
+                    self._add_gradients(by_term, loss, size)
+            sums_T2 = sums_T2 + own_T2 if len(sums_T2) else own_T2
+            self._note(micro_batch, loss)
+        if len(sums_T2) == 1 or by_term:
+            sums_T2 = processes.sum_over_all(sums_T2)
+        if by_term:
+            self._join_gradients(by_term, size / sums_T2[:, 1])
+        self.scaler.unscale_(self.optimizer)
+        if len(sums_T2) == 1:
+            correction = size * processes.count() / sums_T2[0, 1]
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(correction)
+        return sums_T2
+
+    def _note(self, micro_batch: Batch, loss: Loss) -> None:
+        if loss.logits_BK is not None:
+            predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
+            self.accumulator.predicted_N[micro_batch.index] = predicted_B.int()
+        for name, values in loss.measured.items():
+            self.accumulator.measure(name, values)
+
+    def _add_gradients(self, by_term: list[list[Tensor]], loss: Loss, size: int) -> None:
+        """Add the gradients of each term of a micro-batch to those of the micro-batches before it."""
+        for number, term in enumerate(loss.terms):
+            found = torch.autograd.grad(
+                self.scaler.scale(term.total / size),
+                self.parameters,
+                retain_graph=number < len(loss.terms) - 1,
+                materialize_grads=True,
+            )
+            if number == len(by_term):
+                by_term.append(list(found))
+            else:
+                torch._foreach_add_(by_term[number], found)
+
+    def _join_gradients(self, by_term: list[list[Tensor]], share_T: Tensor) -> None:
+        """Put the gradients of all terms, each in its share, into the parameters, summed over processes."""
+        for parameter, *own in zip(self.parameters, *by_term, strict=True):
+            gradient = (torch.stack(own, -1) @ share_T).contiguous()
+            parameter.grad = processes.sum_over_all(gradient)
 
     def _gradients_stay_here(self) -> AbstractContextManager[Any]:
-        """Let a piece that is not the last add to the gradients without telling the other processes."""
+        """Let a micro-batch that is not the last add to the gradients without telling the other processes."""
         shared = self.forward_model
         return shared.no_sync() if isinstance(shared, DistributedDataParallel) else nullcontext()
 
@@ -205,13 +252,13 @@ class Training:
             "lower the learning rate or look at these samples"
         )
 
-    def end_epoch(self, figures: Figures) -> None:
+    def end_epoch(self, metrics: Metrics) -> None:
         """Close an epoch with what was measured after it."""
-        self.history.append(figures)
+        self.history.append(metrics)
         if self.objective.keeps(self.history):
             self.kept = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         self.epoch, self.step = self.epoch + 1, 0
-        self.tally = Tally(self.loader.num_samples, self.device)
+        self.accumulator = Accumulator(self.loader.num_samples, self.device)
         if self.epoch == self.settings.epochs and self.kept is not None:
             self.model.load_state_dict(self.kept)
 
@@ -224,10 +271,10 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "random": processes.objects_of_all(random),
-            "tally": self.tally.merged().state_dict(),
+            "accumulator": self.accumulator.merged().state_dict(),
             # As text, which is the same bytes whether the run was resumed or not.
-            "moments": json.dumps(processes.objects_of_all(self.tally.moments)),
-            "history": json.dumps([dict(figures) for figures in self.history]),
+            "moments": json.dumps(processes.objects_of_all(self.accumulator.moments)),
+            "history": json.dumps([dict(metrics) for metrics in self.history]),
             "kept": self.kept,
         }
         checkpoint.save(
@@ -250,13 +297,13 @@ class Training:
             self.targets.load_state_dict(saved.targets)
         self.optimizer.load_state_dict(saved.state["optimizer"])
         self.scaler.load_state_dict(saved.state["scaler"])
-        self.tally.load_state_dict(saved.state["tally"])
+        self.accumulator.load_state_dict(saved.state["accumulator"])
         moments = json.loads(saved.state["moments"])
         if len(moments) == processes.count():
-            self.tally.add(moments[processes.rank()])
+            self.accumulator.add(moments[processes.rank()])
         elif processes.rank() == 0:  # saved by another number of processes: the first brings what all had measured
             for own in moments:
-                self.tally.add(own)
+                self.accumulator.add(own)
         self.history, self.kept = json.loads(saved.state["history"]), saved.state["kept"]
         self.epoch, self.step = saved.epoch, saved.step
         states = saved.state["random"]
@@ -277,7 +324,7 @@ def fit(
     training: Training,
     folder: Path | None = None,
     *,
-    after_epoch: Callable[[Training], Figures | None] = lambda training: None,
+    after_epoch: Callable[[Training], Metrics | None] = lambda training: None,
     after_step: Callable[[Training], None] = lambda training: None,
 ) -> None:
     """Train to the last epoch, with checkpoints in `folder` if there is one.
@@ -300,8 +347,8 @@ def fit(
                     saved_at = time.monotonic()
                 if stopped:
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
-            training.tally = training.tally.merged()
-            training.end_epoch({**training.tally.figures, **(after_epoch(training) or {})})
+            training.accumulator = training.accumulator.merged()
+            training.end_epoch({**training.accumulator.metrics, **(after_epoch(training) or {})})
             if folder is not None:
                 training.save(folder)
                 saved_at = time.monotonic()

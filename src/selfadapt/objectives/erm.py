@@ -7,7 +7,7 @@ Shapes: B samples of a batch, K classes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
-from selfadapt.objectives.objective import Figures, Loss, Progress
+from selfadapt.objectives.method import Bench, Task, Trained
+from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
+from selfadapt.setting import check_settings
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -23,17 +25,32 @@ def label_loss(logits_BK: Tensor, labels_B: Tensor) -> Loss:
     """Cross entropy with the labels, every sample with weight one."""
     logits_BK = logits_BK.float()
     total = cross_entropy(logits_BK, labels_B, reduction="sum")
-    return Loss(total, torch.full_like(total, len(labels_B)).detach(), logits_BK.detach())
+    return Loss.of(total, torch.full_like(total, len(labels_B)).detach(), logits_BK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ERM:
-    """Ordinary training, and the common ground of methods that only have another loss."""
+    """Ordinary training, and the common ground of methods that differ from it in a part only."""
+
+    words: ClassVar[str] = "ordinary training"
+    paper: ClassVar[str] = "Vapnik, Principles of Risk Minimization for Learning Theory, 1991"
+    needs: ClassVar[str] = ""
+    result: ClassVar[str] = "last epoch"
+    uses_up_validation: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def suited(self, task: Task) -> Self:
+        return self
+
+    def train(self, bench: Bench) -> Trained:
+        return bench.fit("main", self)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes)
 
-    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
         return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad]}]
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
@@ -49,8 +66,14 @@ class ERM:
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         pass
 
+    def keeps(self, history: Sequence[Metrics]) -> bool:
+        return False
+
+    def started(self, history: Sequence[Metrics], epochs: int) -> int | None:
+        return None
+
+    def evidence(self, progress: Progress) -> Evidence | None:
+        return None
+
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         return {}
-
-    def keeps(self, history: Sequence[Figures]) -> bool:
-        return False

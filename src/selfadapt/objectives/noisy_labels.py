@@ -23,26 +23,30 @@ Shapes: B samples of a batch, K classes, N samples in all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from selfadapt.data.loader import Batch
+from selfadapt.errors import UserError
 from selfadapt.objectives.erm import ERM, label_loss
-from selfadapt.objectives.objective import Figures, Loss, Progress
+from selfadapt.objectives.method import Task
+from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
 from selfadapt.objectives.start import (
     AGREEMENT,
     CHANGE,
-    CONSENSUS_MOMENTUM,
+    CONFIDENCE,
+    CONFIDENCE_POWER,
+    CONFIDENT_AGREEMENT,
+    INJECTED,
     OTHERS,
-    PLANTED,
-    SURE_AGREEMENT,
-    SURENESS,
-    SURENESS_POWER,
+    RUNNING_MEAN_MOMENTUM,
     AutoStart,
+    parse_start,
 )
+from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-4
@@ -68,7 +72,7 @@ def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Los
     targets_BK = targets_BK.detach().float()
     weights_B1 = _weights(targets_BK, reweight)
     total = _cross_entropy(logits_BK, _Prediction.by(logits_BK), targets_BK, weights_B1)
-    return Loss(total, weights_B1.sum(), logits_BK.detach())
+    return Loss.of(total, weights_B1.sum(), logits_BK)
 
 
 def _moving_loss(
@@ -79,7 +83,7 @@ def _moving_loss(
     rows_BK = targets.move(index_B, prediction.p_BK, rows=first_rows_BK)
     weights_B1 = _weights(rows_BK, reweight)
     total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=targets.rows.exact)
-    return Loss(total, weights_B1.sum(), logits_BK.detach())
+    return Loss.of(total, weights_B1.sum(), logits_BK)
 
 
 def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:
@@ -151,19 +155,30 @@ def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
 class NoisyLabels(ERM):
     """Self-adaptive training on labels that may be wrong, with the paper's defaults for 200 epochs of CIFAR."""
 
+    paper: ClassVar[str] = (
+        "Huang et al., Self-Adaptive Training: Bridging Supervised and Self-Supervised Learning, 2022"
+    )
+
     start_epoch: int | AutoStart = 60  # E_s, or how to find it
-    momentum: float = 0.9  # alpha
+    momentum: float = setting(
+        0.9, "momentum of the targets (alpha)", option="--target-momentum", aliases=("--momentum",), least=0, most=1
+    )
     reweight: bool = True
     moving_average: bool = True
     reverse_weight: float = 0.0  # w2 of the symmetric loss
+
+    def suited(self, task: Task) -> Self:
+        if isinstance(self.start_epoch, AutoStart):
+            return replace(self, start_epoch=replace(self.start_epoch, seed=task.seed))
+        check_start(self.start_epoch, task.epochs)
+        return self
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         if not self.moving_average:
             return None
         return TargetStore.from_labels(labels_N, num_classes, self.momentum, storage)
 
-    def started(self, history: Sequence[Figures], epochs: int) -> int | None:
-        """E_s, as far as it is known; None for targets that never move."""
+    def started(self, history: Sequence[Metrics], epochs: int) -> int | None:
         if not self.moving_average:
             return None
         return self.start_epoch if isinstance(self.start_epoch, int) else self.start_epoch.found(history, epochs)
@@ -175,7 +190,7 @@ class NoisyLabels(ERM):
         start = self.started(progress.history, progress.epochs)
         if start is None:
             assert isinstance(self.start_epoch, AutoStart)
-            return self._watched_loss(logits_BK, batch, targets, self.start_epoch, first=not progress.history)
+            return self._probed_loss(logits_BK, batch, targets, self.start_epoch, first=not progress.history)
         if progress.epoch < start:
             return label_loss(logits_BK, batch.label)
         first_rows_BK = self._first_rows(batch, targets, start, progress)
@@ -183,56 +198,114 @@ class NoisyLabels(ERM):
             return _moving_loss(logits_BK, targets, batch.index, first_rows_BK, reweight=self.reweight)
         p_BK = logits_BK.detach().float().softmax(1)
         rows_BK = targets.move(batch.index, p_BK, rows=first_rows_BK)
-        loss = target_loss(logits_BK, rows_BK, reweight=self.reweight)
-        return self._with_reverse(loss, logits_BK, rows_BK)
+        return self._symmetric_loss(logits_BK, rows_BK)
 
     def _first_rows(self, batch: Batch, targets: TargetStore, start: int, progress: Progress) -> Tensor | None:
-        """What the targets begin with, in the epoch in which a store that followed the consensus becomes targets."""
+        """What the targets begin with, in the epoch in which a store that held running means becomes targets."""
         if isinstance(self.start_epoch, int) or progress.epoch != start:
             return None
         share = self.start_epoch.label_share(progress.history, start)
         labels_BK = one_hot(batch.label, targets.rows.num_columns).float()
         return labels_BK if share == 1 else torch.lerp(targets.read(batch.index), labels_BK, share)
 
-    def label_share(self, history: Sequence[Figures], epochs: int, epoch: int) -> float:
-        """How much of each target is still the given label after so many of the epochs."""
-        start = self.started(history, epochs)
+    def evidence(self, progress: Progress) -> Evidence | None:
+        if not self.moving_average:
+            return None
+        return Evidence(label_share=self._label_share(progress), weighed=self.reweight)
+
+    def _label_share(self, progress: Progress) -> float:
+        """How much of each target is still the given label."""
+        start = self.started(progress.history, progress.epochs)
         if start is None:
             return 0.0
         if isinstance(self.start_epoch, int):
-            return float(self.momentum ** max(0, epoch - start))
-        if epoch <= start:  # the store still holds the consensus, which knows no label
+            return float(self.momentum ** max(0, progress.epoch - start))
+        if progress.epoch <= start:  # the store still holds running means, which know no label
             return 0.0
-        return float(self.start_epoch.label_share(history, start) * self.momentum ** (epoch - start))
+        first_share = self.start_epoch.label_share(progress.history, start)
+        return float(first_share * self.momentum ** (progress.epoch - start))
 
-    def _with_reverse(self, loss: Loss, logits_BK: Tensor, targets_BK: Tensor) -> Loss:
-        if not self.reverse_weight:
-            return loss
+    def _symmetric_loss(self, logits_BK: Tensor, targets_BK: Tensor) -> Loss:
+        (forward,) = target_loss(logits_BK, targets_BK, reweight=self.reweight).terms
         weights_B = targets_BK.amax(1) if self.reweight else torch.ones_like(targets_BK[:, 0])
         reverse = weights_B.dot(reverse_cross_entropy(logits_BK, targets_BK))
-        return replace(loss, total=loss.total + self.reverse_weight * reverse)
+        return Loss.of(forward.total + self.reverse_weight * reverse, forward.weight, logits_BK)
 
-    def _watched_loss(
+    def _probed_loss(
         self, logits_BK: Tensor, batch: Batch, targets: TargetStore, auto: AutoStart, *, first: bool
     ) -> Loss:
-        """The loss with some labels planted, and what tells when to start. The store follows the consensus.
+        """The loss with some wrong labels injected, and what tells when to start. The store holds running means.
 
-        In the first epoch the consensus is the prediction.
+        In the first epoch the running mean is the prediction.
         """
         p_BK = logits_BK.detach().float().softmax(1)
-        decoy_B, planted_B = auto.decoys(batch.index, batch.label, p_BK.shape[1])
-        p_decoy_B = p_BK.gather(1, decoy_B.unsqueeze(1)).squeeze(1)
+        wrong_B, injected_B = auto.probe(batch.index, batch.label, p_BK.shape[1])
+        p_wrong_B = p_BK.gather(1, wrong_B.unsqueeze(1)).squeeze(1)
         before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
-        after_BK = targets.move(batch.index, p_BK, momentum=CONSENSUS_MOMENTUM, rows=before_BK)
+        after_BK = targets.move(batch.index, p_BK, momentum=RUNNING_MEAN_MOMENTUM, rows=before_BK)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
-        sureness_B = after_BK.amax(1) ** SURENESS_POWER
+        confidence_B = after_BK.amax(1) ** CONFIDENCE_POWER
         measured = {
-            PLANTED: p_decoy_B[planted_B],
-            OTHERS: p_decoy_B[~planted_B],
-            AGREEMENT: agrees_B[~planted_B],
-            CHANGE: (agrees_B - agreed_B)[~planted_B],
-            SURENESS: sureness_B[~planted_B],
-            SURE_AGREEMENT: (sureness_B * agrees_B)[~planted_B],
+            INJECTED: p_wrong_B[injected_B],
+            OTHERS: p_wrong_B[~injected_B],
+            AGREEMENT: agrees_B[~injected_B],
+            CHANGE: (agrees_B - agreed_B)[~injected_B],
+            CONFIDENCE: confidence_B[~injected_B],
+            CONFIDENT_AGREEMENT: (confidence_B * agrees_B)[~injected_B],
         }
-        loss = label_loss(logits_BK, torch.where(planted_B, decoy_B, batch.label))
+        loss = label_loss(logits_BK, torch.where(injected_B, wrong_B, batch.label))
         return replace(loss, measured=measured)
+
+
+def check_start(start_epoch: int, epochs: int) -> None:
+    if start_epoch >= epochs:
+        raise UserError(f"--start-epoch {start_epoch} is not before the end, epoch {epochs}: no target would move")
+
+
+_START_WORDS = "epochs before the targets move (E_s), or auto: found while training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAdaptive(NoisyLabels):
+    """With E_s found while training."""
+
+    words: ClassVar[str] = "self-adaptive training"
+
+    start_epoch: int | AutoStart = setting(AutoStart(), _START_WORDS, parse=parse_start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAdaptiveOfThePaper(NoisyLabels):
+    """Algorithm 2 to the letter: E_s is fixed, and targets begin as the labels. The paper has 60 of 200 epochs."""
+
+    words: ClassVar[str] = "self-adaptive training, start fixed as in the paper"
+
+    start_epoch: int | None = setting(  # type: ignore[assignment]
+        None, "epochs before the targets move (E_s)", least=0, unset="0.3 of the epochs"
+    )
+
+    def suited(self, task: Task) -> Self:
+        start = int(0.3 * task.epochs) if self.start_epoch is None else self.start_epoch
+        check_start(start, task.epochs)
+        return replace(self, start_epoch=start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAdaptiveSymmetric(SelfAdaptive):
+    words: ClassVar[str] = "self-adaptive training with symmetric cross entropy"
+
+    reverse_weight: float = setting(0.1, "weight of reverse cross entropy (w2)", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutWeights(SelfAdaptive):
+    words: ClassVar[str] = "self-adaptive training without re-weighting"
+
+    reweight: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutAverage(SelfAdaptive):
+    words: ClassVar[str] = "self-adaptive training without the moving average"
+
+    moving_average: bool = False

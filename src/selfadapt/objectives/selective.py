@@ -16,13 +16,17 @@ Shapes: B samples of a batch, K classes, N samples in all.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM, label_loss
-from selfadapt.objectives.objective import Figures, Loss, Progress, mean_of
+from selfadapt.objectives.method import Task
+from selfadapt.objectives.noisy_labels import NoisyLabels, check_start
+from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress, mean_of
+from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -56,8 +60,17 @@ def abstaining(outputs_NO: Tensor) -> Mapping[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Selective(ERM):
-    start_epoch: int = 0  # E_s
-    momentum: float = 0.99  # alpha
+    words: ClassVar[str] = "self-adaptive training with abstention"
+    paper: ClassVar[str] = NoisyLabels.paper
+
+    start_epoch: int = setting(0, "epochs before the targets move (E_s), a warm-up with cross entropy", least=0)
+    momentum: float = setting(
+        0.99, "momentum of the targets (alpha)", option="--target-momentum", aliases=("--momentum",), least=0, most=1
+    )
+
+    def suited(self, task: Task) -> Self:
+        check_start(self.start_epoch, task.epochs)
+        return self
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes + 1)
@@ -77,9 +90,8 @@ class Selective(ERM):
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         return abstaining(outputs_NO)
 
-    def started(self, history: Sequence[Figures], epochs: int) -> int | None:
+    def started(self, history: Sequence[Metrics], epochs: int) -> int | None:
         return self.start_epoch
 
-    def label_share(self, history: Sequence[Figures], epochs: int, epoch: int) -> float:
-        """How much of each target is still the given label after so many of the epochs."""
-        return float(self.momentum ** max(0, epoch - self.start_epoch))
+    def evidence(self, progress: Progress) -> Evidence | None:
+        return Evidence(label_share=float(self.momentum ** max(0, progress.epoch - self.start_epoch)))

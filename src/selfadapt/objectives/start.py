@@ -1,34 +1,34 @@
 """When to let the targets move, found while training, with no clean label and no held-out part.
 
 Moving too early fixes the mistakes of a network that still learns from the labels. Moving too late leaves time to
-learn the wrong labels by heart. So there are two questions to ask after each epoch, and a third when the time has come:
+memorise the wrong labels. So there are two questions to ask after each epoch, and a third when the time has come:
 
-*Does it learn by heart?* Mistakes are planted: one sample in twenty is trained under a decoy, a random label other than
-the given one, until the targets move; then it gets its given label back. A network that learns nothing by heart gives
-the decoys of planted samples the same probability as the decoys, never shown to it, of all others:
+*Does it memorise?* An injected label-noise probe tells: one sample in twenty, chosen by the seed, is trained under a
+random label other than the given one until the targets move; then it gets its given label back. A network that
+memorises nothing gives these wrong labels the same probability as wrong labels, never shown to it, of all others:
 
-    excess = mean of p_i[decoy_i] over planted i  -  the same mean over the others
+    excess = mean of p_i[wrong_i] over the injected i  -  the same mean over the others
 
-is then zero up to chance, whatever the network, the classes and the noise, and grows as labels are learned by heart.
+is then zero up to chance, whatever the network, the classes and the noise, and grows as labels are memorised.
 
-*Does it still learn?* The consensus of a sample is the running mean of its predictions. How often the consensus agrees
-with the given labels grows with its accuracy as long as nothing is learned by heart, and is much steadier than the
-agreement of single predictions, whose random errors it averages out.
+*Does it still learn?* How often the running mean of a sample's predictions agrees with the given label grows with its
+accuracy as long as nothing is memorised, and is much steadier than the agreement of single predictions, whose random
+errors it averages out.
 
-*What do the targets begin with?* The label, as in the paper, where nothing was learned by heart yet. A network that was
-caught leaves such targets no time to turn away from wrong labels; there they begin with the label and the consensus,
-each by its odds of being right:
+*What do the targets begin with?* The label, as in the paper, where nothing was memorised yet. A network that was caught
+memorising leaves such targets no time to turn away from wrong labels; there they begin with the label and the running
+mean m_i, each by its odds of being right:
 
-    t_i = s one_hot(y_i) + (1 - s) consensus_i,    s = o(q) / (o(q) + o(c)),    o(x) = x / (1 - x)
+    t_i = s one_hot(y_i) + (1 - s) m_i,    s = o(q) / (o(q) + o(c)),    o(x) = x / (1 - x)
 
-Of the samples of which the consensus is surest it is hardly wrong, so how often it agrees with their labels tells how
-many labels are right: q is that agreement, each sample weighted by the sixth power of its largest entry. The agreement
-over all samples is about q times the share c of samples on which the consensus is right.
+Of the samples of which the running mean is most confident it is hardly wrong, so how often it agrees with their labels
+tells how many labels are right: q is that agreement, each sample weighted by the sixth power of its largest entry. The
+agreement over all samples is about q times the share c of samples on which the running mean is right.
 
 The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or three
-quarters of the epochs are over; or, where fewer than 200 samples are planted, which can't tell in time, the agreement
-of the consensus grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to it (half the
-standard error of the sum of five steps, many of which are taken back).
+quarters of the epochs are over; or, where fewer than 200 labels are injected, which can't tell in time, the agreement
+of the running mean grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to it (half
+the standard error of the sum of five steps, many of which are taken back).
 
 Shapes: B samples of a batch, K classes.
 """
@@ -39,38 +39,39 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from selfadapt.objectives.objective import Figures
+from selfadapt.errors import UserError
+from selfadapt.objectives.objective import Metrics
 
 # Names in metrics.jsonl; each has its standard error under the same name with _error.
-PLANTED, OTHERS = "decoy_planted", "decoy_others"
-AGREEMENT, CHANGE = "consensus_agreement", "consensus_change"
-SURENESS, SURE_AGREEMENT = "consensus_sureness", "consensus_sure_agreement"
-CONSENSUS_MOMENTUM = 0.8
-SURENESS_POWER = 6
+INJECTED, OTHERS = "probe_injected", "probe_others"
+AGREEMENT, CHANGE = "running_mean_agreement", "running_mean_change"
+CONFIDENCE, CONFIDENT_AGREEMENT = "running_mean_confidence", "running_mean_confident_agreement"
+RUNNING_MEAN_MOMENTUM = 0.8
+CONFIDENCE_POWER = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class AutoStart:
-    share: float = 0.05  # of the samples are planted
+    share: float = 0.05  # of the samples get an injected label
     excess: float = 0.02
     errors: float = 3.0  # standard errors that the excess must be above
-    fewest: int = 20  # planted samples that can tell
-    enough: int = 200  # planted samples that tell in time
+    fewest: int = 20  # injected labels that can tell
+    enough: int = 200  # injected labels that tell in time
     window: int = 5  # epochs
     growth: float = 0.025  # of the agreement within the window
     latest: float = 0.75  # of the epochs
-    seed: int = 0  # decides which samples are planted
-    _last_answer: dict[int, tuple[Figures | None, int, int | None]] = field(
+    seed: int = 0  # decides which samples these are
+    _last_answer: dict[int, tuple[Metrics | None, int, int | None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def decoys(self, index_B: Tensor, labels_B: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-        """For each sample a label other than the given one, and whether it is planted, by its index and the seed."""
+    def probe(self, index_B: Tensor, labels_B: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        """For each sample a label other than the given one, and whether it is injected, by its index and the seed."""
         draw_B = _scrambled(index_B, self.seed)
         shift_B = 1 + (draw_B >> 16) % max(1, num_classes - 1)
         return (labels_B + shift_B) % num_classes, (draw_B & 0xFFFF) < round(self.share * 0x10000)
 
-    def found(self, history: Sequence[Figures], epochs: int) -> int | None:
+    def found(self, history: Sequence[Metrics], epochs: int) -> int | None:
         """E_s, once it is known."""
         if epochs == 1:
             return 0  # there is no epoch to learn from
@@ -84,33 +85,45 @@ class AutoStart:
             self._last_answer[len(history)] = (history[-1], epochs, answer)
         return answer
 
-    def label_share(self, history: Sequence[Figures], start: int) -> float:
-        """How much of a target is its given label when it begins to move; the rest is the consensus."""
-        figures = history[start - 1] if start else {}
-        if not self._caught(figures) or not figures[SURE_AGREEMENT]:
+    def label_share(self, history: Sequence[Metrics], start: int) -> float:
+        """How much of a target is its given label when it begins to move; the rest is the running mean."""
+        metrics = history[start - 1] if start else {}
+        if not self._caught(metrics) or not metrics[CONFIDENT_AGREEMENT]:
             return 1.0
-        label = figures[SURE_AGREEMENT] / figures[SURENESS]
-        consensus = min(1.0, figures[AGREEMENT] / label)
-        label_alone, consensus_alone = label * (1 - consensus), consensus * (1 - label)
-        return label_alone / (label_alone + consensus_alone) if label < 1 else 1.0
+        label = metrics[CONFIDENT_AGREEMENT] / metrics[CONFIDENCE]
+        mean = min(1.0, metrics[AGREEMENT] / label)
+        label_alone, mean_alone = label * (1 - mean), mean * (1 - label)
+        return label_alone / (label_alone + mean_alone) if label < 1 else 1.0
 
-    def _due(self, history: Sequence[Figures], epoch: int, epochs: int) -> bool:
+    def _due(self, history: Sequence[Metrics], epoch: int, epochs: int) -> bool:
         """Whether the targets are to move after this epoch."""
-        figures = history[epoch]
-        if epoch + 1 >= min(self.latest * epochs, epochs - 1) or self._caught(figures):
+        metrics = history[epoch]
+        if epoch + 1 >= min(self.latest * epochs, epochs - 1) or self._caught(metrics):
             return True
-        if epoch < self.window or figures.get(f"{PLANTED}_count", 0) >= self.enough:
+        if epoch < self.window or metrics.get(f"{INJECTED}_count", 0) >= self.enough:
             return False
         recent = history[epoch - self.window + 1 : epoch + 1]
         growth = sum(step[CHANGE] for step in recent)
         error = math.sqrt(sum(step[f"{CHANGE}_error"] ** 2 for step in recent))
-        return growth + error / 2 < self.growth * figures[AGREEMENT]
+        return growth + error / 2 < self.growth * metrics[AGREEMENT]
 
-    def _caught(self, figures: Figures) -> bool:
-        """Whether the network learns by heart."""
-        if figures.get(f"{PLANTED}_count", 0) < self.fewest:
+    def _caught(self, metrics: Metrics) -> bool:
+        """Whether the network memorises."""
+        if metrics.get(f"{INJECTED}_count", 0) < self.fewest:
             return False
-        return figures[PLANTED] - figures[OTHERS] > max(self.excess, self.errors * figures[f"{PLANTED}_error"])
+        return metrics[INJECTED] - metrics[OTHERS] > max(self.excess, self.errors * metrics[f"{INJECTED}_error"])
+
+    def __str__(self) -> str:
+        return "auto"
+
+
+def parse_start(text: str) -> int | AutoStart:
+    """auto, or a number of epochs."""
+    if text == "auto":
+        return AutoStart()
+    if text.isdecimal():
+        return int(text)
+    raise UserError(f"--start-epoch {text!r} must be auto or a whole number from 0 on")
 
 
 def _scrambled(index_B: Tensor, seed: int) -> Tensor:

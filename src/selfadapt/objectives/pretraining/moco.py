@@ -1,22 +1,22 @@
 """MoCo v2 (He et al., 2020; Chen et al., "Improved Baselines with Momentum Contrastive Learning", 2020).
 
-A query (the encoder's projection of one view) is to be nearer to its key (the follower's projection of the other view)
-than to the keys of earlier batches, which wait in a queue:
+A query (the encoder's projection of one view) is to be nearer to its key (the momentum encoder's projection of the
+other view) than to the keys of earlier batches, which wait in a queue:
 
     L = - 1/B sum_i log  exp(q_i k_i/tau) / ( exp(q_i k_i/tau) + sum over the queue of exp(q_i k_j/tau) ),    tau = 0.2
 
 q and k are normalised. With one view the key is of the same one (the paper's Table 6). The queue begins with noise, is
 saved with the model, and takes the keys of all processes; it should be much shorter than the data, or an image meets
 its own earlier key in it. What differs from the authors' program, so that every method here has the same network: the
-heads (batch normalisation, this project's widths) and the follower's momentum of 0.99, theirs being 0.999. They shuffle
-batches between GPUs so that batch normalisation does not give pairs away; that is not done here.
+heads (batch normalisation, this project's widths) and the momentum encoder's momentum of 0.99, theirs being 0.999.
+They shuffle batches between GPUs so that batch normalisation does not give pairs away; that is not done here.
 
 Shapes: B samples of a batch, D dimensions, Q keys in the queue.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,15 @@ from torch.nn.functional import cross_entropy, normalize
 
 from selfadapt import processes
 from selfadapt.data.loader import Batch
+from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View
+from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
+
+_QUEUE = 4096
 
 
 def queue_losses(query_BD: Tensor, key_BD: Tensor, queue_QD: Tensor, temperature: float) -> Tensor:
@@ -41,13 +46,24 @@ def queue_losses(query_BD: Tensor, key_BD: Tensor, queue_QD: Tensor, temperature
 
 @dataclass(frozen=True, kw_only=True)
 class MoCo(Pretraining):
+    words: ClassVar[str] = "MoCo v2"
+    paper: ClassVar[str] = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
+
     predictor: bool = False
-    temperature: float = 0.2
-    queue: int = 4096
+    temperature: float = setting(0.2, "of the likenesses (tau)", above=0)
+    queue: int | None = setting(
+        None, "keys that wait", least=1, unset="4096, or an eighth of the images if that is less"
+    )
+
+    def suited(self, task: Task) -> Self:
+        if not self.beta.end:
+            raise UserError("--method moco needs a momentum encoder; give a --beta above 0")
+        queue = self.queue or min(_QUEUE, max(1, task.num_samples // 8))
+        return super().suited(task) if self.queue else replace(self, queue=queue).suited(task)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         encoders = super().build(backbone, num_classes)
-        encoders.register_buffer("queue_QD", normalize(torch.randn(self.queue, self.dimensions), dim=1))
+        encoders.register_buffer("queue_QD", normalize(torch.randn(self.queue or _QUEUE, self.dimensions), dim=1))
         encoders.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
         return encoders
 
@@ -58,7 +74,7 @@ class MoCo(Pretraining):
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
         queue_QD, oldest = cast(Tensor, encoders.queue_QD), cast(Tensor, encoders.oldest)
-        key_BD = encoders.followed(batch.views[-1], said[0])
+        key_BD = encoders.momentum_encoded(batch.views[-1], said[0])
         losses_B = queue_losses(said[0].projected_BD, key_BD, queue_QD.clone(), self.temperature)
         self._enqueue(queue_QD, oldest, normalize(key_BD, dim=1))
         return losses_B

@@ -18,7 +18,8 @@ Shapes: B samples of a batch, D dimensions, N samples in all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,18 @@ from torch.nn.functional import normalize
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone
+from selfadapt.objectives.method import Task
+from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.pretraining.encoders import NO_FOLLOWER, Encoders, Pretraining, Ramp, View, apart
+from selfadapt.objectives.pretraining.encoders import (
+    NO_MOMENTUM_ENCODER,
+    Encoders,
+    Pretraining,
+    Ramp,
+    View,
+    normalised_squared_distance,
+)
+from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _ALPHA, _FROZEN = Ramp(0.7, 0.7), Ramp(1, 1)
@@ -35,30 +46,51 @@ _ALPHA, _FROZEN = Ramp(0.7, 0.7), Ramp(1, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised(Pretraining):
-    alpha: Ramp = _ALPHA
+    words: ClassVar[str] = "self-adaptive training without labels"
+    paper: ClassVar[str] = NoisyLabels.paper
+
+    momentum: Ramp = setting(
+        _ALPHA,
+        "momentum of the targets (alpha); 0.5:0.8 grows",
+        option="--target-momentum",
+        aliases=("--momentum",),
+        parse=Ramp.parse,
+    )
     seed: int = 0  # of the first targets
 
+    def suited(self, task: Task) -> Self:
+        return replace(super().suited(task), seed=task.seed)
+
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
-        return TargetStore.gaussian(len(labels_N), self.dimensions, self.alpha.start, self.seed, storage)
+        return TargetStore.gaussian(len(labels_N), self.dimensions, self.momentum.start, self.seed, storage)
 
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
         assert targets is not None
         z_BD = torch.stack(
-            [normalize(encoders.followed(image, view), dim=1) for image, view in zip(batch.views, said, strict=True)]
+            [
+                normalize(encoders.momentum_encoded(image, view), dim=1)
+                for image, view in zip(batch.views, said, strict=True)
+            ]
         ).mean(0)
-        rows_BD = targets.move(batch.index, z_BD, momentum=self.alpha.at(progress.fraction))
-        return torch.stack([apart(view.predicted_BD, rows_BD) for view in said]).mean(0)
+        rows_BD = targets.move(batch.index, z_BD, momentum=self.momentum.at(progress.fraction))
+        return torch.stack([normalised_squared_distance(view.predicted_BD, rows_BD) for view in said]).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedNoise(Pretraining):
     """Targets that stay the noise that they start as (Figure 2)."""
 
-    predictor: bool = False
-    beta: Ramp = NO_FOLLOWER
+    words: ClassVar[str] = "fitting fixed noise"
+    paper: ClassVar[str] = NoisyLabels.paper
+
+    predictor: bool = setting(False, "a predictor after the projector")
+    beta: Ramp = NO_MOMENTUM_ENCODER
     seed: int = 0
+
+    def suited(self, task: Task) -> Self:
+        return replace(super().suited(task), seed=task.seed)
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return TargetStore.gaussian(len(labels_N), self.dimensions, 1.0, self.seed, storage)
@@ -68,21 +100,24 @@ class FixedNoise(Pretraining):
     ) -> Tensor:
         assert targets is not None
         rows_BD = targets.read(batch.index)
-        return torch.stack([apart(view.predicted_BD, rows_BD) for view in said]).mean(0)
+        return torch.stack([normalised_squared_distance(view.predicted_BD, rows_BD) for view in said]).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomNetwork(Pretraining):
     """Targets that another network gives, which stays as it was drawn (Figure 2)."""
 
-    predictor: bool = False
+    words: ClassVar[str] = "fitting a random network"
+    paper: ClassVar[str] = NoisyLabels.paper
+
+    predictor: bool = setting(False, "a predictor after the projector")
     beta: Ramp = _FROZEN
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         encoders = super().build(backbone, num_classes)
         assert isinstance(encoders, Encoders)
-        assert encoders.follower is not None
-        for module in encoders.follower.modules():
+        assert encoders.momentum_encoder is not None
+        for module in encoders.momentum_encoder.modules():
             if isinstance(module, nn.Conv2d):  # drawn as the backbones draw them
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, nn.Linear):
@@ -92,7 +127,12 @@ class RandomNetwork(Pretraining):
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
-        assert encoders.follower is not None
-        encoders.follower.eval()  # frozen, batch normalisation too
+        assert encoders.momentum_encoder is not None
+        encoders.momentum_encoder.eval()  # frozen, batch normalisation too
         pairs = zip(batch.views, said, strict=True)
-        return torch.stack([apart(view.predicted_BD, encoders.followed(image, view)) for image, view in pairs]).mean(0)
+        return torch.stack(
+            [
+                normalised_squared_distance(view.predicted_BD, encoders.momentum_encoded(image, view))
+                for image, view in pairs
+            ]
+        ).mean(0)

@@ -11,14 +11,18 @@ Shapes: B samples of a batch, D dimensions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from selfadapt.data.loader import Batch
+from selfadapt.errors import UserError
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.pretraining.encoders import NO_FOLLOWER, Encoders, Pretraining, Ramp, View
+from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp, View
+from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
 
 
@@ -33,9 +37,18 @@ def contrastive_losses(first_BD: Tensor, second_BD: Tensor, temperature: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Pretraining):
+    words: ClassVar[str] = "SimCLR"
+    paper: ClassVar[str] = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020"
+    needs: ClassVar[str] = "two views"
+
     predictor: bool = False
-    beta: Ramp = NO_FOLLOWER
-    temperature: float = 0.5
+    beta: Ramp = NO_MOMENTUM_ENCODER
+    temperature: float = setting(0.5, "of the likenesses (tau)", above=0)
+
+    def suited(self, task: Task) -> Self:
+        if task.views == 1:
+            raise UserError("--method simclr contrasts two views of an image; add --views 2")
+        return super().suited(task)
 
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress

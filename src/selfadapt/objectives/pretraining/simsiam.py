@@ -1,4 +1,4 @@
-"""SimSiam (Chen and He, "Exploring Simple Siamese Representation Learning", 2021): BYOL without the slow copy.
+"""SimSiam (Chen and He, "Exploring Simple Siamese Representation Learning", 2021): BYOL without the momentum encoder.
 
     L = 1/B sum_i ( D(p1_i, z2_i) + D(p2_i, z1_i) ) / 2,    D(p, z) = - cos(p, stop-gradient(z))
 
@@ -10,6 +10,7 @@ Shapes: B samples of a batch, D dimensions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,13 +18,16 @@ from torch.nn.functional import cosine_similarity
 
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.pretraining.encoders import NO_FOLLOWER, Encoders, Pretraining, Ramp, View
+from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp, View
 from selfadapt.targets.store import TargetStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimSiam(Pretraining):
-    beta: Ramp = NO_FOLLOWER
+    words: ClassVar[str] = "SimSiam"
+    paper: ClassVar[str] = "Chen and He, Exploring Simple Siamese Representation Learning, 2021"
+
+    beta: Ramp = NO_MOMENTUM_ENCODER
 
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress

@@ -15,15 +15,19 @@ Shapes: B samples of a batch, O = c + 1 outputs.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
+from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM, label_loss
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.objectives.selective import abstaining
+from selfadapt.setting import setting
 
 
 def gamblers_losses(logits_BO: Tensor, labels_B: Tensor, reward: float) -> Tensor:
@@ -34,8 +38,16 @@ def gamblers_losses(logits_BO: Tensor, labels_B: Tensor, reward: float) -> Tenso
 
 @dataclass(frozen=True, kw_only=True)
 class DeepGamblers(ERM):
-    reward: float = 2.2  # o
+    words: ClassVar[str] = "Deep Gamblers"
+    paper: ClassVar[str] = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
+
+    reward: float = setting(2.2, "what a right answer pays (o), at most the number of classes", above=1)
     warmup: float = 1 / 3  # of the epochs
+
+    def suited(self, task: Task) -> Self:
+        if self.reward > task.num_classes:
+            raise UserError(f"--reward {self.reward} must be at most the number of classes, {task.num_classes}")
+        return self
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes + 1)

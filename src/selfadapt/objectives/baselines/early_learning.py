@@ -11,13 +11,15 @@ Shapes: B samples of a batch, K classes, N samples in all.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of
+from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-4
@@ -25,8 +27,13 @@ _SMALLEST = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyLearning(ERM):
-    momentum: float = 0.7  # b
-    strength: float = 3.0  # l
+    words: ClassVar[str] = "early-learning regularisation"
+    paper: ClassVar[str] = "Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, 2020"
+
+    momentum: float = setting(
+        0.7, "momentum of the targets (b)", option="--target-momentum", aliases=("--momentum",), least=0, most=1
+    )
+    strength: float = setting(3.0, "weight of the regularisation (l)", least=0)
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return TargetStore.empty(len(labels_N), num_classes, self.momentum, storage)
@@ -40,3 +47,6 @@ class EarlyLearning(ERM):
         against_B = (1 - (p_BK * rows_BK).sum(1)).clamp_min(_SMALLEST).log()
         losses_B = cross_entropy(logits_BK, batch.label, reduction="none") + self.strength * against_B
         return mean_of(losses_B, logits_BK)
+
+    def evidence(self, progress: Progress) -> Evidence | None:
+        return Evidence()

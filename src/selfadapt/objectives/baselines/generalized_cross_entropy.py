@@ -12,6 +12,7 @@ Shapes: B samples of a batch, K classes, N samples in all.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-7  # the slope of p^q is infinite at 0
@@ -32,7 +34,12 @@ def generalized_cross_entropy(logits_BK: Tensor, labels_B: Tensor, q: float = 0.
 
 @dataclass(frozen=True, kw_only=True)
 class GeneralizedCrossEntropy(ERM):
-    q: float = 0.7
+    words: ClassVar[str] = "generalised cross entropy"
+    paper: ClassVar[str] = (
+        "Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels, 2018"
+    )
+
+    q: float = setting(0.7, "between cross entropy (0) and mean absolute error (1)", above=0, most=1)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         return mean_of(generalized_cross_entropy(logits_BK, batch.label, self.q), logits_BK)
@@ -40,7 +47,9 @@ class GeneralizedCrossEntropy(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedGeneralizedCrossEntropy(GeneralizedCrossEntropy):
-    threshold: float = 0.5  # k
+    words: ClassVar[str] = "generalised cross entropy, truncated"
+
+    threshold: float = setting(0.5, "samples whose label is less likely are left out (k)", least=0, below=1)
     start: float = 40 / 120  # of the epochs
     interval: float = 10 / 120  # of the epochs
 

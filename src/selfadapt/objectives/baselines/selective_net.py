@@ -15,6 +15,7 @@ Shapes: B samples of a batch, K classes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress
+from selfadapt.setting import setting
 
 
 class ThreeHeads(nn.Module):
@@ -61,7 +63,12 @@ def selective_net_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class SelectiveNet(ERM):
-    coverage: float = 0.8
+    words: ClassVar[str] = "SelectiveNet"
+    paper: ClassVar[str] = (
+        "Geifman and El-Yaniv, SelectiveNet: A Deep Neural Network with an Integrated Reject Option, 2019"
+    )
+
+    coverage: float = setting(0.8, "the coverage to train for", least=0, most=1)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return ThreeHeads(backbone, num_classes)
@@ -69,7 +76,7 @@ class SelectiveNet(ERM):
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         size = torch.full((), float(len(batch)), device=logits_BK.device)
         total = size * selective_net_loss(logits_BK, batch.label, self.coverage)
-        return Loss(total, size, logits_BK[:, : logits_BK.shape[1] // 2].detach())
+        return Loss.of(total, size, logits_BK[:, : logits_BK.shape[1] // 2])
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         return {"selection": outputs_NO[:, num_classes]}  # before the sigmoid, which would make ties

@@ -10,6 +10,7 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import nll_loss
@@ -17,6 +18,7 @@ from torch.nn.functional import nll_loss
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.setting import setting
 
 
 def bootstrapped(log_p_BK: Tensor, labels_B: Tensor, own_B: Tensor, trust: float) -> Tensor:
@@ -26,7 +28,10 @@ def bootstrapped(log_p_BK: Tensor, labels_B: Tensor, own_B: Tensor, trust: float
 
 @dataclass(frozen=True, kw_only=True)
 class SoftBootstrapping(ERM):
-    trust: float = 0.95  # b
+    words: ClassVar[str] = "bootstrapping, soft"
+    paper: ClassVar[str] = "Reed et al., Training Deep Neural Networks on Noisy Labels with Bootstrapping, 2015"
+
+    trust: float = setting(0.95, "how much the label counts against the prediction (b)", least=0, most=1)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         log_p_BK = logits_BK.log_softmax(1)
@@ -36,7 +41,10 @@ class SoftBootstrapping(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class HardBootstrapping(ERM):
-    trust: float = 0.8  # b
+    words: ClassVar[str] = "bootstrapping, hard"
+    paper: ClassVar[str] = "Reed et al., Training Deep Neural Networks on Noisy Labels with Bootstrapping, 2015"
+
+    trust: float = setting(0.8, "how much the label counts against the prediction (b)", least=0, most=1)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         log_p_BK = logits_BK.log_softmax(1)

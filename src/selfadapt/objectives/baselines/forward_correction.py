@@ -14,13 +14,16 @@ Shapes: B samples of a batch, K classes, N samples in all.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier, unwrapped
+from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.method import Bench, Trained
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.targets.store import TargetStore
 
@@ -49,6 +52,19 @@ class CorrectedClassifier(Classifier):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCorrection(ERM):
+    words: ClassVar[str] = "forward correction, estimated matrix"
+    paper: ClassVar[str] = (
+        "Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach, 2017"
+    )
+    needs: ClassVar[str] = "time for two trainings"
+
+    def train(self, bench: Bench) -> Trained:
+        return bench.fit("main", self, begin=lambda model: self._learn_transition(bench, model))
+
+    def _learn_transition(self, bench: Bench, model: nn.Module) -> None:
+        first = bench.fit("first", EarlyStopping() if bench.has_validation else ERM())
+        model.get_buffer("transition_KK").copy_(estimate_transition(bench.predict(first, "train")))
+
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return CorrectedClassifier(backbone, num_classes)
 

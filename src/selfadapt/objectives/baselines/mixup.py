@@ -9,6 +9,7 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -18,12 +19,16 @@ from selfadapt.data.augment import beta
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(ERM):
-    strength: float = 1.0  # a
+    words: ClassVar[str] = "mixup"
+    paper: ClassVar[str] = "Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018"
+
+    strength: float = setting(1.0, "how even the mixtures are (a of the Beta distribution)", above=0)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         share = beta(self.strength, torch.default_generator)

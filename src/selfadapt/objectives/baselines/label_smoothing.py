@@ -6,6 +6,7 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -13,11 +14,15 @@ from torch.nn.functional import cross_entropy
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.setting import setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSmoothing(ERM):
-    smoothing: float = 0.1  # eps
+    words: ClassVar[str] = "label smoothing"
+    paper: ClassVar[str] = "Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016"
+
+    smoothing: float = setting(0.1, "share of a label that is spread over all classes (eps)", least=0, most=1)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         losses_B = cross_entropy(logits_BK, batch.label, reduction="none", label_smoothing=self.smoothing)

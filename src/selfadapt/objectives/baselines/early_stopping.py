@@ -6,16 +6,26 @@ to its end, so this is early stopping with all the patience there is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from selfadapt.errors import UserError
 from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.objective import Figures
+from selfadapt.objectives.method import Task
+from selfadapt.objectives.objective import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping(ERM):
-    def keeps(self, history: Sequence[Figures]) -> bool:
-        if "validation_accuracy_given" not in history[-1]:
+    words: ClassVar[str] = "ordinary training, stopped early on noisy validation"
+    needs: ClassVar[str] = "a validation part"
+    result: ClassVar[str] = "best epoch on validation"
+    uses_up_validation: ClassVar[bool] = True
+
+    def suited(self, task: Task) -> Self:
+        if not task.has_validation:
             raise UserError("early-stopping needs a validation part, and these data have none")
-        *earlier, last = (figures["validation_accuracy_given"] for figures in history)
+        return self
+
+    def keeps(self, history: Sequence[Metrics]) -> bool:
+        *earlier, last = (metrics["validation_accuracy_given"] for metrics in history)
         return last > max(earlier, default=-1.0)

@@ -12,7 +12,8 @@ Shapes: B samples of a batch, K classes, n samples kept.
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +22,12 @@ from torch.nn.functional import cross_entropy
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Loss, Progress
+from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
+
+_ASSUMED_NOISE = 0.2
 
 
 class TwoClassifiers(nn.Module):
@@ -44,8 +49,21 @@ class TwoClassifiers(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class CoTeaching(ERM):
-    noise_rate: float = 0.2
+    words: ClassVar[str] = "co-teaching"
+    paper: ClassVar[str] = (
+        "Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels, 2018"
+    )
+    needs: ClassVar[str] = "the noise rate; memory for two networks"
+
+    noise_rate: float | None = setting(
+        None, "the share of wrong labels", least=0, most=1, unset="the true one where noise was put in, else 0.2"
+    )
     ramp: float = 10 / 200  # of the epochs
+
+    def suited(self, task: Task) -> Self:
+        if self.noise_rate is not None:
+            return self
+        return replace(self, noise_rate=_ASSUMED_NOISE if task.noise_rate is None else task.noise_rate)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return TwoClassifiers(backbone, num_classes)
@@ -54,9 +72,9 @@ class CoTeaching(ERM):
         first_BK, second_BK = model(batch.image).float().chunk(2, 1)
         losses_of_first_B = cross_entropy(first_BK, batch.label, reduction="none")
         losses_of_second_B = cross_entropy(second_BK, batch.label, reduction="none")
-        left_out = self.noise_rate * min(progress.epoch / (self.ramp * progress.epochs), 1.0)
+        left_out = (self.noise_rate or 0.0) * min(progress.epoch / (self.ramp * progress.epochs), 1.0)
         kept = max(1, int((1 - left_out) * len(batch)))
         for_first_n = losses_of_second_B.detach().argsort()[:kept]
         for_second_n = losses_of_first_B.detach().argsort()[:kept]
         total = losses_of_first_B[for_first_n].sum() + losses_of_second_B[for_second_n].sum()
-        return Loss(total, torch.full_like(total, kept).detach(), first_BK.detach())
+        return Loss.of(total, torch.full_like(total, kept).detach(), first_BK)

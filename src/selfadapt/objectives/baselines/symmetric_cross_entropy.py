@@ -9,6 +9,7 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -16,13 +17,17 @@ from torch.nn.functional import cross_entropy
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
+from selfadapt.setting import setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricCrossEntropy(ERM):
-    forward_weight: float = 0.1  # a
-    reverse_weight: float = 1.0  # b
-    log_of_zero: float = -4.0  # A
+    words: ClassVar[str] = "symmetric cross entropy"
+    paper: ClassVar[str] = "Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, 2019"
+
+    forward_weight: float = setting(0.1, "weight of cross entropy (a)", least=0)
+    reverse_weight: float = setting(1.0, "weight of reverse cross entropy (b)", least=0)
+    log_of_zero: float = setting(-4.0, "what stands for log 0 (A)", below=0)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         forward_B = cross_entropy(logits_BK, batch.label, reduction="none")

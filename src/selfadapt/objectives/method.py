@@ -1,0 +1,66 @@
+"""A training method, whole: what it may be told, what it needs, how it trains, and what it can be asked afterwards.
+
+A method is a frozen dataclass in a file of its own. Its fields made by `setting` are its options. It is an objective
+for the loop, and most are nothing else; one that takes several trainings asks a bench for them in `train`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, Self
+
+from torch import Tensor, nn
+
+from selfadapt.objectives.objective import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a method knows of its run before it trains."""
+
+    num_classes: int
+    num_samples: int
+    epochs: int
+    seed: int = 0
+    views: int = 1
+    optimizer: str = "sgd"
+    has_validation: bool = True
+    noise_rate: float | None = None  # the share of wrong labels, where noise was put in
+
+
+class Trained(Protocol):
+    """A training that is done."""
+
+    model: nn.Module
+
+
+class Bench(Protocol):
+    """Where a method trains: it gives named trainings, each with checkpoints of its own."""
+
+    has_validation: bool
+
+    def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
+        """The training of this name, done: loaded if it was finished before, resumed if it was begun.
+
+        The one called `main` gives the run its network. `begin` gets a new training's model before the first step.
+        """
+        ...
+
+    def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
+        """Class probabilities (n×K) of those samples of a part that can be read."""
+        ...
+
+
+class Method(Objective, Protocol):
+    words: ClassVar[str]  # what it is, in a few words
+    paper: ClassVar[str]  # where it comes from
+    needs: ClassVar[str]  # what it needs beyond labelled samples, in words
+    result: ClassVar[str]  # which network is the result, in words
+    uses_up_validation: ClassVar[bool]  # whether it chooses by the validation samples, which then cannot vouch for it
+
+    def suited(self, task: Task) -> Self:
+        """The method with what was left open chosen for this task; a UserError if it does not suit it."""
+        ...
+
+    def train(self, bench: Bench) -> Trained:
+        """Train to the end."""
+        ...
