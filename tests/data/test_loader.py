@@ -59,7 +59,7 @@ def test_a_file_that_breaks_meanwhile_is_left_out_of_its_batch(files: Data) -> N
     loader = SampleLoader(files.train, batch_size=8, seed=1, device=CPU, workers=1)
     seen = torch.cat([batch.index for batch in loader.epoch(0)])
     assert sorted(seen.tolist()) == [i for i in range(30) if i != 7]
-    assert list(loader.broken) == [files.train.ids[7]]
+    assert list(files.broken) == [files.train.ids[7]]
 
 
 def test_data_that_are_gone_stop_the_training(files: Data) -> None:

@@ -227,9 +227,10 @@ def test_every_kind_of_image_is_decoded(tmp_path: Path) -> None:
         ),
         "float.tif": (Image.fromarray(grey.astype(np.float32)), 1, grey[None]),
     }  # fmt: skip
+    whites = {"sixteen.png": 65535.0, "float.tif": 255.0}
     for name, (image, channels, expected) in cases.items():
         image.save(tmp_path / name)
-        pixels = decode(tmp_path / name, channels=channels, resize=None)
+        pixels = decode(tmp_path / name, channels=channels, resize=None, white=whites.get(name))
         np.testing.assert_allclose(pixels.numpy(), expected, atol=1, err_msg=name)
 
 
