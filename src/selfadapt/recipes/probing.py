@@ -97,5 +97,6 @@ def _features(
         kept = load_file(path)["features"]
     else:
         kept = outputs(network, samples.images, device, watch=watch)
-        write_tensors(path, {"features": kept})
+        if not kept.isnan().any():  # a file that cannot be read today may be there tomorrow
+            write_tensors(path, {"features": kept})
     return kept, kept.isfinite().all(1)
