@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from cli.program import run, run_json
+from selfadapt.data.sources import open_data
 
 SMALL = ("--model", "mlp", "--width", "32", "--hidden", "32", "--dimensions", "16", "--epochs", "4", "--limit", "400")
 
@@ -214,7 +215,6 @@ def test_a_validation_part_stands_in_for_a_test_part(tmp_path: Path) -> None:
     assert "of the validation set" in (tmp_path / "run/report.html").read_text()
 
 
-@pytest.mark.slow
 def test_files_that_break_while_they_are_streamed_are_counted_and_listed(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "photos").mkdir()
@@ -222,6 +222,7 @@ def test_files_that_break_while_they_are_streamed_are_counted_and_listed(tmp_pat
         Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(tmp_path / f"photos/{number}.png")
     cut = tmp_path / "photos/3.png"
     cut.write_bytes(cut.read_bytes()[:-4000])
+    assert not open_data(str(tmp_path / "photos"), unlabelled=True).unreadable, "its head is fine"
     options = ("--model", "mlp", "--hidden", "8", "--dimensions", "4", "--epochs", "1", "--batch-size", "6", "--stream")
     result = run_json("pretrain", "photos", *options, "--out", "run", folder=tmp_path)
     assert result["unreadable"] == 1

@@ -83,6 +83,40 @@ def test_a_table_trains(photos: Path, home: Path, tmp_path: Path) -> None:
     assert result["label_recovery"] is None
 
 
+def test_16_bit_images_of_a_sorted_folder(home: Path, tmp_path: Path) -> None:
+    """A limit takes of each class, a perceptron takes resized crops, and new files are read on the run's scale."""
+    rng = np.random.default_rng(0)
+
+    def save(path: Path, level: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(level, level + 500, (8, 8)).astype(np.uint16)).save(path)
+
+    for kind, level in (("dark", 0), ("light", 3500)):
+        for part, count in (("train", 30), ("val", 10), ("test", 10)):
+            for number in range(count):
+                save(tmp_path / f"scans/{part}/{kind}/{number}.png", level)
+        save(tmp_path / f"new/{kind}.png", level)
+    save(tmp_path / "new/other.png", 60000)
+    Image.fromarray(np.full((8, 8), 255, np.uint8)).save(tmp_path / "new/eight.png")
+    options = ("--limit", "24", "--test-limit", "8", "--model", "mlp", "--augment", "resized-crop", "--epochs", "5")
+    result = run_json("train", "scans", *options, "--batch-size", "8", "--out", "run", folder=tmp_path)
+    content = json.loads((tmp_path / "run/run.json").read_text())
+    assert content["data"]["white"] == 4095
+    assert content["data"]["samples"] == {"train": 24, "validation": 8, "test": 8}
+    assert (tmp_path / "run/samples.csv").read_text().count(",dark,") == 16
+    assert result["test_accuracy"] == 1
+    for number in range(10):  # had the class of the first so many been tested alone, this would change nothing
+        shutil.copy(tmp_path / "new/dark.png", tmp_path / f"scans/test/light/{number}.png")
+    worse = run_json("train", "scans", *options, "--batch-size", "8", "--out", "worse", folder=tmp_path)
+    assert worse["test_accuracy"] == 0.5
+    lines = run("predict", "run", *sorted((tmp_path / "new").iterdir()), folder=tmp_path).stdout.splitlines()
+    answers = {Path(line["path"]).stem: line for line in map(json.loads, lines)}
+    assert {name: answers[name]["class"] for name in ("dark", "light", "eight")} == {
+        "dark": "dark", "light": "light", "eight": "light",
+    }  # fmt: skip
+    assert "white is 4095 in these data" in answers["other"]["error"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
 def test_real_cifar10_trains(home: Path, tmp_path: Path) -> None:

@@ -165,3 +165,11 @@ def test_an_unknown_name_is_refused() -> None:
     assert augment.named_augment("none", 8) is None
     with pytest.raises(UserError, match="--augment 'twirl' is not known"):
         augment.named_augment("twirl", 8)
+
+
+def test_resized_crops_keep_the_size_where_a_network_needs_it() -> None:
+    images = torch.randint(0, 256, (3, 1, 8, 12), dtype=torch.uint8)
+    for keep_size, shape in ((False, (7, 7)), (True, (8, 12))):
+        crop = augment.named_augment("resized-crop", 8, keep_size=keep_size)
+        assert crop is not None
+        assert crop(images, torch.Generator().manual_seed(0)).shape[2:] == shape

@@ -8,10 +8,11 @@ import torch
 from PIL import Image
 
 from selfadapt.data.augment import named_augment
+from selfadapt.data.corruption import CorruptedImages, Noise, corrupt
 from selfadapt.data.decoded import keep_decoded
 from selfadapt.data.images import ImageFiles
 from selfadapt.data.loader import Batch, SampleLoader
-from selfadapt.data.samples import Data, Samples
+from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.data.sources import open_data
 from selfadapt.errors import TrainingError
 
@@ -59,7 +60,7 @@ def test_a_file_that_breaks_meanwhile_is_left_out_of_its_batch(files: Data) -> N
     loader = SampleLoader(files.train, batch_size=8, seed=1, device=CPU, workers=1)
     seen = torch.cat([batch.index for batch in loader.epoch(0)])
     assert sorted(seen.tolist()) == [i for i in range(30) if i != 7]
-    assert list(loader.broken) == [files.train.ids[7]]
+    assert list(files.broken) == [files.train.ids[7]]
 
 
 def test_data_that_are_gone_stop_the_training(files: Data) -> None:
@@ -79,3 +80,42 @@ def test_pieces_of_a_batch_are_the_batch() -> None:
     assert [len(piece) for piece in batch.split(3)] == [3, 2, 2]
     assert torch.equal(torch.cat([piece.label for piece in batch.split(3)]), batch.label)
     assert len(batch.split(20)) == 7
+
+
+def test_reading_leaves_the_global_generator_alone(files: Data) -> None:
+    """Dropout draws from it: a run that is resumed within an epoch reads once more than one that is not."""
+    before = torch.get_rng_state()
+    for workers in (0, 1):
+        _batches(files.train, workers)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "random-pixels", "shuffled-pixels"])
+def test_corrupted_files_are_decoded_by_workers_and_may_break(kind: str, files: Data) -> None:
+    """They are what the decoded copy gives, on the statistics of the same images."""
+    expected = corrupt(keep_decoded(files), Noise(kind=kind, rate=0.5), 3).train
+    streamed = corrupt(files, Noise(kind=kind, rate=0.5), 3).train
+    assert isinstance(streamed.images, CorruptedImages)
+    for workers in (0, 2):
+        assert _same(_batches(streamed, workers), _batches(expected))
+    streamed.images.files.paths[7].write_bytes(b"gone bad")
+    seen = torch.cat([batch.index for batch in _batches(streamed, 2)])
+    assert sorted(seen.tolist()) == [i for i in range(30) if i != 7]
+    assert list(streamed.broken) == [files.train.ids[7]]
+    assert len(streamed.take(torch.arange(7)).broken) == 0
+    assert list(streamed.take(torch.arange(5, 9)).broken) == [files.train.ids[7]]
+
+
+def test_statistics_and_instance_noise_do_without_broken_files(files: Data) -> None:
+    images = files.train.images
+    assert isinstance(images, ImageFiles)
+    images.paths[7].write_bytes(b"gone bad")
+    fine = files.train.take(torch.tensor([i for i in range(30) if i != 7])).images
+    pixels = fine.read(torch.arange(29)).numpy() / 255
+    mean, std = channel_statistics(images)
+    np.testing.assert_allclose(mean, pixels.mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(std, pixels.std((0, 2, 3)), rtol=1e-6)
+    noisy = corrupt(files, Noise(kind="instance", rate=0.5), 3).train
+    assert noisy.labels[7] == files.train.labels[7]
+    assert 5 < int((noisy.labels != files.train.labels).sum()) < 25
+    assert list(noisy.broken) == [files.train.ids[7]]

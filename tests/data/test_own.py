@@ -1,7 +1,9 @@
 """A user's own data, tidy and untidy."""
 
+import fcntl
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from data.tables import write_table
 from selfadapt.data.decoded import keep_decoded
-from selfadapt.data.images import ImageFiles, TensorImages, decode
+from selfadapt.data.headers import header
+from selfadapt.data.images import ImageFiles, TensorImages, UnreadableImage, decode
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
 
@@ -227,9 +231,10 @@ def test_every_kind_of_image_is_decoded(tmp_path: Path) -> None:
         ),
         "float.tif": (Image.fromarray(grey.astype(np.float32)), 1, grey[None]),
     }  # fmt: skip
+    whites = {"sixteen.png": 65535.0, "float.tif": 255.0}
     for name, (image, channels, expected) in cases.items():
         image.save(tmp_path / name)
-        pixels = decode(tmp_path / name, channels=channels, resize=None)
+        pixels = decode(tmp_path / name, channels=channels, resize=None, white=whites.get(name))
         np.testing.assert_allclose(pixels.numpy(), expected, atol=1, err_msg=name)
 
 
@@ -267,3 +272,183 @@ def test_names_that_are_no_text_are_listed_and_skipped(zoo: Path) -> None:
         (zoo / "cat" / os.fsdecode(name)).write_bytes(source.read_bytes())
     data = open_data(str(zoo))
     assert sorted(name for name, _ in data.unreadable) == ["cat/\\udcff.png", "cat/line\\rbreak.png"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
+@pytest.mark.parametrize("name", [b"e\tmu", b"e\nmu", b"e\xffmu"])
+def test_a_class_whose_name_is_no_text_is_an_error_that_names_it(name: bytes, zoo: Path) -> None:
+    _picture(zoo / os.fsdecode(name) / "0.png")
+    with pytest.raises(UserError) as error:
+        open_data(str(zoo))
+    assert str(error.value).startswith(f"zoo: no training file of the class {os.fsdecode(name)!r} can be used, such as")
+    assert "rename it" in str(error.value)
+    str(error.value).encode()  # it can be printed
+
+
+def test_a_class_of_broken_files_is_an_error_that_names_it(zoo: Path) -> None:
+    (zoo / "emu").mkdir()
+    (zoo / "emu" / "0.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"the class 'emu' can be used, such as emu/0.png: cannot identify"):
+        open_data(str(zoo))
+    for path in (zoo / "dog").iterdir():
+        path.write_bytes(path.read_bytes()[:80])
+    (zoo / "emu" / "0.png").write_bytes((zoo / "cat" / "0.png").read_bytes())
+    data = open_data(str(zoo))
+    with pytest.raises(UserError, match=r"none of the 10 training files of the class 'dog' can be read, such as dog/0"):
+        keep_decoded(data)
+
+
+def _sixteen(path: Path, values: Array) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values.astype(np.uint16)).save(path)
+
+
+def test_images_of_16_bits_have_one_scale(tmp_path: Path) -> None:
+    """Of 12 bits: 250, 260 and 4095 keep their proportions, whichever file they are in."""
+    levels = {"a/0.png": 250, "a/1.png": 260, "b/0.tif": 4095, "b/1.png": 2048}
+    for name, level in levels.items():
+        _sixteen(tmp_path / "set" / name, np.full((4, 4), level))
+    Image.fromarray(np.full((4, 4), 128, np.uint8)).save(tmp_path / "set" / "b" / "eight.png")
+    for stream in (True, False):
+        data = keep_decoded(open_data(str(tmp_path / "set")), stream=stream)
+        assert data.white == 4095
+        found = dict(zip(data.train.ids, data.train.images.read(torch.arange(5))[:, 0, 0, 0].tolist(), strict=True))
+        assert found == {**{name: round(level * 255 / 4095) for name, level in levels.items()}, "b/eight.png": 128}
+    assert not data.unreadable
+
+
+@pytest.mark.parametrize(("largest", "white"), [(0, 255), (255, 255), (256, 1023), (5000, 16383), (65535, 65535)])
+def test_white_is_the_next_depth(largest: int, white: int, tmp_path: Path) -> None:
+    values = np.zeros((4, 4))
+    values[1, 2] = largest
+    for kind in ("a", "b"):
+        _sixteen(tmp_path / "set" / kind / "0.png", values if kind == "b" else np.zeros((4, 4)))
+    assert open_data(str(tmp_path / "set")).white == white
+
+
+def test_a_run_keeps_its_scale(tmp_path: Path) -> None:
+    """A brighter file that comes later is not read on another scale than those that were there."""
+    for kind, level in (("a", 1000), ("b", 4000)):
+        _sixteen(tmp_path / "set" / kind / "0.png", np.full((4, 4), level))
+    white = open_data(str(tmp_path / "set")).white
+    _sixteen(tmp_path / "set" / "a" / "later.png", np.full((4, 4), 60000))
+    assert open_data(str(tmp_path / "set")).white == 65535
+    data = keep_decoded(open_data(str(tmp_path / "set"), white=white))
+    assert data.unreadable == [("a/later.png", "it holds the value 60000, and white is 4095 in these data")]
+    assert data.train.images.read(torch.tensor([0]))[0, 0, 0, 0] == round(1000 * 255 / 4095)
+
+
+def test_floats_up_to_one_are_not_black(tmp_path: Path) -> None:
+    for kind, level in (("a", 0.25), ("b", 1.0)):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+        Image.fromarray(np.full((4, 4), level, np.float32)).save(tmp_path / "set" / kind / "0.tif")
+    data = open_data(str(tmp_path / "set"))
+    assert data.train.images.read(torch.arange(2))[:, 0, 0, 0].tolist() == [64, 255]
+
+
+def test_16_bits_among_8_are_not_guessed(tmp_path: Path) -> None:
+    _sixteen(tmp_path / "new.png", np.full((4, 4), 300))
+    with pytest.raises(UnreadableImage, match="more than 8 bits"):
+        decode(tmp_path / "new.png", channels=1, resize=None)
+
+
+def _with_chunk(path: Path, kind: bytes, content: bytes, *, late: bool) -> None:
+    """Put a chunk into a PNG, before its pixels or behind them."""
+    data = path.read_bytes()
+    chunk = len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
+    place = data.index(b"IEND" if late else b"IDAT") - 4
+    path.write_bytes(data[:place] + chunk + data[place:])
+
+
+def test_the_head_of_a_png_is_read_without_its_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    lying = exif.tobytes().removeprefix(b"Exif\0\0")
+    xmp = b'XML:com.adobe.xmp\0\0\0\0\0<x tiff:Orientation="8"/>'
+    chunks = {
+        "plain": (b"tEXt", b"Comment\0none", False),
+        "late text": (b"tEXt", b"date:create\0today", True),
+        "early exif": (b"eXIf", lying, False),
+        "late exif": (b"eXIf", lying, True),
+        "early xmp": (b"iTXt", xmp, False),
+        "late xmp": (b"iTXt", xmp, True),
+    }
+    for name, (kind, content, late) in chunks.items():
+        path = _picture(tmp_path / f"{name}.png")
+        _with_chunk(path, kind, content, late=late)
+        size = decode(path, channels=3, resize=None).shape[:0:-1]
+        assert header(path).size == tuple(size) == ((12, 10) if name in ("plain", "late text") else (10, 12)), name
+    decoded: list[str] = []
+    load = PngImageFile.load
+
+    def counted(image: PngImageFile) -> Any:
+        decoded.append(str(image.filename))
+        return load(image)
+
+    monkeypatch.setattr(PngImageFile, "load", counted)
+    for name in chunks:
+        header(tmp_path / f"{name}.png")
+    assert [Path(name).stem for name in decoded] == ["late exif", "late xmp"]
+
+
+def test_drafts_of_decodings_that_were_killed_are_cleaned(zoo: Path, home: Path) -> None:
+    dead, alive, young = (home / "decoded" / f".draft-{name}-1" for name in ("dead", "alive", "young"))
+    for draft in (dead, alive, young):
+        draft.mkdir(parents=True)
+        (draft / "pixels.bin").write_bytes(b"x")
+        if draft is not young:
+            os.utime(draft, (1, 1))
+    with open(alive / "pixels.bin", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        keep_decoded(open_data(str(zoo)))
+        assert [draft.exists() for draft in (dead, alive, young)] == [False, True, True]
+    keep_decoded(open_data(str(zoo)))
+    assert not alive.exists()
+
+
+def test_the_decoded_copy_is_on_the_disk_before_it_has_its_name(
+    zoo: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(handle: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def renamed(path: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    keep_decoded(open_data(str(zoo)))
+    draft = events[2]
+    assert draft.startswith(".draft-")
+    assert events == ["pixels.bin", "broken.json", draft, "rename", "decoded"]
+
+
+def test_limits_of_own_data_keep_the_share_of_each_class(tmp_path: Path) -> None:
+    sizes = {"ant": 40, "bee": 20, "cat": 20, "doe": 1}
+    rows = [
+        {"path": f"{kind}{i}.png", "label": kind, "split": part}
+        for part in ("train", "val", "test")
+        for kind, count in sizes.items()
+        for i in range(count)
+    ]
+    for row in rows:
+        row["id"] = f"{row['split']}/{row['path']}"
+        if not (tmp_path / row["path"]).exists():
+            _picture(tmp_path / row["path"], (4, 4))
+    data = open_data(str(write_table(tmp_path / "list.csv", rows)))
+    few = data.limited(41, 21, seed=3)
+    assert few.validation is not None
+    assert few.test is not None
+    assert torch.bincount(few.train.labels).tolist() == [20, 10, 10, 1]
+    assert torch.bincount(few.validation.labels).tolist() == [20, 10, 10, 1]
+    assert torch.bincount(few.test.labels).tolist() == [10, 5, 5, 1]
+    assert data.limited(41, 21, seed=3).fingerprint == few.fingerprint
+    assert data.limited(41, 21, seed=4).fingerprint != few.fingerprint
+    assert set(data.limited(10, None, seed=3).train.ids) < set(few.train.ids), "fewer are a part of more"
+    assert sorted(data.limited(4, None).train.labels.tolist()) == [0, 1, 2, 3], "each class has one"
+    assert len(data.limited(500, 500).train) == len(data.train)

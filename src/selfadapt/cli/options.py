@@ -63,8 +63,10 @@ RUN_OPTIONS = {
     "device": _option(str, "auto, cpu, cuda, mps. Default: auto."),
     "precision": _option(str, "float32, bfloat16 or float16. Default: float32."),
     "compile_model": _option(bool, "Compile the model with torch.compile.", "--compile"),
-    "limit": _option(int, "Use the first so many training samples."),
-    "test_limit": _option(int, "Use the first so many test samples."),
+    "limit": _option(
+        int, "Use so many training samples: the first of a named set, a seeded share of each class of your own data."
+    ),
+    "test_limit": _option(int, "Use so many test samples, chosen likewise."),
 }
 PRETRAINING_OPTIONS = {
     "views": _option(int, "Augmented views of an image in a step, 1 or 2. Default: 1."),

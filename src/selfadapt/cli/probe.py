@@ -19,8 +19,11 @@ def command(
         "step", help="How the rate falls: step (a tenth after 60 and 80 % of the epochs) or cosine, as for ImageNet."
     ),
     seed: int = typer.Option(0, help="Decides the order of its batches."),
-    limit: int | None = typer.Option(None, help="Use the first so many training samples."),
-    test_limit: int | None = typer.Option(None, help="Use the first so many test samples."),
+    limit: int | None = typer.Option(
+        None,
+        help="Use so many training samples: the first of a named set, a seeded share of each class of your own data.",
+    ),
+    test_limit: int | None = typer.Option(None, help="Use so many test samples, chosen likewise."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
     quiet: bool = Quiet,
     as_json: bool = Json,

@@ -19,8 +19,8 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 AugmentName = Literal["none", "crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"]
 
 
-def named_augment(name: str, height: int) -> Augment | None:
-    """The augmentation of this name.
+def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment | None:
+    """The augmentation of this name, for images of this height. With `keep_size`, they stay as large as they are.
 
     crop, crop-flip         the paper's for small images: pad an eighth of the height (4 pixels of 32), crop, mirror
     resized-crop            the usual one for ImageNet: a random part, brought to 7/8 of the size; mirror
@@ -33,6 +33,10 @@ def named_augment(name: str, height: int) -> Augment | None:
     if name.startswith("self-supervised"):
         return lambda images, generator: self_supervised(images, generator, blur=name.endswith("blur"))
     if name == "resized-crop":
+        if keep_size:
+            return lambda images, generator: random_resized_crop(
+                images, (images.shape[2], images.shape[3]), generator, flip=True
+            )
         size = height * 7 // 8
         return lambda images, generator: random_resized_crop(images, (size, size), generator, flip=True)
     padding = max(1, height // 8)

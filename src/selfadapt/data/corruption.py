@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.data.images import Images, Shape, TensorImages
+from selfadapt.data.images import ImageFiles, Shape, TensorImages
+from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
@@ -65,13 +66,14 @@ class Noise:
 
 def corrupt(data: Data, noise: Noise, seed: int) -> Data:
     """The data with noise in training and validation. Test data stay as they are."""
+    statistics = channel_statistics(data.train.images) if noise.of_images else None
 
     def struck(part: str, samples: Samples) -> Samples:
         generator = seeded(seed, "noise", part)
-        if not noise.of_images:
+        if statistics is None:
             return samples.relabelled(noisy_labels(noise, data, samples, generator, seed))
         struck_N = torch.rand(len(samples), generator=generator) < noise.rate
-        return corrupt_images(samples, noise.kind, struck_N, channel_statistics(data.train.images), seed)
+        return corrupt_images(samples, noise.kind, struck_N, statistics, seed)
 
     return replace(
         data,
@@ -134,57 +136,35 @@ def _instance_dependent(
     own_rate_N = torch.normal(rate, 0.1, (len(samples),), generator=generator).clamp(0, 1)
     noisy_N = samples.labels.clone()
     num_pixels = math.prod(samples.images.shape)
-    for k in range(num_classes):
-        projection_FK = torch.randn(num_pixels, num_classes, generator=seeded(seed, "instance", k)) / num_pixels**0.5
-        for index_B in (samples.labels == k).nonzero().flatten().split(512):
-            scores_BK = samples.images.read(index_B).flatten(1).float() / 255 @ projection_FK
-            scores_BK[:, k] = -torch.inf
-            odds_BK = scores_BK.softmax(1) * own_rate_N[index_B].unsqueeze(1)
-            odds_BK[:, k] = 1 - own_rate_N[index_B]
-            noisy_N[index_B] = torch.multinomial(odds_BK, 1, generator=generator).squeeze(1)
+    by_class = [(k, (samples.labels == k).nonzero().flatten()) for k in range(num_classes)]
+    batches = [(k, index_B) for k, members in by_class for index_B in members.split(512) if len(index_B)]
+    reads = read_batches(samples.images, [index_B for _, index_B in batches])
+    last, projection_FK = -1, torch.empty(0)
+    for (k, _), read in zip(batches, reads, strict=True):
+        index_B = read.index_B
+        if not len(index_B):  # broken files keep their label
+            continue
+        if k != last:
+            last = k
+            projection_FK = torch.randn(num_pixels, num_classes, generator=seeded(seed, "instance", k))
+            projection_FK /= num_pixels**0.5
+        scores_BK = read.images_BCHW.flatten(1).float() / 255 @ projection_FK
+        scores_BK[:, k] = -torch.inf
+        odds_BK = scores_BK.softmax(1) * own_rate_N[index_B].unsqueeze(1)
+        odds_BK[:, k] = 1 - own_rate_N[index_B]
+        noisy_N[index_B] = torch.multinomial(odds_BK, 1, generator=generator).squeeze(1)
     return noisy_N
 
 
-def corrupt_images(
-    samples: Samples, kind: str, struck_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
-) -> Samples:
-    """The samples with noise in the images that are struck. What strikes an image depends on its id and the seed."""
-    corrupted: Images = CorruptedImages(samples.images, kind, struck_N, statistics, samples.ids, seed)
-    if isinstance(samples.images, TensorImages):
-        values = samples.images.values_NCHW.clone()
-        where = struck_N.nonzero().flatten()
-        for index_B in where.split(1024):
-            values[index_B] = corrupted.read(index_B)
-        corrupted = TensorImages(values)
-    return replace(samples, images=corrupted, clean_images=samples.images, struck=struck_N)
-
-
 @dataclass(frozen=True)
-class CorruptedImages:
-    """Images some of which are corrupted as they are read."""
+class ImageNoise:
+    """What a kind of noise makes of an image. It depends on the image's id and the seed alone."""
 
-    images: Images
     kind: str
-    struck_N: Tensor
     statistics: tuple[Tensor, Tensor]  # mean and standard deviation of each channel, on the scale 0..1
-    ids: Sequence[str]
     seed: int
 
-    @property
-    def shape(self) -> Shape:
-        return self.images.shape
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def read(self, index_B: Tensor) -> Tensor:
-        images_BCHW = self.images.read(index_B).clone()
-        for position, sample in enumerate(index_B.tolist()):
-            if self.struck_N[sample]:
-                images_BCHW[position] = self._corrupt(images_BCHW[position], self.ids[sample])
-        return images_BCHW
-
-    def _corrupt(self, image_CHW: Tensor, sample_id: str) -> Tensor:
+    def corrupted(self, image_CHW: Tensor, sample_id: str) -> Tensor:
         channels, height, width = image_CHW.shape
         if self.kind == "gaussian":
             mean_C, std_C = self.statistics
@@ -194,12 +174,50 @@ class CorruptedImages:
         order = torch.randperm(height * width, generator=seeded(self.seed, "pixels", name))
         return image_CHW.flatten(1)[:, order].view_as(image_CHW)
 
+
+def corrupt_images(
+    samples: Samples, kind: str, struck_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
+) -> Samples:
+    """The samples with noise in the images that are struck. What strikes an image depends on its id and the seed."""
+    noise = ImageNoise(kind, statistics, seed)
+    if isinstance(samples.images, ImageFiles):
+        files = CorruptedImages(samples.images, noise, struck_N, samples.ids)
+        return replace(samples, images=files, clean_images=samples.images, struck=struck_N)
+    values_NCHW = samples.images.read(torch.arange(len(samples)))  # a copy
+    for i in struck_N.nonzero().flatten().tolist():
+        values_NCHW[i] = noise.corrupted(values_NCHW[i], samples.ids[i])
+    return replace(samples, images=TensorImages(values_NCHW), clean_images=samples.images, struck=struck_N)
+
+
+@dataclass(frozen=True)
+class CorruptedImages:
+    """Image files some of which are corrupted once they are decoded."""
+
+    files: ImageFiles
+    noise: ImageNoise
+    struck_N: Tensor
+    ids: Sequence[str]
+
+    @property
+    def shape(self) -> Shape:
+        return self.files.shape
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def decode(self, position: int) -> Tensor:
+        image_CHW = self.files.decode(position)
+        return self.noise.corrupted(image_CHW, self.ids[position]) if self.struck_N[position] else image_CHW
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return torch.stack([self.decode(position) for position in index_B.tolist()])
+
     def take(self, index_n: Tensor) -> "CorruptedImages":
         ids = [self.ids[i] for i in index_n.tolist()]
-        return replace(self, images=self.images.take(index_n), struck_N=self.struck_N[index_n], ids=ids)
+        return replace(self, files=self.files.take(index_n), struck_N=self.struck_N[index_n], ids=ids)
 
     def signature(self) -> bytes:
-        return self.images.signature()
+        return self.files.signature()
 
 
 def actual_rate(samples: Samples) -> float | None:

@@ -5,25 +5,33 @@
 
 KEY is a hash of paths, sizes and times of change, so a changed file is decoded anew. What would take more than
 `MOST_BYTES` is not kept but decoded on demand.
+
+Pixels are written in a folder .draft-KEY-PROCESS, flushed to the disk and then renamed. Who writes them holds a lock on
+them; a draft that nobody holds was left by a process that is gone, and is taken away.
 """
 
-import hashlib
+import fcntl
 import json
 import os
 import shutil
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import torch
 
 from selfadapt.data.fetch import Watch, unwatched
+from selfadapt.data.headers import files_key
 from selfadapt.data.home import home
 from selfadapt.data.images import ImageFiles, TensorImages
-from selfadapt.data.loader import read_batches
-from selfadapt.data.samples import Data, Samples
+from selfadapt.data.reading import read_batches
+from selfadapt.data.samples import Data, Samples, check_classes
 from selfadapt.errors import UserError
 
 MOST_BYTES = 4 << 30
+_YOUNG = 60.0  # seconds in which a draft may still be without its lock
 
 
 def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = unwatched) -> Data:
@@ -33,29 +41,31 @@ def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = unwatched) 
     """
     unreadable = list(data.unreadable)
 
-    def kept(samples: Samples | None) -> Samples | None:
-        if (
-            samples is None
-            or not isinstance(samples.images, ImageFiles)
-            or stream
-            or _bytes(samples.images) > MOST_BYTES
-        ):
+    def kept(samples: Samples) -> Samples:
+        if not isinstance(samples.images, ImageFiles) or stream or _bytes(samples.images) > MOST_BYTES:
             return samples
         images, broken = _decoded(samples.images, watch)
         if not broken:
             return replace(samples, images=images)
-        unreadable.extend((samples.ids[position], reason) for position, reason in broken.items())
+        found = {samples.ids[position]: reason for position, reason in broken.items()}
+        unreadable.extend(found.items())
         fine = torch.tensor([i for i in range(len(samples)) if i not in broken], dtype=torch.int64)
         if not len(fine):
             raise UserError(
                 f"{data.name}: no image of a whole part can be read, such as {unreadable[-1][0]}: {unreadable[-1][1]}"
             )
+        if samples is data.train:
+            check_classes(data, samples, found)
         return replace(samples, images=images).take(fine)
 
-    train = kept(data.train)
-    assert train is not None
-    validation, test = kept(data.validation), kept(data.test)
-    return replace(data, train=train, validation=validation, test=test, unreadable=unreadable)
+    parts = {name: kept(samples) for name, samples in data.parts.items()}
+    return replace(
+        data,
+        train=parts["train"],
+        validation=parts.get("validation"),
+        test=parts.get("test"),
+        unreadable=unreadable,
+    )
 
 
 def _bytes(images: ImageFiles) -> int:
@@ -63,16 +73,10 @@ def _bytes(images: ImageFiles) -> int:
     return len(images) * channels * height * width
 
 
-def _key(images: ImageFiles) -> str:
-    digest = hashlib.sha256(repr((images.shape, images.resize)).encode())
-    for path in images.paths:
-        status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:32]
-
-
 def _decoded(images: ImageFiles, watch: Watch) -> tuple[TensorImages, dict[int, str]]:
-    final = home() / "decoded" / _key(images)
+    scale = () if images.white is None else (images.white,)
+    final = home() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
+    _clean(final.parent)
     if not final.exists():
         _decode_into(final, images, watch)
     broken = dict(json.loads((final / "broken.json").read_text()))
@@ -80,24 +84,35 @@ def _decoded(images: ImageFiles, watch: Watch) -> tuple[TensorImages, dict[int, 
     return TensorImages(flat.view(len(images), *images.shape)), broken
 
 
+def _clean(folder: Path) -> None:
+    """Take away the drafts of processes that are gone."""
+    for draft in folder.glob(".draft-*"):
+        try:
+            if time.time() - draft.stat().st_mtime < _YOUNG:
+                continue
+            if (draft / "pixels.bin").exists():
+                with open(draft / "pixels.bin", "rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # somebody is writing it, or has just finished
+            continue
+        shutil.rmtree(draft, ignore_errors=True)
+
+
 def _decode_into(final: Path, images: ImageFiles, watch: Watch) -> None:
     draft = final.with_name(f".draft-{final.name}-{os.getpid()}")
     try:
         draft.mkdir(parents=True)
-        broken: list[tuple[int, str]] = []
-        done = 0
         with open(draft / "pixels.bin", "wb") as file:
-            file.truncate(_bytes(images))
-            size = _bytes(images) // len(images)
-            for read in read_batches(images, torch.arange(len(images)).split(64)):
-                for position, pixels in zip(read.index_B.tolist(), read.images_BCHW, strict=False):
-                    file.seek(position * size)
-                    file.write(pixels.numpy().tobytes())
-                broken += read.broken
-                done += len(read.index_B) + len(read.broken)
-                watch(done, len(images))
-        (draft / "broken.json").write_text(json.dumps(broken))
-        draft.rename(final)
+            with suppress(OSError):  # where there are no locks, drafts stay
+                fcntl.flock(file, fcntl.LOCK_EX)
+            broken = _write_pixels(file, images, watch)
+            _flush(file)
+            with open(draft / "broken.json", "w") as listed:
+                json.dump(broken, listed)
+                _flush(listed)
+            _flush_folder(draft)
+            draft.rename(final)
+        _flush_folder(final.parent)
     except OSError as error:
         if not final.exists():  # else another process was quicker, and its result is as good
             raise UserError(
@@ -106,3 +121,32 @@ def _decode_into(final: Path, images: ImageFiles, watch: Watch) -> None:
             ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_pixels(file: IO[bytes], images: ImageFiles, watch: Watch) -> list[tuple[int, str]]:
+    """Write each image in its place, and return which are broken, and why."""
+    broken: list[tuple[int, str]] = []
+    done, size = 0, _bytes(images) // len(images)
+    file.truncate(_bytes(images))
+    for read in read_batches(images, torch.arange(len(images)).split(64)):
+        for position, pixels in zip(read.index_B.tolist(), read.images_BCHW, strict=False):
+            file.seek(position * size)
+            file.write(pixels.numpy().tobytes())
+        broken += read.broken
+        done += len(read.index_B) + len(read.broken)
+        watch(done, len(images))
+    return broken
+
+
+def _flush(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

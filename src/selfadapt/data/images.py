@@ -5,9 +5,9 @@ Shapes: B images of a batch, N images in all, C channels, H by W pixels.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, int, int]
 
-_ORIENTATION = 0x0112  # the EXIF tag
+ORIENTATION = 0x0112  # the EXIF tag
 
 
 class UnreadableImage(Exception):
@@ -43,6 +43,18 @@ class Images(Protocol):
 
     def signature(self) -> bytes:
         """A hash that changes when an image does."""
+        ...
+
+
+@runtime_checkable
+class FileImages(Images, Protocol):
+    """Images that are decoded from files each time they are read, so one may turn out broken."""
+
+    @property
+    def files(self) -> "ImageFiles": ...
+
+    def decode(self, position: int) -> Tensor:
+        """One image as C×H×W; raises UnreadableImage."""
         ...
 
 
@@ -82,19 +94,27 @@ class TensorImages:
 class ImageFiles:
     """Image files, decoded each time they are read.
 
-    With `resize`, the shorter side is brought to that length and the middle square is kept.
+    With `resize`, the shorter side is brought to that length and the middle square is kept. `white` is the value of
+    16-bit pixels that becomes 255, one for the whole set. Files that turned out broken are noted in `broken`, which all
+    parts that were taken of a set share.
     """
 
     paths: Sequence[Path]
     shape: Shape
     resize: int | None = None
+    white: float | None = None
+    broken: dict[Path, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def files(self) -> "ImageFiles":
+        return self
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def decode(self, position: int) -> Tensor:
         """One image as C×H×W; raises UnreadableImage."""
-        pixels = decode(self.paths[position], channels=self.shape[0], resize=self.resize)
+        pixels = decode(self.paths[position], channels=self.shape[0], resize=self.resize, white=self.white)
         if pixels.shape != self.shape:
             raise UnreadableImage(
                 f"it is {pixels.shape[2]}×{pixels.shape[1]}, the others {self.shape[2]}×{self.shape[1]}"
@@ -105,27 +125,18 @@ class ImageFiles:
         return torch.stack([self.decode(position) for position in index_B.tolist()])
 
     def take(self, index_n: Tensor) -> "ImageFiles":
-        return ImageFiles([self.paths[i] for i in index_n.tolist()], self.shape, self.resize)
+        return replace(self, paths=[self.paths[i] for i in index_n.tolist()])
 
     def signature(self) -> bytes:
         files = [(path.name, path.stat().st_size if path.exists() else -1) for path in self.paths]
-        return hashlib.sha256(repr((self.shape, self.resize, files)).encode()).digest()
+        scale = () if self.white is None else (self.white,)
+        return hashlib.sha256(repr((self.shape, self.resize, files, *scale)).encode()).digest()
 
 
-def read_fine(images: Images, index_B: Tensor) -> Tensor:
-    """Those of these images that can be read."""
-    try:
-        return images.read(index_B)
-    except UnreadableImage:
-        if len(index_B) == 1:
-            return torch.zeros(0, *images.shape, dtype=torch.uint8)
-        return torch.cat([read_fine(images, half) for half in index_B.tensor_split(2)])
-
-
-def decode(path: Path, *, channels: int, resize: int | None) -> Tensor:
+def decode(path: Path, *, channels: int, resize: int | None, white: float | None = None) -> Tensor:
     """A file as uint8 pixels, C×H×W, upright, in colour or grey.
 
-    Of a moving picture the first frame counts; transparency shows white; 16 bits become 8.
+    Of a moving picture the first frame counts; transparency shows white; of 16 bits, `white` becomes 255.
     """
     from PIL import Image, ImageOps
 
@@ -133,8 +144,8 @@ def decode(path: Path, *, channels: int, resize: int | None) -> Tensor:
         with Image.open(path) as image:
             if resize is not None:
                 image.draft("L" if channels == 1 else "RGB", (resize, resize))  # lets JPEG skip detail
-            upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
-            plain = _plain(upright, "L" if channels == 1 else "RGB")
+            upright = image if image.getexif().get(ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
+            plain = _plain(upright, "L" if channels == 1 else "RGB", white)
             if resize is not None:
                 plain = _middle_square(plain, resize)
             pixels = torch.from_numpy(np.array(plain))
@@ -143,33 +154,26 @@ def decode(path: Path, *, channels: int, resize: int | None) -> Tensor:
     return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1)
 
 
-def header(path: Path) -> tuple[tuple[int, int], bool]:
-    """Size (width, height) as it will be decoded and whether the image is grey, without decoding it."""
+def _plain(image: "Image", mode: str, white: float | None) -> "Image":
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            width, height = image.size
-            if image.getexif().get(_ORIENTATION, 1) >= 5:  # lies on its side
-                width, height = height, width
-            return (width, height), image.mode in ("1", "L", "I", "F", "I;16", "I;16B", "I;16L", "LA")
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise UnreadableImage(str(error) or type(error).__name__) from error
-
-
-def _plain(image: "Image", mode: str) -> "Image":
-    from PIL import Image
-
-    if image.mode.startswith("I") or image.mode == "F":  # 16 or 32 bits
-        values = np.asarray(image).astype(np.float64)
-        if values.max(initial=0) > 255:
-            values = values / 257  # 65535 becomes 255
-        return Image.fromarray(np.clip(np.round(values), 0, 255).astype(np.uint8)).convert(mode)
+    if is_deep(image.mode):
+        if white is None:
+            raise UnreadableImage("it has more than 8 bits to a pixel, unlike the others; bring it to 8")
+        values = np.nan_to_num(np.asarray(image).astype(np.float64))
+        if values.max(initial=0) > white:
+            raise UnreadableImage(f"it holds the value {values.max():g}, and white is {white:g} in these data")
+        return Image.fromarray(np.clip(np.round(values * 255 / white), 0, 255).astype(np.uint8)).convert(mode)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         layers = image.convert("RGBA")
-        white = Image.new("RGBA", layers.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, layers).convert(mode)
+        ground = Image.new("RGBA", layers.size, (255, 255, 255, 255))
+        return Image.alpha_composite(ground, layers).convert(mode)
     return image if image.mode == mode else image.convert(mode)
+
+
+def is_deep(mode: str) -> bool:
+    """Whether pixels of this mode have 16 or 32 bits."""
+    return mode.startswith("I") or mode == "F"
 
 
 def _middle_square(image: "Image", size: int) -> "Image":

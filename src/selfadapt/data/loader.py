@@ -10,18 +10,16 @@ its own augmentation.
 Shapes: B samples of a batch, N samples in all, C channels, H by W pixels.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from selfadapt import processes
 from selfadapt.data.augment import Augment
-from selfadapt.data.images import ImageFiles, Images, TensorImages, UnreadableImage
+from selfadapt.data.images import Images, TensorImages
+from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Samples
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import TrainingError
@@ -73,7 +71,7 @@ class SampleLoader:
     """The pipeline over a set of samples.
 
     Images in one tensor live on the device, and batches are cut there. Image files are decoded ahead of time in
-    worker processes; one that turns out broken is left out of its batch and noted in `broken`.
+    worker processes; one that turns out broken is left out of its batch, and `samples.broken` tells of it.
     """
 
     def __init__(
@@ -102,7 +100,6 @@ class SampleLoader:
         self.steps_per_epoch = -(-self.num_samples // batch_size)
         self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
         self.views = views
-        self.broken: dict[str, str] = {}
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
@@ -111,11 +108,11 @@ class SampleLoader:
         batches = [index_B.tensor_split(parts)[own] for index_B in whole]
         reads = read_batches(self.images, batches, workers=self.workers, device=self.device)
         for step, (read, whole_B) in enumerate(zip(reads, whole, strict=True), start):
-            self.broken |= {self.ids[position]: reason for position, reason in read.broken}
             if not len(read.index_B):
-                sample, reason = next(iter(self.broken.items()))
+                position, reason = read.broken[0]
                 raise TrainingError(
-                    f"no image of a whole batch can be read, such as {sample}: {reason}; are the data still there?"
+                    f"no image of a whole batch can be read, such as {self.ids[position]}: {reason}; "
+                    "are the data still there?"
                 )
             place = (epoch, step) + (self.part if parts > 1 else ())
             index_B = read.index_B.to(self.device)
@@ -137,58 +134,3 @@ class SampleLoader:
 def as_input(images: Tensor) -> Tensor:
     """Images as the model takes them: float, 0..1."""
     return images.float().div_(255) if images.dtype == torch.uint8 else images
-
-
-@dataclass(frozen=True)
-class Read:
-    """The images of a batch that could be read, and those that could not."""
-
-    index_B: Tensor
-    images_BCHW: Tensor
-    broken: Sequence[tuple[int, str]] = ()
-
-
-def read_batches(
-    images: Images, batches: Sequence[Tensor], *, workers: int | None = None, device: torch.device | None = None
-) -> Iterator[Read]:
-    """The images of each batch in turn, on the device; files are decoded by worker processes."""
-    device = device or torch.device("cpu")
-    if not isinstance(images, ImageFiles):
-        for index_B in batches:
-            yield Read(index_B, images.read(index_B).to(device))
-        return
-    count = min(max(1, (os.cpu_count() or 1) // processes.count()), 16) if workers is None else workers
-    pipeline: Iterable[Any] = DataLoader(
-        _Decoding(images),
-        batch_sampler=[index_B.tolist() for index_B in batches],
-        collate_fn=_collate,
-        num_workers=count,
-        pin_memory=device.type == "cuda",
-        prefetch_factor=4 if count else None,
-    )
-    for index_B, images_BCHW, broken in pipeline:
-        yield Read(index_B, images_BCHW.to(device, non_blocking=True), broken)
-
-
-class _Decoding(Dataset[tuple[int, Tensor | str]]):
-    """Image files for worker processes: the pixels, or the reason why there are none."""
-
-    def __init__(self, images: ImageFiles) -> None:
-        self.images = images
-
-    def __getitem__(self, position: int) -> tuple[int, Tensor | str]:
-        try:
-            return position, self.images.decode(position)
-        except UnreadableImage as error:
-            return position, str(error)
-
-
-def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[tuple[int, str]]]:
-    fine = [(position, pixels) for position, pixels in items if isinstance(pixels, Tensor)]
-    broken = [(position, reason) for position, reason in items if isinstance(reason, str)]
-    index_B = torch.tensor([position for position, _ in fine], dtype=torch.int64)
-    if not fine:
-        return index_B, torch.empty(0), broken
-    # Decoders give channels last, so stacking them that way is a plain copy; the model wants that layout anyway.
-    stacked_BHWC = torch.stack([pixels.permute(1, 2, 0) for _, pixels in fine])
-    return index_B, stacked_BHWC.permute(0, 3, 1, 2), broken

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfadapt.data.classes import UNLABELLED, class_names, numbered
-from selfadapt.data.images import ImageFiles, UnreadableImage, header
+from selfadapt.data.headers import Header, header, white_of
+from selfadapt.data.images import ImageFiles, UnreadableImage
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.table import csv_rows, parquet_rows
 from selfadapt.errors import UserError
@@ -26,7 +27,7 @@ class Entry:
     part: str = "train"
 
 
-def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False) -> Data:
+def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:
     """A folder of class folders, or such folders under train/, val/ and test/. An id is the path below the root.
 
     With `unlabelled`, images may lie anywhere: if any is outside of class folders, none counts as labelled.
@@ -37,7 +38,7 @@ def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False) -
     if unlabelled and _images(sections["train"].iterdir()):
         files = _images(sections["train"].rglob("*"))
         entries = [Entry(str(file.relative_to(root)), file, UNLABELLED) for file in files]
-        return from_entries(root.name or "folder", entries, resize=resize)
+        return from_entries(root.name or "folder", entries, resize=resize, white=white)
     entries = []
     for part, section in sections.items():
         class_folders = _subfolders(section)
@@ -49,10 +50,10 @@ def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False) -
             if not files and part == "train":
                 raise UserError(f"the class folder {class_folder} holds no image; fill it or remove it")
             entries += [Entry(str(file.relative_to(root)), file, class_folder.name, part) for file in files]
-    return from_entries(root.name or "folder", entries, resize=resize)
+    return from_entries(root.name or "folder", entries, resize=resize, white=white)
 
 
-def table(path: Path, *, resize: int | None = None, unlabelled: bool = False) -> Data:
+def table(path: Path, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:
     """A .csv or .parquet with path and label, optionally id and split; paths count from the table's folder.
 
     With `unlabelled`, there may be no label; then only the training rows count.
@@ -83,7 +84,7 @@ def table(path: Path, *, resize: int | None = None, unlabelled: bool = False) ->
         label = UNLABELLED if without else str(row["label"])
         if PARTS[part] == "train" or not without:
             entries.append(Entry(sample_id, path.parent / str(row["path"]), label, PARTS[part]))
-    return from_entries(path.stem, entries, resize=resize)
+    return from_entries(path.stem, entries, resize=resize, white=white)
 
 
 def _images(paths: Iterable[Path]) -> list[Path]:
@@ -94,30 +95,45 @@ def _subfolders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = None) -> Data:
-    """Data over image files: their headers are read, broken ones are set aside, the rest must fit together."""
+def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = None, white: float | None = None) -> Data:
+    """Data over image files: their headers are read, broken ones are set aside, the rest must fit together.
+
+    `white` is what becomes 255 in images of over 8 bits; if not given, it is found.
+    """
     if resize is not None and resize < 1:
         raise UserError(f"--image-size {resize} must be at least 1")
-    entries, nameless = _speakable(entries)
+    speakable, left_out = _speakable(entries)
     with ThreadPoolExecutor() as pool:
-        headers = list(pool.map(_header_or_reason, [entry.path for entry in entries]))
-    fine = [(entry, found) for entry, found in zip(entries, headers, strict=True) if not isinstance(found, str)]
-    unreadable = nameless + [
-        (entry.id, found) for entry, found in zip(entries, headers, strict=True) if isinstance(found, str)
-    ]
+        headers = list(pool.map(_header_or_reason, [entry.path for entry in speakable]))
+    fine: list[tuple[Entry, Header]] = []
+    for entry, found in zip(speakable, headers, strict=True):
+        if isinstance(found, str):
+            left_out.append((entry, entry.id, found))
+        else:
+            fine.append((entry, found))
+    unreadable = [(spelled, reason) for _, spelled, reason in left_out]
     if not fine:
         example = f", such as {unreadable[0][0]}: {unreadable[0][1]}" if unreadable else ""
         raise UserError(f"{name}: none of {len(entries)} files can be read as an image{example}")
-    channels = 1 if all(grey for _, (_, grey) in fine) else 3
-    width, height = _common_size(name, [(entry, size) for entry, (size, _) in fine], resize)
+    channels = 1 if all(head.grey for _, head in fine) else 3
+    width, height = _common_size(name, [(entry, head.size) for entry, head in fine], resize)
     classes = class_names(name, [entry.label for entry, _ in fine if entry.part == "train"])
+    for entry, spelled, reason in left_out:
+        if entry.label not in classes:
+            raise UserError(
+                f"{name}: no training file of the class {entry.label!r} can be used, such as {spelled}: {reason}"
+            )
+    deep = [entry.path for entry, head in fine if head.deep]
+    if deep and white is None:
+        white = white_of(deep)
+    broken: dict[Path, str] = {}
 
     def part(which: str) -> Samples | None:
         chosen = [entry for entry, _ in fine if entry.part == which]
         if not chosen:
             return None
         return Samples(
-            images=ImageFiles([entry.path for entry in chosen], (channels, height, width), resize),
+            images=ImageFiles([entry.path for entry in chosen], (channels, height, width), resize, white, broken),
             labels=numbered([entry.label for entry in chosen], classes, lambda i: f"{name}: {chosen[i].id}"),
             truth=None,
             ids=[entry.id for entry in chosen],
@@ -134,11 +150,12 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         test=part("test"),
         augment="crop-flip",
         unreadable=unreadable,
+        white=white,
     )
 
 
-def _speakable(entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[str, str]]]:
-    """The entries whose ids can stand in a table, and the others, spelled so that they can."""
+def _speakable(entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[Entry, str, str]]]:
+    """The entries whose ids can stand in a table; and the others, each with a spelling that can, and what is wrong."""
     fine, others = [], []
     for entry in entries:
         text = entry.id.encode("utf-8", "backslashreplace").decode()
@@ -146,11 +163,11 @@ def _speakable(entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[str, s
         if spelled == entry.id:
             fine.append(entry)
         else:
-            others.append((spelled, "its name holds signs that are no text; rename it"))
+            others.append((entry, spelled, "its name holds signs that are no text; rename it"))
     return fine, others
 
 
-def _header_or_reason(path: Path) -> tuple[tuple[int, int], bool] | str:
+def _header_or_reason(path: Path) -> Header | str:
     try:
         return header(path)
     except UnreadableImage as error:

@@ -4,7 +4,7 @@ Shapes: N samples, C channels, H by W pixels.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
-from selfadapt.data.images import Images, read_fine
+from selfadapt.data.images import FileImages, Images
+from selfadapt.data.reading import read_batches
+from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 
 VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validation part of their own
@@ -49,9 +51,36 @@ class Samples:
             struck=None if self.struck is None else self.struck[index],
         )
 
-    def limited(self, number: int | None) -> "Samples":
-        """The first so many; None keeps all."""
-        return self if number is None else self.take(torch.arange(min(number, len(self))))
+    def first(self, number: int) -> "Samples":
+        """The first so many."""
+        return self.take(torch.arange(min(number, len(self))))
+
+    def share(self, number: int, generator: torch.Generator) -> "Samples":
+        """So many, drawn so that each class keeps its share and, if there are enough, has one at least."""
+        rank_N = torch.empty(len(self), dtype=torch.float64)  # of each sample in its class, from 0 to below 1
+        for label in self.labels.unique():
+            members = (self.labels == label).nonzero().flatten()
+            order = torch.randperm(len(members), generator=generator)
+            rank_N[members[order]] = torch.arange(len(members)).double() / len(members)
+        return self.take(rank_N.argsort(stable=True)[:number].sort().values)
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """Those whose files could not be read when somebody tried, and why."""
+        if not isinstance(self.images, FileImages):
+            return {}
+        files = self.images.files
+        if not files.broken:
+            return {}
+        pairs = zip(self.ids, files.paths, strict=True)
+        return {sample_id: files.broken[path] for sample_id, path in pairs if path in files.broken}
+
+    def note_broken(self, found: Mapping[str, str]) -> None:
+        """Take note of what others could not read, by id."""
+        if found and isinstance(self.images, FileImages):
+            files = self.images.files
+            pairs = zip(self.ids, files.paths, strict=True)
+            files.broken.update((path, found[sample_id]) for sample_id, path in pairs if sample_id in found)
 
     def relabelled(self, labels: Tensor) -> "Samples":
         """The same samples under other labels; the labels they had count as the truth."""
@@ -71,6 +100,8 @@ class Data:
     augment: AugmentName = "crop"  # what suits the images
     validation_last: int = 0  # the last so many training samples are for validation, where a paper says so
     unreadable: Sequence[tuple[str, str]] = ()  # files that were skipped, and why
+    white: float | None = None  # the value that became 255 in images of over 8 bits, if there are any
+    mixed: bool = False  # the order mixes the classes, so that the first so many are a fair share
 
     @property
     def num_classes(self) -> int:
@@ -100,35 +131,78 @@ class Data:
         train, validation = split_off(self.train, fraction, generator)
         return replace(self, train=train, validation=validation)
 
-    def limited(self, train: int | None, test: int | None) -> "Data":
-        """The first samples only; None keeps all. Validation shrinks in proportion to training."""
-        validation = self.validation
-        if validation is not None and train is not None:
-            validation = validation.limited(max(1, round(len(validation) * train / max(train, len(self.train)))))
-        return replace(
-            self,
-            train=self.train.limited(train),
-            validation=validation,
-            test=None if self.test is None else self.test.limited(test),
+    @property
+    def parts(self) -> dict[str, Samples]:
+        """The parts that there are, by name."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: samples for name, samples in parts.items() if samples is not None}
+
+    def limited(self, train: int | None, test: int | None, seed: int = 0) -> "Data":
+        """So many samples only; None keeps all. Validation shrinks in proportion to training.
+
+        They are the first where the order mixes the classes, and else a share of each class that the seed decides.
+        """
+        wanted = {"train": train, "test": test}
+        if self.validation is not None and train is not None:
+            share = train / max(train, len(self.train))
+            wanted["validation"] = max(1, round(len(self.validation) * share))
+
+        def limited(name: str, samples: Samples) -> Samples:
+            number = wanted.get(name)
+            if number is None:
+                return samples
+            return samples.first(number) if self.mixed else samples.share(number, seeded(seed, "limit", name))
+
+        fewer = {name: limited(name, samples) for name, samples in self.parts.items()}
+        return replace(self, train=fewer["train"], validation=fewer.get("validation"), test=fewer.get("test"))
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The samples of any part whose files could not be read when somebody tried, and why."""
+        return {sample_id: reason for samples in self.parts.values() for sample_id, reason in samples.broken.items()}
+
+    def note_broken(self, found: Mapping[str, str]) -> None:
+        """Take note of what others could not read, by id; a class must not vanish by it."""
+        for samples in self.parts.values():
+            samples.note_broken(found)
+        check_classes(self, self.train, self.train.broken)
+
+
+def check_classes(data: Data, samples: Samples, broken: Mapping[str, str]) -> None:
+    """Refuse to go on if all files of a class are broken."""
+    if not broken:
+        return
+    broken_N = torch.tensor([sample_id in broken for sample_id in samples.ids])
+    given_K, broken_K = (
+        torch.bincount(labels, minlength=data.num_classes) for labels in (samples.labels, samples.labels[broken_N])
+    )
+    vanished = ((given_K > 0) & (given_K == broken_K)).nonzero().flatten().tolist()
+    if vanished:
+        members = (samples.labels == vanished[0]).nonzero().flatten()
+        sample_id = samples.ids[int(members[0])]
+        raise UserError(
+            f"{data.name}: none of the {len(members)} training files of the class {data.classes[vanished[0]]!r} can be "
+            f"read, such as {sample_id}: {broken[sample_id]}; mend them, or take the class away"
         )
 
 
 def channel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel on the scale 0..1, from `most` images spread over the set."""
-    channels = images.shape[0]
-    total, square = torch.zeros(channels).double(), torch.zeros(channels).double()
-    pixels = 0
+    # Whole numbers are summed, so the result does not depend on how the images come in batches.
+    total_C = torch.zeros(images.shape[0], dtype=torch.int64)
+    square_C, pixels = total_C.clone(), 0
     chosen = torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
-    for index_B in chosen.split(1024):
-        values = read_fine(images, index_B).double() / 255
-        total += values.sum((0, 2, 3))
-        square += values.square().sum((0, 2, 3))
-        pixels += values[:, 0].numel()
+    for read in read_batches(images, chosen.split(64)):
+        if len(read.index_B):
+            values = read.images_BCHW.long()
+            total_C += values.sum((0, 2, 3))
+            square_C += values.square().sum((0, 2, 3))
+            pixels += values[:, 0].numel()
     if not pixels:
         raise UserError("none of the images can be read; are the data still there?")
-    mean = total / pixels
-    std = (square / pixels - mean.square()).clamp_min(0).sqrt()
-    return mean.float(), std.clamp_min(1e-3).float()  # a constant channel must not divide by zero
+    mean_C = total_C.double() / pixels
+    std_C = (square_C.double() / pixels - mean_C.square()).clamp_min(0).sqrt()
+    return (mean_C / 255).float(), (std_C / 255).clamp_min(1e-3).float()  # a constant channel must not divide by zero
 
 
 def split_off(

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,26 +41,28 @@ class Source:
     open: Callable[[Path, int | None], Data]
     fetch: Callable[[Path, Watch], None] | None = None
     by_hand: str = ""  # what to put where, if it cannot be fetched
+    mixed: bool = True  # its official order mixes the classes
 
 
-def open_data(source: str, *, resize: int | None = None, unlabelled: bool = False) -> Data:
+def open_data(source: str, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:
     """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path.
 
-    With `unlabelled`, labels may be missing.
+    With `unlabelled`, labels may be missing. `white` is what becomes 255 in files of over 8 bits; if not given, it is
+    found.
     """
     if source in SOURCES:
         folder = home() / "data" / source
         if source != "digits" and not folder.exists():
             advice = f"fetch it with: selfadapt data get {source}" if SOURCES[source].fetch else SOURCES[source].by_hand
             raise UserError(f"the data set {source} is not on this machine; {advice.format(folder=folder)}")
-        return SOURCES[source].open(folder, resize)
+        return replace(SOURCES[source].open(folder, resize), mixed=SOURCES[source].mixed)
     path = Path(source)
     if path.is_dir():
-        return own.folder(path, resize=resize, unlabelled=unlabelled)
+        return own.folder(path, resize=resize, unlabelled=unlabelled, white=white)
     if not path.exists():
         raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
     if path.suffix in (".csv", ".parquet"):
-        return own.table(path, resize=resize, unlabelled=unlabelled)
+        return own.table(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix == ".npz":
         return arrays(path, unlabelled=unlabelled)
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
@@ -212,10 +214,7 @@ def cats_dogs(folder: Path, resize: int | None) -> Data:
         raise UserError(f"{folder} holds no train/cat.0.jpg and so on")
     data = own.from_entries("cats-dogs", entries, resize=resize or 64)
     train, test = split_off(data.train, 0.2, seeded("cats-dogs", "split"))
-    return Data(
-        name=data.name, classes=data.classes, train=train, validation=None, test=test,
-        augment=data.augment, unreadable=data.unreadable,
-    )  # fmt: skip
+    return replace(data, train=train, validation=None, test=test)
 
 
 def imagenet(folder: Path, resize: int | None) -> Data:
@@ -223,10 +222,7 @@ def imagenet(folder: Path, resize: int | None) -> Data:
     data = own.folder(folder, resize=resize or 256)
     if data.validation is None:
         raise UserError(f"{folder} must hold train/ and val/ with a folder for each class")
-    return Data(
-        name="imagenet", classes=data.classes, train=data.train, validation=None, test=data.validation,
-        augment="resized-crop", unreadable=data.unreadable,
-    )  # fmt: skip
+    return replace(data, name="imagenet", validation=None, test=data.validation, augment="resized-crop")
 
 
 def cifar10c(folder: Path, corruption: str, level: int) -> Samples:
@@ -268,6 +264,10 @@ SOURCES: dict[str, Source] = {
     "cifar100": Source(cifar100, _download("CIFAR100", "cifar100", {})),
     "svhn": Source(svhn, _download("SVHN", "svhn", {"split": "train"}, {"split": "test"})),
     "stl10": Source(stl10, _download("STL10", "stl10", {})),
-    "cats-dogs": Source(cats_dogs, by_hand="unpack Kaggle's Dogs vs. Cats so that {folder}/train/cat.0.jpg exists"),
-    "imagenet": Source(imagenet, by_hand="put ImageNet's class folders into {folder}/train and {folder}/val"),
+    "cats-dogs": Source(
+        cats_dogs, by_hand="unpack Kaggle's Dogs vs. Cats so that {folder}/train/cat.0.jpg exists", mixed=False
+    ),
+    "imagenet": Source(
+        imagenet, by_hand="put ImageNet's class folders into {folder}/train and {folder}/val", mixed=False
+    ),
 }

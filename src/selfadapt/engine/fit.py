@@ -326,11 +326,12 @@ def fit(
     *,
     after_epoch: Callable[[Training], Metrics | None] = lambda training: None,
     after_step: Callable[[Training], None] = lambda training: None,
+    before_save: Callable[[Training], None] = lambda training: None,
 ) -> None:
     """Train to the last epoch, with checkpoints in `folder` if there is one.
 
     `after_epoch` measures an epoch before it is saved, so it may see an epoch again on resume. What it returns is the
-    history that a method can decide by.
+    history that a method can decide by. `before_save` is called by all processes together, before each checkpoint.
     """
     with stop_on_signal() as stop:
         saved_at = time.monotonic()
@@ -343,6 +344,7 @@ def fit(
                 due = time.monotonic() - saved_at > 60 * training.settings.checkpoint_minutes
                 stopped, due = _agreed(bool(stop), due, training.device)
                 if folder is not None and (stopped or due):
+                    before_save(training)
                     training.save(folder)
                     saved_at = time.monotonic()
                 if stopped:
@@ -350,6 +352,7 @@ def fit(
             training.accumulator = training.accumulator.merged()
             training.end_epoch({**training.accumulator.metrics, **(after_epoch(training) or {})})
             if folder is not None:
+                before_save(training)
                 training.save(folder)
                 saved_at = time.monotonic()
 

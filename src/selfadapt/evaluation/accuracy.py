@@ -1,9 +1,13 @@
 """Predictions of a trained model, and how often they are right.
 
+Of a broken file nothing is known: what the model says of it is NaN and its predicted class UNKNOWN, which no measure
+counts.
+
 Shapes: N samples, K classes.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +15,10 @@ from torch import Tensor, nn
 from selfadapt import processes
 from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.images import Images
-from selfadapt.data.loader import as_input, read_batches
+from selfadapt.data.loader import as_input
+from selfadapt.data.reading import read_batches
+
+UNKNOWN = -1  # the predicted class of a sample that was never seen
 
 
 def predict(model: nn.Module, images: Images, num_classes: int, device: torch.device, batch_size: int = 256) -> Tensor:
@@ -41,24 +48,31 @@ def outputs(
         if len(read.index_B):
             said_BO = (forward or model)(as_input(read.images_BCHW)).float().cpu()
             if said_NO is None:
-                said_NO = said_BO.new_zeros(len(images), said_BO.shape[1])
-                said_NO[own_n] = torch.nan
+                said_NO = _nothing_said(len(images), own_n, said_BO.shape[1])
             said_NO[read.index_B] = said_BO
             done += len(read.index_B)
             watch(done, len(own_n))
     model.train(was_training)
-    return _of_all(said_NO, len(images), device)
+    # A process that could read none of its images learns from the others how much the model says.
+    widths = processes.objects_of_all(0 if said_NO is None else said_NO.shape[1])
+    if said_NO is None:
+        said_NO = _nothing_said(len(images), own_n, max(1, *(cast(int, width) for width in widths)))
+    return processes.sum_over_all(said_NO.to(device)).cpu() if processes.count() > 1 else said_NO
 
 
-def _of_all(said_NO: Tensor | None, count: int, device: torch.device) -> Tensor:
-    if processes.count() > 1:
-        widths = [int(width) for width in processes.objects_of_all(0 if said_NO is None else said_NO.shape[1])]  # type: ignore[call-overload]
-        if said_NO is None:
-            said_NO = torch.zeros(count, max(widths))
-        return processes.sum_over_all(said_NO.to(device)).cpu()
-    return torch.full((count, 1), torch.nan) if said_NO is None else said_NO
+def _nothing_said(count: int, own_n: Tensor, width: int) -> Tensor:
+    """NaN for the images of this process, and zero for those of others, to be added to what they say."""
+    said_NO = torch.zeros(count, width)
+    said_NO[own_n] = torch.nan
+    return said_NO
+
+
+def predicted_classes(outputs_NK: Tensor) -> Tensor:
+    """The likeliest class of each sample, by its outputs or probabilities; UNKNOWN where they are NaN."""
+    return torch.where(outputs_NK.isnan().any(1), UNKNOWN, outputs_NK.argmax(1))
 
 
 def accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
-    """The share of samples whose predicted class is the label; None if there are no samples."""
-    return (predicted_N == labels_N).double().mean().item() if len(labels_N) else None
+    """The share of samples whose predicted class is the label, among those that have one; None if there are none."""
+    known_N = predicted_N != UNKNOWN
+    return (predicted_N == labels_N)[known_N].double().mean().item() if known_N.any() else None

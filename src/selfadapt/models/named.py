@@ -17,6 +17,7 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
     "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
 }
 NAMES = (*_RESNETS, "vgg16", "alexnet", "mlp")
+FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
 
 def backbone(name: str, *, channels: int, height: int, width_pixels: int, width: int | None = None) -> Backbone:

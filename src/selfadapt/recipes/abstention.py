@@ -21,6 +21,7 @@ from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
 from selfadapt.evaluation.promise import candidates, promise
 from selfadapt.evaluation.selectors import class_selectors
 from selfadapt.objectives.objective import Objective
+from selfadapt.recipes import lifecycle
 
 if TYPE_CHECKING:
     from selfadapt.recipes.run import Run
@@ -55,14 +56,21 @@ def _answers_on(run: "Run", samples: Samples, passes: int, watch: Watch) -> tupl
     """The answers to the samples that can be read, and which those are."""
     training, classes = run.training, run.data.num_classes
     said_NO = outputs(training.model, samples.images, training.device, watch=watch)
-    fine_N = said_NO.isfinite().all(1)
-    found = answers(said_NO[fine_N], training.objective, classes)
+    fine_N = ~said_NO.isnan().any(1)
+    if not fine_N.any():
+        raise UserError(f"no image can be read, such as {samples.ids[0]}; are the data still there?")
+    by_passes: dict[str, Answers] = {}
     if passes and has_dropout(training.model):
         predicted_N, selectors = mc_dropout(
             training.model, samples.images, classes, training.device, passes=passes, watch=watch
         )
         for name, confidence_N in selectors.items():
-            found[name] = Answers(predicted_N[fine_N], confidence_N[fine_N])
+            fine_N &= ~confidence_N.isnan()
+            by_passes[name] = Answers(predicted_N, confidence_N)
+    lifecycle.list_unreadable(run.folder, run.data)
+    found = answers(said_NO[fine_N], training.objective, classes)
+    for name, own in by_passes.items():
+        found[name] = Answers(own.predicted_N[fine_N], own.confidence_N[fine_N])
     return found, fine_N
 
 

@@ -32,6 +32,7 @@ class Answerer:
     selector: str = "softmax-response"
     threshold: float | None = None
     passes: int = 0
+    white: float | None = None  # of images of over 8 bits that it was trained on, if there were any
 
     @classmethod
     def of_run(cls, folder: RunFolder, device: str, *, silent: bool = True) -> "Answerer":
@@ -59,6 +60,7 @@ class Answerer:
             selector=rule.get("selector", "softmax-response"),
             threshold=rule.get("threshold"),
             passes=rule.get("passes", 0),
+            white=content["data"].get("white"),
         )
 
     def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
@@ -98,11 +100,11 @@ class Answerer:
     def _read(self, path: Path) -> Tensor:
         """A file in the shape that the network was trained on."""
         channels, height, width = self.shape
-        pixels = decode(path, channels=channels, resize=None)
+        pixels = decode(path, channels=channels, resize=None, white=self.white)
         if tuple(pixels.shape[1:]) == (height, width):
             return pixels
         if height != width:
             raise UnreadableImage(
                 f"it is {pixels.shape[2]}×{pixels.shape[1]}, and the network takes {width}×{height} only"
             )
-        return decode(path, channels=channels, resize=height)
+        return decode(path, channels=channels, resize=height, white=self.white)

@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
+from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Data
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
@@ -16,6 +18,7 @@ from selfadapt.objectives.peers.generalized_cross_entropy import TruncatedGenera
 from selfadapt.objectives.selective import Selective
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
+from selfadapt.targets.store import TargetStore
 
 _PIECE = 65_536
 _MOST_CLASSES = 1000  # for which the odds of every pair of classes are written
@@ -36,33 +39,63 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
-    verdicts = judge_labels(data, training)
+    verdicts, known_n = _judged(data, training)
     _write_labels(folder, data, verdicts)
-    summary = {**_summary(data, verdicts), "labels": str(folder.labels_file)}
+    summary = {**_summary(data, verdicts, known_n), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
-        transition_KK = transition_matrix(verdicts.suggested_N, data.train.labels, data.num_classes)
+        transition_KK = transition_matrix(verdicts.suggested_N[known_n], data.train.labels[known_n], data.num_classes)
         folder.write_transition(data.classes, transition_KK.tolist())
         summary["transition"] = str(folder.transition_file)
     return summary, verdicts
 
 
 def judge_labels(data: Data, training: Training) -> Verdicts:
-    """A verdict on every training label."""
+    """A verdict on every training label. One whose file was never read stays as it is, at the end of the ranking."""
+    return _judged(data, training)[0]
+
+
+def _judged(data: Data, training: Training) -> tuple[Verdicts, Tensor]:
+    """The verdicts, and the samples of which there is something to judge by."""
     weighted, label_share_N = False, None
     if isinstance(training.objective, NoisyLabels | Selective) and training.targets is not None:
         weighted = isinstance(training.objective, NoisyLabels) and training.objective.reweight
         label_share_N = _label_shares(training, training.objective)
-    return judge(_beliefs(data, training), data.train.labels, weighted=weighted, label_share_N=label_share_N)
+    labels, (known_n, rows) = data.train.labels, _beliefs(data, training)
+    share_n = None if label_share_N is None else label_share_N[known_n]
+    found = judge(rows, labels[known_n], weighted=weighted, label_share_N=share_n)
+    if len(known_n) == len(labels):
+        return found, known_n
+    ones_N = torch.ones(len(labels))
+    verdicts = Verdicts(
+        suggested_N=labels.index_copy(0, known_n, found.suggested_N),
+        confidence_N=(ones_N / 2).index_copy(0, known_n, found.confidence_N),
+        weight_N=ones_N.index_copy(0, known_n, found.weight_N),
+        support_N=ones_N.index_copy(0, known_n, found.support_N),
+    )
+    return verdicts, known_n
 
 
-def _beliefs(data: Data, training: Training) -> Callable[[], Iterable[Tensor]]:
+def _beliefs(data: Data, training: Training) -> tuple[Tensor, Callable[[], Iterable[Tensor]]]:
+    """The samples of which something is known, and what the network, or its targets, hold of them."""
     targets = training.targets
     if targets is None or isinstance(training.objective, TruncatedGeneralizedCrossEntropy):  # whose store is a filter
         predicted_NK = predict(training.model, data.train.images, data.num_classes, training.device)
-        known_NK = predicted_NK.nan_to_num(1 / data.num_classes)  # of a file that broke meanwhile, nothing is known
-        return lambda: [known_NK]
-    pieces = torch.arange(len(data.train)).split(_PIECE)
-    return lambda: (targets.read(index_n) for index_n in pieces)
+        known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
+        return known_n, lambda: [predicted_NK[known_n]]
+    known_n = _seen(data, targets)
+    return known_n, lambda: (targets.read(index_n) for index_n in known_n.split(_PIECE))
+
+
+def _seen(data: Data, targets: TargetStore) -> Tensor:
+    """All samples but those whose files are broken and whose targets are what they were before training."""
+    broken = data.train.broken
+    known_N = torch.ones(len(data.train), dtype=torch.bool)
+    candidates = torch.tensor([i for i, name in enumerate(data.train.ids) if name in broken], dtype=torch.int64)
+    if len(candidates):
+        rows_nK = targets.read(candidates)
+        label_nK = one_hot(data.train.labels[candidates], rows_nK.shape[1]).to(rows_nK)
+        known_N[candidates] = (rows_nK != label_nK).any(1) & rows_nK.any(1)
+    return known_N.nonzero().flatten()
 
 
 def _label_shares(training: Training, objective: NoisyLabels | Selective) -> Tensor:
@@ -79,22 +112,25 @@ def _suspects(data: Data, verdicts: Verdicts) -> Tensor:
     return verdicts.suggested_N != data.train.labels
 
 
-def _summary(data: Data, verdicts: Verdicts) -> dict[str, Any]:
+def _summary(data: Data, verdicts: Verdicts, known_n: Tensor) -> dict[str, Any]:
+    """The figures of the audit, over the samples that were judged."""
     suspect_N = _suspects(data, verdicts)
     summary: dict[str, Any] = {
         "suspects": int(suspect_N.sum()),
-        "estimated_noise_rate": suspect_N.double().mean().item(),
+        "estimated_noise_rate": suspect_N[known_n].double().mean().item(),
+        "not_judged": len(data.train) - len(known_n),
     }
     truth = data.train.truth
     if truth is not None:
-        wrong_N = data.train.labels != truth
+        known_N = torch.zeros(len(data.train), dtype=torch.bool).index_fill(0, known_n, True)
+        wrong_N = (data.train.labels != truth) & known_N
         caught = int((suspect_N & wrong_N).sum())
         summary |= {
             "wrong": int(wrong_N.sum()),
             "precision": caught / int(suspect_N.sum()) if suspect_N.any() else None,
             "recall": caught / int(wrong_N.sum()) if wrong_N.any() else None,
-            "recovery": accuracy(verdicts.suggested_N, truth),
-            "average_precision": average_precision(verdicts.order_N, wrong_N),
+            "recovery": accuracy(verdicts.suggested_N[known_n], truth[known_n]),
+            "average_precision": average_precision(verdicts.order_N[known_N[verdicts.order_N]], wrong_N),
         }
     return summary
 
@@ -126,8 +162,11 @@ def draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
     if not chosen:
         path.unlink(missing_ok=True)
         return
-    images = [image.permute(1, 2, 0).numpy() for image in data.train.images.read(torch.tensor(chosen))]
+    (read,) = read_batches(data.train.images, [torch.tensor(chosen)], workers=0)
+    images = [image.permute(1, 2, 0).numpy() for image in read.images_BCHW]
     captions = [
-        f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}" for i in chosen
+        f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}"
+        for i in read.index_B.tolist()
     ]
-    contact_sheet(images, captions, path)
+    if images:  # none, if the files broke meanwhile
+        contact_sheet(images, captions, path)

@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from selfadapt.data.seeds import draw
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
+from selfadapt.models.named import FIXED_SIZE
 from selfadapt.objectives.objective import Figures, Objective
 from selfadapt.recipes.prepare import sample_rows
 from selfadapt.recipes.settings import Settings, choose_device, device_name, normal_form, option
@@ -47,7 +48,7 @@ def assemble(
         batch_size=settings.batch_size,
         seed=settings.seed,
         device=device,
-        augment=named_augment(settings.augment, data.train.images.shape[1]),
+        augment=named_augment(settings.augment, data.train.images.shape[1], keep_size=settings.model in FIXED_SIZE),
         part=(processes.rank(), processes.count()),
         views=views,
     )
@@ -67,8 +68,8 @@ def assemble(
 def begin(folder: RunFolder, data: Data, training: Training, description: Mapping[str, Any]) -> None:
     """Write down everything that decides the outcome, before the first step."""
     folder.write_samples(sample_rows(data))
-    if data.unreadable:
-        folder.write_unreadable(data.unreadable)
+    folder.forget_unreadable()  # of a start that was broken off
+    list_unreadable(folder, data)
     processes.wait_for_all()
     content = {
         **description,
@@ -106,6 +107,7 @@ def restore(training: Training, folder: RunFolder) -> None:
 def carry_out(
     training: Training,
     folder: RunFolder,
+    data: Data,
     measure: Callable[[], Figures],
     watch: StepWatch,
     noted: Callable[[Sequence[Figures]], None] = lambda history: None,
@@ -123,7 +125,10 @@ def carry_out(
         noted([*training.history, figures])
         return figures
 
-    fit(training, folder.checkpoints, after_epoch=record, after_step=watch)
+    def listed(training: Training) -> None:
+        list_unreadable(folder, data)
+
+    fit(training, folder.checkpoints, after_epoch=record, after_step=watch, before_save=listed)
     processes.wait_for_all()
 
 
@@ -135,12 +140,22 @@ def whole_metrics(folder: RunFolder, epochs: int) -> list[dict[str, Any]]:
     return metrics
 
 
-def list_unreadable(folder: RunFolder, data: Data, training: Training) -> int:
-    """How many files could not be read, when the data were opened and since then, and a list of them in the folder."""
-    broken = training.loader.broken if isinstance(training.loader, SampleLoader) else {}
-    if broken:
-        folder.write_unreadable([*data.unreadable, *broken.items()])
-    return len(data.unreadable) + len(broken)
+def list_unreadable(folder: RunFolder, data: Data) -> int:
+    """List in the folder every file that any process could not read, and return how many they are.
+
+    All processes call it together, and afterwards all know of the same files. What was listed before stays listed, so
+    a resumed run forgets none.
+    """
+    found: dict[str, str] = {}
+    for broken in processes.objects_of_all(data.broken):
+        found |= cast(dict[str, str], broken)
+    listed = folder.read_unreadable()
+    every = {**dict(data.unreadable), **listed, **found}
+    if every != listed:
+        folder.write_unreadable(every.items())
+    processes.wait_for_all()
+    data.note_broken(found)
+    return len(every)
 
 
 def conclude(folder: RunFolder, result: Mapping[str, Any]) -> None:

@@ -23,9 +23,10 @@ from selfadapt.recipes.settings import RunSettings, Settings
 from selfadapt.report.results import RunFolder
 
 
-def open_for(settings: Settings, watch: Watch, *, unlabelled: bool = False) -> Data:
-    """The data as they are, decoded if they fit."""
-    data = open_data(settings.data, resize=settings.image_size, unlabelled=unlabelled)
+def open_for(settings: Settings, watch: Watch, *, unlabelled: bool = False, begun: RunFolder | None = None) -> Data:
+    """The data as they are, decoded if they fit; on the scale of a run that was begun, if there is one."""
+    white = None if begun is None else begun.read_run()["data"].get("white")
+    data = open_data(settings.data, resize=settings.image_size, unlabelled=unlabelled, white=white)
     if processes.rank():  # the first process decodes for all
         processes.wait_for_all()
     data = keep_decoded(data, stream=settings.stream, watch=watch)
@@ -41,7 +42,7 @@ def prepare(data: Data, settings: RunSettings) -> Data:
     if settings.noise is not None:
         data = corrupt(data, Noise.parse(settings.noise), settings.seed)
     data = data.with_validation(settings.validation, seeded(settings.seed, "split"))
-    data = data.limited(settings.limit, settings.test_limit)
+    data = data.limited(settings.limit, settings.test_limit, settings.seed)
     if settings.label_share is not None and settings.label_share < 1:
         _, few = split_off(data.train, settings.label_share, seeded(settings.seed, "few labels"), fewest=1)
         data = replace(data, train=few)
@@ -80,8 +81,9 @@ def recall(data: Data, settings: Settings, folder: RunFolder) -> Data:
         if own_rows:
             parts[part] = _recalled(own_rows, pool, place, data, settings)
     recalled = replace(
-        data.limited(None, settings.test_limit), train=parts["train"], validation=parts.get("validation")
+        data.limited(None, settings.test_limit, settings.seed), train=parts["train"], validation=parts.get("validation")
     )
+    recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:
         warnings.warn(f"the data of {folder.path} have changed since it began", stacklevel=2)
     return recalled

@@ -11,11 +11,12 @@ from torch import Tensor
 from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.images import Shape
 from selfadapt.data.samples import Data, Samples, channel_statistics
+from selfadapt.data.seeds import seeded
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
 from selfadapt.errors import UserError
-from selfadapt.evaluation.accuracy import accuracy, outputs
+from selfadapt.evaluation.accuracy import accuracy, outputs, predicted_classes
 from selfadapt.evaluation.probe import collapsed, effective_rank, spread
 from selfadapt.models.heads import Backbone, Normalised, unwrapped
 from selfadapt.models.named import backbone
@@ -58,7 +59,9 @@ def _prepared(data: Data) -> Data:
 def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch = unwatched) -> PretrainingRun:
     with folder.locked():
         folder.check_free()
-        data = _prepared(open_for(settings, watch, unlabelled=True)).limited(settings.limit, settings.test_limit)
+        data = _prepared(open_for(settings, watch, unlabelled=True)).limited(
+            settings.limit, settings.test_limit, settings.seed
+        )
         settings = settings.resolved(data)
         training = _training(settings, data, folder)
         description = {
@@ -77,7 +80,7 @@ def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch = unwat
 def reopen(folder: RunFolder, given: Mapping[str, Any], watch: Watch = unwatched) -> PretrainingRun:
     """The run as its newest checkpoint has it; settings that are repeated must be its own."""
     settings = lifecycle.settings_of(folder, PretrainingSettings, given)
-    data = recall(_prepared(open_for(settings, watch, unlabelled=True)), settings, folder)
+    data = recall(_prepared(open_for(settings, watch, unlabelled=True, begun=folder)), settings, folder)
     take_surroundings(folder.read_run(), to_train=True)
     training = _training(settings, data, folder)
     lifecycle.restore(training, folder)
@@ -104,7 +107,7 @@ def build_backbone(settings: PretrainingSettings, shape: Shape, statistics: tupl
 def pretrain(run: PretrainingRun, watch: StepWatch = lambda training: None) -> dict[str, Any]:
     """Train to the end, write the run folder, and return the result."""
     with run.folder.locked():
-        lifecycle.carry_out(run.training, run.folder, lambda: _measure(run), watch)
+        lifecycle.carry_out(run.training, run.folder, run.data, lambda: _measure(run), watch)
         result = _result(run)
         lifecycle.conclude(run.folder, result)
     return result
@@ -139,7 +142,8 @@ def _measure(run: PretrainingRun) -> dict[str, Any]:
         figures["online_probe_train"] = accuracy(training.tally.predicted_N.cpu().long(), run.data.train.labels)
         held_out = run.data.validation or run.data.test
         if held_out is not None:
-            figures["online_probe_held_out"] = _probed(run, held_out.limited(_WATCHED))
+            few = held_out.share(_WATCHED, seeded(run.settings.seed, "watched"))
+            figures["online_probe_held_out"] = _probed(run, few)
     return figures
 
 
@@ -149,7 +153,7 @@ def _probed(run: PretrainingRun, samples: Samples) -> float | None:
     probe = encoders.probe
     assert probe is not None
     said_nK = outputs(encoders, samples.images, run.training.device, forward=lambda x: probe(encoders.backbone(x)))
-    return accuracy(said_nK.argmax(1), samples.labels)
+    return accuracy(predicted_classes(said_nK), samples.labels)
 
 
 def _result(run: PretrainingRun) -> dict[str, Any]:
@@ -167,7 +171,7 @@ def _result(run: PretrainingRun) -> dict[str, Any]:
         "collapsed": last["collapsed"],
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
         "seconds_per_epoch": round(median(record["seconds"] for record in metrics), 3),
-        "unreadable": lifecycle.list_unreadable(run.folder, run.data, run.training),
+        "unreadable": lifecycle.list_unreadable(run.folder, run.data),
     }
 
 

@@ -50,8 +50,10 @@ def probe(
     source = normal_form({"data": source or content["settings"]["data"]})["data"]
     channels, height, width = content["data"]["shape"]
     resize = image_size or content["settings"]["image_size"]
-    data = keep_decoded(open_data(source, resize=resize), stream=content["settings"]["stream"], watch=watch)
-    data = data.limited(limit, test_limit)
+    white = content["data"].get("white") if source == content["settings"]["data"] else None
+    data = open_data(source, resize=resize, white=white)
+    data = keep_decoded(data, stream=content["settings"]["stream"], watch=watch)
+    data = data.limited(limit, test_limit, settings.seed)
     if data.train.images.shape != (channels, height, width):
         raise UserError(
             f"{source} has images of {data.train.images.shape} (channels, height, width), the run of "
@@ -95,5 +97,6 @@ def _features(
         kept = load_file(path)["features"]
     else:
         kept = outputs(network, samples.images, device, watch=watch)
-        write_tensors(path, {"features": kept})
+        if not kept.isnan().any():  # a file that cannot be read today may be there tomorrow
+            write_tensors(path, {"features": kept})
     return kept, kept.isfinite().all(1)

@@ -23,7 +23,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.engine.optim import learning_rate
 from selfadapt.errors import UserError
-from selfadapt.evaluation.accuracy import accuracy, predict
+from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
 from selfadapt.models.heads import Normalised
 from selfadapt.models.named import backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
@@ -93,7 +93,7 @@ def reopen(
     settings = lifecycle.settings_of(folder, RunSettings, given or {})
     if not to_train:
         settings = replace(settings, device=device_name(device))
-    data = recall(open_for(settings, watch), settings, folder)
+    data = recall(open_for(settings, watch, begun=folder), settings, folder)
     take_surroundings(folder.read_run(), to_train=to_train)
     storage = _storage(settings, folder if to_train else None)
     training = build_training(settings, data, storage, goes_on=folder.has_checkpoint)
@@ -123,7 +123,7 @@ def train(run: Run, watch: StepWatch = lambda training: None) -> dict[str, Any]:
         if isinstance(run.training.objective, ForwardCorrection):
             _estimate_transition(run, watch)
         lifecycle.carry_out(
-            run.training, run.folder, lambda: _measure(run), watch, lambda history: _note_start(run, history)
+            run.training, run.folder, run.data, lambda: _measure(run), watch, lambda history: _note_start(run, history)
         )
         result = _result(run)
         if METHODS[run.settings.method].abstains and run.data.validation is not None and run.data.test is not None:
@@ -159,11 +159,14 @@ def _estimate_transition(run: Run, watch: StepWatch) -> None:
     def measure(training: Training) -> Figures:
         figures = {"seconds": time.monotonic() - began}
         if run.data.validation is not None:
-            predicted = _predict(first, run.data.validation.images)
+            predicted = _predict_validation(first, run.data.validation)
             figures["validation_accuracy_given"] = accuracy(predicted, run.data.validation.labels) or 0.0
         return figures
 
-    fit(first, checkpoints, after_epoch=measure, after_step=watch)
+    def listed(training: Training) -> None:
+        lifecycle.list_unreadable(run.folder, run.data)
+
+    fit(first, checkpoints, after_epoch=measure, after_step=watch, before_save=listed)
     predicted_NK = predict(first.model, run.data.train.images, run.data.num_classes, first.device)
     transition_KK = estimate_transition(predicted_NK[predicted_NK.isfinite().all(1)])
     run.training.model.get_buffer("transition_KK").copy_(transition_KK)
@@ -254,7 +257,7 @@ def _measure(run: Run) -> dict[str, Any]:
         for name, chosen_N in (("untouched", ~touched_N), ("corrupted", touched_N)):
             figures[f"{name}_accuracy_true"] = accuracy(predicted_N[chosen_N], train_part.truth[chosen_N])
     if validation is not None:
-        predicted = _predict(run.training, validation.images)
+        predicted = _predict_validation(run.training, validation)
         figures["validation_accuracy_given"] = accuracy(predicted, validation.labels)
         if validation.truth is not None:
             if validation.clean_images is not None:
@@ -271,7 +274,16 @@ def _touched(samples: Samples) -> Tensor | None:
 
 
 def _predict(training: Training, images: Images) -> Tensor:
-    return predict(training.model, images, training.num_classes, training.device).argmax(1)
+    return predicted_classes(predict(training.model, images, training.num_classes, training.device))
+
+
+def _predict_validation(training: Training, samples: Samples) -> Tensor:
+    """The classes of the validation part, of which something must be left to go by."""
+    predicted_N = _predict(training, samples.images)
+    if bool((predicted_N == UNKNOWN).all()):
+        sample_id, reason = next(iter(samples.broken.items()), (samples.ids[0], "another process could not read it"))
+        raise UserError(f"no validation image can be read, such as {sample_id}: {reason}; are the data still there?")
+    return predicted_N
 
 
 def _result(run: Run) -> dict[str, Any]:
@@ -279,6 +291,7 @@ def _result(run: Run) -> dict[str, Any]:
     metrics = lifecycle.whole_metrics(run.folder, run.settings.epochs)
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
+    lifecycle.list_unreadable(run.folder, run.data)  # the audit must know of them
     audit, verdicts = audit_training(run.folder, run.data, run.training)
     if processes.rank() == 0:
         draw_suspects(run.folder, run.data, verdicts)
@@ -297,6 +310,6 @@ def _result(run: Run) -> dict[str, Any]:
         "start_epoch": content["start_epoch"],
         "seconds": round(sum(record["seconds"] for record in metrics) + content.get("first_stage_seconds", 0), 3),
         "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
-        "unreadable": lifecycle.list_unreadable(run.folder, run.data, run.training),
+        "unreadable": lifecycle.list_unreadable(run.folder, run.data),
         "audit": audit,
     }

@@ -54,6 +54,7 @@ def described(data: Data) -> dict[str, Any]:
             "classes": data.classes,
             "fingerprint": data.fingerprint,
             "shape": data.train.images.shape,
+            "white": data.white,
             "samples": sizes,
             "unreadable": len(data.unreadable),
         },

@@ -273,8 +273,14 @@ class RunFolder:
     def write_unreadable(self, rows: Iterable[tuple[str, str]]) -> None:
         write_table(self.unreadable_file, ("id", "reason"), rows)
 
-    def read_unreadable(self) -> list[dict[str, str]]:
-        return _read_table(self.unreadable_file, ("id", "reason")) if self.unreadable_file.exists() else []
+    def read_unreadable(self) -> dict[str, str]:
+        """The files that could not be read, by id, and why."""
+        rows = _read_table(self.unreadable_file, ("id", "reason")) if self.unreadable_file.exists() else []
+        return {row["id"]: row["reason"] for row in rows}
+
+    def forget_unreadable(self) -> None:
+        if processes.rank() == 0:
+            self.unreadable_file.unlink(missing_ok=True)
 
     def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
         write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
