@@ -41,21 +41,21 @@ def _samples() -> Samples:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (COUNT, 3, 32, 32), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (COUNT,), generator=generator)
-    return Samples(images=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(COUNT)])
+    return Samples(inputs=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(COUNT)])
 
 
 class PerSample(Dataset[torch.Tensor]):
     """The usual way: a PIL image for each index, transformed on its own."""
 
     def __init__(self, images: torch.Tensor, transform: v2.Transform) -> None:
-        self.images = images.permute(0, 2, 3, 1).numpy()
+        self.inputs = images.permute(0, 2, 3, 1).numpy()
         self.transform = transform
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.inputs)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        pixels: torch.Tensor = self.transform(Image.fromarray(self.images[index]))
+        pixels: torch.Tensor = self.transform(Image.fromarray(self.inputs[index]))
         return pixels
 
 
@@ -89,16 +89,16 @@ def _ratio(ours: Callable[[], float], theirs: Callable[[], float], rounds: int =
 
 
 def _pipeline(recipe: str, samples: Samples) -> float:
-    assert isinstance(samples.images, TensorImages)
+    assert isinstance(samples.inputs, TensorImages)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment(recipe, 32))
     network = Normalised(backbone("mlp", channels=3, height=32, width_pixels=32), torch.tensor(MEAN), torch.tensor(STD))
     theirs = DataLoader(
-        PerSample(samples.images.values_NCHW, THEIRS[recipe]), batch_size=BATCH, shuffle=True, num_workers=2
+        PerSample(samples.inputs.values_NCHW, THEIRS[recipe]), batch_size=BATCH, shuffle=True, num_workers=2
     )
 
     def ours() -> Iterable[torch.Tensor]:
         for batch in loader.epoch(0):
-            images = batch.image.contiguous(memory_format=network.layout)
+            images = batch.input.contiguous(memory_format=network.layout)
             # as the first layer of a model does
             yield torch.addcmul(-network.mean_C11 / network.std_C11, images, 1 / network.std_C11)
 

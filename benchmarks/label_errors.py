@@ -24,17 +24,17 @@ from cleanlab.rank import get_label_quality_scores
 from torch import Tensor
 
 from benchmarks.grid import shown, table, work_through
-from selfadapt.data.images import Images
+from selfadapt.data.inputs import Inputs
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.seeds import seeded
 from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import average_precision
-from selfadapt.objectives.objective import Figures
-from selfadapt.recipes.audit import judge_labels
-from selfadapt.recipes.prepare import open_for, prepare
-from selfadapt.recipes.run import build_training
-from selfadapt.recipes.settings import RunSettings
+from selfadapt.objectives.objective import Metrics
+from selfadapt.runs.audit import judge_labels
+from selfadapt.runs.prepare import open_for, prepare
+from selfadapt.runs.run import build_training
+from selfadapt.runs.settings import RunSettings
 from selfadapt.report.results import whole_file
 from selfadapt.targets.store import Storage
 
@@ -64,10 +64,10 @@ def _seconds_to_fit(training: Training, validation: Samples, when_best: Callable
     """Train to the end with a look at the validation part after each epoch, as both sides do."""
     best, aside = -1.0, 0.0
 
-    def measure(training: Training) -> Figures:
+    def measure(training: Training) -> Metrics:
         nonlocal best, aside
         classes = training.num_classes
-        predicted = predict(training.model, validation.images, classes, training.device).argmax(1)
+        predicted = predict(training.model, validation.inputs, classes, training.device).argmax(1)
         found = accuracy(predicted, validation.labels) or 0.0
         if found > best:
             best, began = found, time.monotonic()
@@ -90,10 +90,10 @@ def _out_of_sample(settings: RunSettings, data: Data) -> OutOfSample:
         seen = torch.ones(size, dtype=torch.bool)
         seen[held_out] = False
         training = build_training(settings, replace(data, train=data.train.take(seen.nonzero().flatten())), Storage())
-        images = data.train.images.take(held_out)
+        images = data.train.inputs.take(held_out)
 
         def keep(
-            table_NK: Tensor, training: Training = training, images: Images = images, place: Tensor = held_out
+            table_NK: Tensor, training: Training = training, images: Inputs = images, place: Tensor = held_out
         ) -> None:
             table_NK[place] = predict(training.model, images, classes, training.device)
 

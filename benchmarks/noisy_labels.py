@@ -117,7 +117,7 @@ def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
 
 
 def _memory_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
-    """How much `erm` learns by heart: on labels that it saw it agrees far more than on labels that it did not."""
+    """How much `erm` memorises: on labels that it saw it agrees far more than on labels that it did not."""
     rows = []
     for cell in cells:
         shares = [_of(ledger, cell, "methods", "erm", key) for key in ("right_labels", *_AGREEMENTS)]
@@ -176,7 +176,7 @@ def write_page() -> None:
         lines += [f"## {data}", "", f"{words}; {cells[0].seeds} seed{'s' if cells[0].seeds > 1 else ''}.", ""]
         lines += _methods_table(ledger, cells)
         lines += [
-            "What `erm` learns by heart, by agreement with the labels as given:",
+            "What `erm` memorises, by agreement with the labels as given:",
             "",
             *_memory_table(ledger, cells),
         ]

@@ -38,7 +38,7 @@ def _training(objective: Objective, samples: Samples) -> Training:
 def run() -> dict[str, float]:
     count = 2560
     samples = Samples(
-        images=TensorImages(torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)),
+        inputs=TensorImages(torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)),
         labels=torch.randint(10, (count,)),
         truth=None,
         ids=[str(i) for i in range(count)],

@@ -29,7 +29,7 @@ class _Side:
     def __init__(self, objective: Pretraining, views: int) -> None:
         images = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
         samples = Samples(
-            images=TensorImages(images),
+            inputs=TensorImages(images),
             labels=torch.zeros(IMAGES).long(),
             truth=None,
             ids=[str(i) for i in range(IMAGES)],

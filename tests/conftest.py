@@ -24,7 +24,7 @@ def tiny_samples() -> Samples:
     labels = torch.arange(48) % 3
     noise = torch.randint(0, 60, (48, 1, 4, 4), generator=generator)
     images = (labels.view(-1, 1, 1, 1) * 90 + noise).to(torch.uint8)
-    return Samples(images=TensorImages(images), labels=labels, truth=labels, ids=[f"tiny/{i}" for i in range(48)])
+    return Samples(inputs=TensorImages(images), labels=labels, truth=labels, ids=[f"tiny/{i}" for i in range(48)])
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def small_training(
     """A perceptron on these samples, from the same weights each time."""
     torch.manual_seed(0)
     cpu = torch.device("cpu")
-    channels, height, columns = samples.images.shape
+    channels, height, columns = samples.inputs.shape
     classes = int(samples.labels.max()) + 1
     return Training(
         objective,

@@ -7,9 +7,8 @@ run.json. The dataclass that needs a setting is the only place that knows it. No
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from selfadapt.errors import UserError
 
@@ -57,9 +56,9 @@ class Setting:
         limits = (("at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below))
         return " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None) or "a finite number"
 
-    def told(self, value: Any) -> str:
-        """A value as a user reads it."""
-        return self.unset or "none" if value is None else str(to_plain(value))
+    def told(self) -> str:
+        """The default as a user reads it."""
+        return self.unset or "none" if self.default is None else str(to_plain(self.default))
 
 
 def setting(
@@ -84,16 +83,14 @@ def setting(
     return field(default=default, metadata={"setting": told})
 
 
-@cache
 def settings_in(owner: type) -> Mapping[str, Setting]:
     """The settings of a dataclass by the names of their fields."""
-    kinds = get_type_hints(owner)
     found = {}
     for own in fields(owner):
         if "setting" in own.metadata:
             told = dict(own.metadata["setting"])
             told["option"] = told["option"] or "--" + own.name.replace("_", "-")
-            kind, choices = _kind(kinds[own.name])
+            kind, choices = _kind(own.type)
             told["choices"] = told["choices"] or choices
             kind = str if told["parse"] is not None else kind
             found[own.name] = Setting(name=own.name, kind=kind, default=own.default, **told)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from selfadapt.recipes.run import start, train
-from selfadapt.recipes.settings import RunSettings
+from selfadapt.runs.run import start, train
+from selfadapt.runs.settings import RunSettings
 from selfadapt.report.results import RunFolder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -35,7 +35,7 @@ def test_the_page_loads_and_draws_its_pictures(tmp_path: Path) -> None:
         f'<iframe id="page" src="{folder.page.as_uri()}" width="1200" height="900"></iframe><pre id="out"></pre>'
         '<script>document.getElementById("page").onload = () => {'
         'const page = document.getElementById("page").contentDocument;'
-        'const widths = [...page.images].map(image => image.naturalWidth);'
+        'const widths = [...page.inputs].map(image => image.naturalWidth);'
         'document.getElementById("out").textContent = "loaded " + JSON.stringify({widths, title: page.title,'
         'overflow: page.documentElement.scrollWidth > 1200});};</script>'
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from cli.program import run, run_json
 from selfadapt.data.sources import open_data
-from selfadapt.recipes.methods import METHODS
+from selfadapt.runs.methods import METHODS
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "4", "--noise", "symmetric:0.4")
 
@@ -192,7 +192,7 @@ def test_two_classes_and_auto(tmp_path: Path) -> None:
     """The smallest number of classes: a decoy is then the other class."""
     data = open_data("digits").train
     few = [i for i, label in enumerate(data.labels.tolist()) if label < 2]
-    images = data.images.read(data.labels.new_tensor(few)).squeeze(1).numpy()
+    images = data.inputs.read(data.labels.new_tensor(few)).squeeze(1).numpy()
     np.savez(
         tmp_path / "two.npz",
         x_train=images,
@@ -219,7 +219,7 @@ def test_the_start_is_written_down(tmp_path: Path) -> None:
 def test_every_label_can_be_judged(tmp_path: Path) -> None:
     """Without a validation part no sample is set aside."""
     data = open_data("digits").train
-    images = data.images.read(data.labels.new_tensor(range(300))).squeeze(1).numpy()
+    images = data.inputs.read(data.labels.new_tensor(range(300))).squeeze(1).numpy()
     np.savez(tmp_path / "own.npz", x_train=images, y_train=data.labels[:300].numpy())
     arguments = ("train", "own.npz", "--model", "mlp", "--epochs", "3")
     result = run_json(*arguments, "--validation", "0", "--out", "run", folder=tmp_path)

@@ -40,7 +40,7 @@ def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
     assert again["test_accuracy"] == first["test_accuracy"]
     assert sorted((folder / "run/features").iterdir()) == kept
     data = load_digits()
-    images = (16 * data.images[:300]).clip(0, 255).astype(np.uint8)
+    images = (16 * data.inputs[:300]).clip(0, 255).astype(np.uint8)
     parity = data.target[:300] % 2
     np.savez(folder / "other.npz", x_train=images[:200], y_train=parity[:200], x_test=images[200:], y_test=parity[200:])
     other = run_json("probe", "run", "--data", "other.npz", "--epochs", "20", folder=folder)
@@ -113,7 +113,7 @@ def test_resumed_equals_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         nonlocal seen
         seen += 1
         if seen == 3:
-            raise Interrupted("struck")
+            raise Interrupted("corrupted")
         ordinary(self, figures)  # type: ignore[arg-type]
 
     arguments = ("pretrain", "digits", *SMALL, "--method", "moco", "--views", "2", "--out")
@@ -155,7 +155,7 @@ def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
     theirs.load_state_dict(load_file(path), strict=True)
     from safetensors import safe_open
 
-    from selfadapt.recipes.pretraining import load_backbone
+    from selfadapt.runs.pretraining import load_backbone
     from selfadapt.report.results import RunFolder
 
     ours = load_backbone(RunFolder(tmp_path / "run"), torch.device("cpu")).eval()
@@ -201,7 +201,7 @@ def test_no_labels_are_needed(form: str, tmp_path: Path) -> None:
 
 def test_a_validation_part_stands_in_for_a_test_part(tmp_path: Path) -> None:
     data = load_digits()
-    images = (16 * data.images[:200]).clip(0, 255).astype(np.uint8)
+    images = (16 * data.inputs[:200]).clip(0, 255).astype(np.uint8)
     np.savez(
         tmp_path / "own.npz",
         x_train=images[:150],

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("selective")
     options = ("--method", "selective", "--noise", "symmetric:0.2", "--epochs", "8", "--validation", "0.3")
     data = load_digits()
-    x, y = (16 * data.images).clip(0, 255).astype(np.uint8), data.target
+    x, y = (16 * data.inputs).clip(0, 255).astype(np.uint8), data.target
     np.savez(path / "digits.npz", x_train=x[:900], y_train=y[:900], x_test=x[900:1400], y_test=y[900:1400])
     result = run_json("train", "digits.npz", *options, "--out", "run", folder=path)
     assert result["start_epoch"] == 0
@@ -123,7 +123,7 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_makes_no_promise(
     options = ("--epochs", "3", "--limit", "64", "--model", "mlp", "--width", "8")
 
     def strike(self: Training, figures: object) -> None:
-        raise Interrupted("struck")
+        raise Interrupted("corrupted")
 
     run_json("train", "digits", *options, "--method", "early-stopping", "--out", "early", folder=tmp_path)
     with monkeypatch.context() as patch:

@@ -24,7 +24,7 @@ def test_arrays_come_with_their_parts_and_names(npz_file: Path) -> None:
     assert data.test is not None
     assert (len(data.train), len(data.validation), len(data.test)) == (60, 15, 30)
     with np.load(npz_file) as file:
-        images = data.train.images.read(torch.arange(60))
+        images = data.train.inputs.read(torch.arange(60))
         np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), file["x_train"])
         assert [data.classes[k] for k in data.train.labels] == list(file["y_train"])
     assert data.train.paths is not None
@@ -148,7 +148,7 @@ def test_any_dataset_gets_an_index() -> None:
     assert torch.equal(image, dataset.tensors[0][4])
     assert (int(label), index) == (4, 4)
     samples = samples_from_dataset(dataset, "mine")
-    assert torch.equal(samples.images.read(torch.arange(6)), dataset.tensors[0])
+    assert torch.equal(samples.inputs.read(torch.arange(6)), dataset.tensors[0])
     assert list(samples.ids[:2]) == ["mine/0", "mine/1"]
     with pytest.raises(UserError, match=r"item 0 of the dataset is torch.float32"):
         samples_from_dataset(TensorDataset(torch.rand(2, 3, 4, 4), torch.arange(2)), "mine")

@@ -23,7 +23,7 @@ def _data(classes: int | tuple[str, ...], count: int = 4000) -> Data:
     names = tuple(str(k) for k in range(classes)) if isinstance(classes, int) else classes
     labels = torch.arange(count) % len(names)
     images = torch.randint(0, 256, (count, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    samples = Samples(images=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(count)])
+    samples = Samples(inputs=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(count)])
     return Data(name="made", classes=names, train=samples, validation=None, test=samples)
 
 
@@ -94,7 +94,7 @@ def test_instance_noise_depends_on_the_image() -> None:
     data = _data(6, 6000)
     noisy = _draw("instance", 0.4, data, 1)
     assert _share(noisy != data.train.labels) == pytest.approx(0.4, abs=0.04)
-    bright = data.train.images.read(torch.arange(6000)).float().mean((1, 2, 3)) > 127
+    bright = data.train.inputs.read(torch.arange(6000)).float().mean((1, 2, 3)) > 127
     of_class = data.train.labels == 2
     odds = [torch.bincount(noisy[of_class & side], minlength=6).double() for side in (bright, ~bright)]
     assert all((count > 0).sum() > 1 for count in odds)
@@ -142,19 +142,19 @@ def test_noise_spares_the_test_part_and_keeps_the_truth() -> None:
 
 
 def _images(samples: Samples) -> torch.Tensor:
-    return samples.images.read(torch.arange(len(samples)))
+    return samples.inputs.read(torch.arange(len(samples)))
 
 
 def test_gaussian_images_have_the_statistics_of_the_set() -> None:
     data = _data(3, 2000)
     noisy = corrupt(data, Noise.parse("gaussian:0.5"), 3).train
-    assert noisy.struck is not None
+    assert noisy.corrupted is not None
     assert actual_rate(noisy) == pytest.approx(0.5, abs=0.04)
     assert torch.equal(noisy.labels, data.train.labels)
     old, new = _images(data.train), _images(noisy)
-    assert torch.equal(old[~noisy.struck], new[~noisy.struck])
-    mean, std = channel_statistics(data.train.images)
-    replaced = new[noisy.struck].double() / 255
+    assert torch.equal(old[~noisy.corrupted], new[~noisy.corrupted])
+    mean, std = channel_statistics(data.train.inputs)
+    replaced = new[noisy.corrupted].double() / 255
     assert replaced.mean().item() == pytest.approx(float(mean), abs=0.01)
     assert replaced.std().item() == pytest.approx(float(std), abs=0.05)  # clipping takes a little
 
@@ -166,9 +166,9 @@ def test_pixels_are_permuted(kind: str) -> None:
     old, new = _images(data.train).flatten(1), _images(noisy).flatten(1)
     assert torch.equal(old.sort(1).values, new.sort(1).values)
     marked = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4).repeat(50, 1, 1, 1)
-    samples = replace(data.train.take(torch.arange(50)), images=TensorImages(marked))
+    samples = replace(data.train.take(torch.arange(50)), inputs=TensorImages(marked))
     everywhere = torch.ones(50, dtype=torch.bool)
-    orders = _images(corrupt_images(samples, kind, everywhere, channel_statistics(samples.images), 3)).flatten(1)
+    orders = _images(corrupt_images(samples, kind, everywhere, channel_statistics(samples.inputs), 3)).flatten(1)
     different = len({tuple(order.tolist()) for order in orders})
     assert different == (50 if kind == "random-pixels" else 1)
 
@@ -176,7 +176,7 @@ def test_pixels_are_permuted(kind: str) -> None:
 def test_image_noise_depends_on_the_id_and_not_on_the_order() -> None:
     data = _data(3, 100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
-    everywhere, statistics = torch.ones(100, dtype=torch.bool), channel_statistics(data.train.images)
+    everywhere, statistics = torch.ones(100, dtype=torch.bool), channel_statistics(data.train.inputs)
     one = _images(corrupt_images(data.train, "random-pixels", everywhere, statistics, 5))
     other = _images(corrupt_images(data.train.take(order), "random-pixels", everywhere, statistics, 5))
     assert torch.equal(one[order], other)

@@ -44,7 +44,7 @@ def _same(first: list[Batch], second: list[Batch]) -> bool:
 
 
 def test_workers_and_memory_give_the_same_batches(files: Data) -> None:
-    assert isinstance(files.train.images, ImageFiles)
+    assert isinstance(files.train.inputs, ImageFiles)
     decoded = keep_decoded(files)
     expected = _batches(decoded.train)
     assert len(expected) == 4
@@ -54,7 +54,7 @@ def test_workers_and_memory_give_the_same_batches(files: Data) -> None:
 
 
 def test_a_file_that_breaks_meanwhile_is_left_out_of_its_batch(files: Data) -> None:
-    images = files.train.images
+    images = files.train.inputs
     assert isinstance(images, ImageFiles)
     images.paths[7].write_bytes(b"gone bad")
     loader = SampleLoader(files.train, batch_size=8, seed=1, device=CPU, workers=1)
@@ -64,7 +64,7 @@ def test_a_file_that_breaks_meanwhile_is_left_out_of_its_batch(files: Data) -> N
 
 
 def test_data_that_are_gone_stop_the_training(files: Data) -> None:
-    images = files.train.images
+    images = files.train.inputs
     assert isinstance(images, ImageFiles)
     for path in images.paths:
         path.unlink()
@@ -95,10 +95,10 @@ def test_corrupted_files_are_decoded_by_workers_and_may_break(kind: str, files: 
     """They are what the decoded copy gives, on the statistics of the same images."""
     expected = corrupt(keep_decoded(files), Noise(kind=kind, rate=0.5), 3).train
     streamed = corrupt(files, Noise(kind=kind, rate=0.5), 3).train
-    assert isinstance(streamed.images, CorruptedImages)
+    assert isinstance(streamed.inputs, CorruptedImages)
     for workers in (0, 2):
         assert _same(_batches(streamed, workers), _batches(expected))
-    streamed.images.files.paths[7].write_bytes(b"gone bad")
+    streamed.inputs.files.paths[7].write_bytes(b"gone bad")
     seen = torch.cat([batch.index for batch in _batches(streamed, 2)])
     assert sorted(seen.tolist()) == [i for i in range(30) if i != 7]
     assert list(streamed.broken) == [files.train.ids[7]]
@@ -107,10 +107,10 @@ def test_corrupted_files_are_decoded_by_workers_and_may_break(kind: str, files: 
 
 
 def test_statistics_and_instance_noise_do_without_broken_files(files: Data) -> None:
-    images = files.train.images
+    images = files.train.inputs
     assert isinstance(images, ImageFiles)
     images.paths[7].write_bytes(b"gone bad")
-    fine = files.train.take(torch.tensor([i for i in range(30) if i != 7])).images
+    fine = files.train.take(torch.tensor([i for i in range(30) if i != 7])).inputs
     pixels = fine.read(torch.arange(29)).numpy() / 255
     mean, std = channel_statistics(images)
     np.testing.assert_allclose(mean, pixels.mean((0, 2, 3)), rtol=1e-6)

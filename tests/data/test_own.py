@@ -54,7 +54,7 @@ def test_a_folder_of_class_folders(zoo: Path) -> None:
     assert data.validation is None
     assert data.test is None
     assert list(data.train.ids[:2]) == ["cat/0.png", "cat/1.png"]
-    assert data.train.images.shape == (3, 10, 12)
+    assert data.train.inputs.shape == (3, 10, 12)
     assert data.train.labels.tolist() == [0] * 10 + [1] * 10
 
 
@@ -166,8 +166,8 @@ def test_untidy_data_get_a_clear_word(case: str, zoo: Path) -> None:
 def test_mixed_sizes_are_brought_to_one(zoo: Path) -> None:
     _picture(zoo / "cat" / "odd.png", (30, 20))
     data = keep_decoded(open_data(str(zoo), resize=8))
-    assert isinstance(data.train.images, TensorImages)
-    assert data.train.images.shape == (3, 8, 8)
+    assert isinstance(data.train.inputs, TensorImages)
+    assert data.train.inputs.shape == (3, 8, 8)
     assert len(data.train) == 21
 
 
@@ -181,25 +181,25 @@ def test_broken_files_are_listed_and_skipped(zoo: Path) -> None:
     assert "dog/4.png" not in data.train.ids
     fine = data.train.ids.index("dog/5.png")
     expected = decode(zoo / "dog" / "5.png", channels=3, resize=None)
-    assert torch.equal(data.train.images.read(torch.tensor([fine]))[0], expected)
+    assert torch.equal(data.train.inputs.read(torch.tensor([fine]))[0], expected)
 
 
 def test_the_decoded_copy_is_used_again_and_renewed(zoo: Path, home: Path) -> None:
     counts: list[int] = []
 
-    def watch(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         counts.append(done)
 
-    first = keep_decoded(open_data(str(zoo)), watch=watch)
+    first = keep_decoded(open_data(str(zoo)), on_progress=on_progress)
     assert counts[-1] == 20
     counts.clear()
-    second = keep_decoded(open_data(str(zoo)), watch=watch)
+    second = keep_decoded(open_data(str(zoo)), on_progress=on_progress)
     assert counts == []
     assert first.fingerprint == second.fingerprint
     _picture(zoo / "cat" / "0.png", seed=99)
-    third = keep_decoded(open_data(str(zoo)), watch=watch)
+    third = keep_decoded(open_data(str(zoo)), on_progress=on_progress)
     assert counts[-1] == 20
-    assert not torch.equal(third.train.images.read(torch.tensor([0])), first.train.images.read(torch.tensor([0])))
+    assert not torch.equal(third.train.inputs.read(torch.tensor([0])), first.train.inputs.read(torch.tensor([0])))
     assert len(list((home / "decoded").iterdir())) == 2
 
 
@@ -210,7 +210,7 @@ def test_a_home_that_cannot_be_written_is_a_clear_error(
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"decoded images cannot be kept in .*set SELFADAPT_HOME"):
         keep_decoded(open_data(str(zoo)))
-    assert isinstance(keep_decoded(open_data(str(zoo)), stream=True).train.images, ImageFiles)
+    assert isinstance(keep_decoded(open_data(str(zoo)), stream=True).train.inputs, ImageFiles)
 
 
 def test_every_kind_of_image_is_decoded(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_turned_and_moving_pictures(tmp_path: Path) -> None:
     for kind in ("a", "b"):
         (tmp_path / "set" / kind).mkdir(parents=True)
         image.save(tmp_path / "set" / kind / "turned.png", exif=exif)
-    assert open_data(str(tmp_path / "set")).train.images.shape == (3, 12, 8)
+    assert open_data(str(tmp_path / "set")).train.inputs.shape == (3, 12, 8)
 
     frames = [Image.new("L", (6, 6), shade) for shade in (10, 200)]
     frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
@@ -312,7 +312,7 @@ def test_images_of_16_bits_have_one_scale(tmp_path: Path) -> None:
     for stream in (True, False):
         data = keep_decoded(open_data(str(tmp_path / "set")), stream=stream)
         assert data.white == 4095
-        found = dict(zip(data.train.ids, data.train.images.read(torch.arange(5))[:, 0, 0, 0].tolist(), strict=True))
+        found = dict(zip(data.train.ids, data.train.inputs.read(torch.arange(5))[:, 0, 0, 0].tolist(), strict=True))
         assert found == {**{name: round(level * 255 / 4095) for name, level in levels.items()}, "b/eight.png": 128}
     assert not data.unreadable
 
@@ -335,7 +335,7 @@ def test_a_run_keeps_its_scale(tmp_path: Path) -> None:
     assert open_data(str(tmp_path / "set")).white == 65535
     data = keep_decoded(open_data(str(tmp_path / "set"), white=white))
     assert data.unreadable == [("a/later.png", "it holds the value 60000, and white is 4095 in these data")]
-    assert data.train.images.read(torch.tensor([0]))[0, 0, 0, 0] == round(1000 * 255 / 4095)
+    assert data.train.inputs.read(torch.tensor([0]))[0, 0, 0, 0] == round(1000 * 255 / 4095)
 
 
 def test_floats_up_to_one_are_not_black(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_floats_up_to_one_are_not_black(tmp_path: Path) -> None:
         (tmp_path / "set" / kind).mkdir(parents=True)
         Image.fromarray(np.full((4, 4), level, np.float32)).save(tmp_path / "set" / kind / "0.tif")
     data = open_data(str(tmp_path / "set"))
-    assert data.train.images.read(torch.arange(2))[:, 0, 0, 0].tolist() == [64, 255]
+    assert data.train.inputs.read(torch.arange(2))[:, 0, 0, 0].tolist() == [64, 255]
 
 
 def test_16_bits_among_8_are_not_guessed(tmp_path: Path) -> None:

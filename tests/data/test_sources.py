@@ -53,7 +53,7 @@ def test_digits_are_scikit_learn_s_in_three_parts() -> None:
         for i in (0, len(part) - 1):
             source = int(part.ids[i].split("/")[1])
             assert int(part.labels[i]) == bunch.target[source]
-            image = part.images.read(torch.tensor([i]))[0, 0]
+            image = part.inputs.read(torch.tensor([i]))[0, 0]
             np.testing.assert_allclose(image.numpy() / 255, bunch.images[source] / 16, atol=0.002)
     assert data.fingerprint == open_data("digits").fingerprint
 
@@ -231,7 +231,7 @@ def test_fashion_mnist_comes_from_the_package_s_files(tmp_path: Path, monkeypatc
     assert data.test is not None
     assert data.classes[9] == "ankle boot"
     np.testing.assert_array_equal(
-        data.train.images.read(torch.arange(60))[:, 0].numpy(), files["train-images-idx3-ubyte"]
+        data.train.inputs.read(torch.arange(60))[:, 0].numpy(), files["train-images-idx3-ubyte"]
     )
     assert data.test.labels.tolist() == files["t10k-labels-idx1-ubyte"].tolist()
 
@@ -249,7 +249,7 @@ def test_cifar100_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch)
     data = open_data("cifar100")
     assert data.classes[3] == "thing 3"
     np.testing.assert_array_equal(
-        data.train.images.read(torch.arange(40)).numpy(), images["train"].reshape(-1, 3, 32, 32)
+        data.train.inputs.read(torch.arange(40)).numpy(), images["train"].reshape(-1, 3, 32, 32)
     )
     assert data.validation_last == 4
 
@@ -264,7 +264,7 @@ def test_svhn_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(SVHN, "_check_integrity", lambda self: True)
     data = open_data("svhn")
     assert data.train.labels.tolist()[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
-    np.testing.assert_array_equal(data.train.images.read(torch.tensor([0]))[0].numpy(), images[0].transpose(2, 0, 1))
+    np.testing.assert_array_equal(data.train.inputs.read(torch.tensor([0]))[0].numpy(), images[0].transpose(2, 0, 1))
     assert data.augment == "crop"
 
 
@@ -279,7 +279,7 @@ def test_stl10_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     (folder / "class_names.txt").write_text("\n".join(f"thing {k}" for k in range(10)))
     monkeypatch.setattr("torchvision.datasets.stl10.STL10._check_integrity", lambda self: True)
     data = open_data("stl10")
-    np.testing.assert_array_equal(data.train.images.read(torch.arange(10)).numpy(), images)
+    np.testing.assert_array_equal(data.train.inputs.read(torch.arange(10)).numpy(), images)
     assert data.unlabelled is not None
     assert len(data.unlabelled) == 4
     assert data.train.labels.tolist() == list(range(10))
@@ -294,7 +294,7 @@ def test_cats_dogs_and_imagenet_are_read_from_their_folders(home: Path) -> None:
     data = open_data("cats-dogs")
     assert data.test is not None
     assert (data.classes, len(data.train), len(data.test)) == (("cat", "dog"), 16, 4)
-    assert data.train.images.shape == (3, 64, 64)
+    assert data.train.inputs.shape == (3, 64, 64)
 
     for part in ("train", "val"):
         for wnid in ("n01440764", "n01443537"):
@@ -304,7 +304,7 @@ def test_cats_dogs_and_imagenet_are_read_from_their_folders(home: Path) -> None:
                 Image.fromarray(_random_images(1, 300, 280, 3)[0]).save(folder / f"{wnid}_{i}.JPEG")
     data = open_data("imagenet")
     assert data.test is not None
-    assert (len(data.train), len(data.test), data.train.images.shape) == (6, 6, (3, 256, 256))
+    assert (len(data.train), len(data.test), data.train.inputs.shape) == (6, 6, (3, 256, 256))
     assert data.train.ids[0] == "train/n01440764/n01440764_0.JPEG"
 
 
@@ -313,7 +313,7 @@ def test_cifar10c_gives_a_corruption_at_a_level(tmp_path: Path) -> None:
     np.save(tmp_path / "fog.npy", images)
     np.save(tmp_path / "labels.npy", np.tile(np.arange(10), 5))
     samples = cifar10c(tmp_path, "fog", 3)
-    np.testing.assert_array_equal(samples.images.read(torch.arange(10)).numpy(), images[20:30].transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(samples.inputs.read(torch.arange(10)).numpy(), images[20:30].transpose(0, 3, 1, 2))
     with pytest.raises(UserError, match="level 6 of fog is not there"):
         cifar10c(tmp_path, "fog", 6)
     with pytest.raises(UserError, match=r"must hold rain.npy and labels.npy"):

@@ -25,10 +25,10 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.objectives.objective import Figures
+from selfadapt.objectives.objective import Metrics
 from selfadapt.objectives.start import AutoStart
-from selfadapt.recipes.run import build_training
-from selfadapt.recipes.settings import RunSettings
+from selfadapt.runs.run import build_training
+from selfadapt.runs.settings import RunSettings
 
 pytestmark = pytest.mark.distributed
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def _samples() -> Samples:
     noisy = torch.where(torch.rand(90, generator=generator) < 0.3, torch.randint(5, (90,), generator=generator), truth)
     images = truth.view(-1, 1, 1, 1) * 50 + torch.randint(0, 50, (90, 1, 4, 4), generator=generator)
     pixels = TensorImages(images.to(torch.uint8))
-    return Samples(images=pixels, labels=noisy, truth=truth, ids=[str(i) for i in range(90)])
+    return Samples(inputs=pixels, labels=noisy, truth=truth, ids=[str(i) for i in range(90)])
 
 
 def _training(store: str, folder: Path, *, pieces: int = 1, auto: bool = False) -> Training:
@@ -64,10 +64,10 @@ def _outcome(training: Training) -> dict[str, Any]:
     losses: list[float] = []
     predicted: list[Tensor] = []
 
-    def measure(training: Training) -> Figures:
-        losses.append(training.tally.loss)
-        predicted.append(training.tally.predicted_N.clone())
-        return training.tally.figures
+    def measure(training: Training) -> Metrics:
+        losses.append(training.accumulator.loss)
+        predicted.append(training.accumulator.predicted_N.clone())
+        return training.accumulator.metrics
 
     fit(training, after_epoch=measure)
     assert training.targets is not None
@@ -212,22 +212,22 @@ def test_lost_processes_change_nothing(targets: str, tmp_path: Path) -> None:
     """kill -9 strikes one of two processes a few times; the launcher starts anew, and every bit is as undisturbed."""
     arguments = ("train", "digits", *SMALL, "--targets", targets, "--devices", "2")
     run_json(*arguments, "--out", "whole", folder=tmp_path, program=process)
-    command = [sys.executable, "-m", "selfadapt", *arguments, "--out", "struck", "--json"]
+    command = [sys.executable, "-m", "selfadapt", *arguments, "--out", "corrupted", "--json"]
     program = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    struck = 0
+    corrupted = 0
     for after_epochs in (1, 3):
-        while program.poll() is None and not list(tmp_path.glob(f"struck/checkpoint/*{after_epochs}-0000000")):
+        while program.poll() is None and not list(tmp_path.glob(f"corrupted/checkpoint/*{after_epochs}-0000000")):
             time.sleep(0.02)
         workers = _workers(program.pid)
         if program.poll() is None and workers:
-            os.kill(workers[struck % len(workers)], signal.SIGKILL)
-            struck += 1
+            os.kill(workers[corrupted % len(workers)], signal.SIGKILL)
+            corrupted += 1
     _, errors = program.communicate(timeout=300)
     assert program.returncode == 0, errors
-    assert struck == 2
+    assert corrupted == 2
     assert errors.count("starting anew") == 2
-    assert _metrics(tmp_path / "struck") == _metrics(tmp_path / "whole")
-    assert _files(tmp_path / "struck") == _files(tmp_path / "whole")
+    assert _metrics(tmp_path / "corrupted") == _metrics(tmp_path / "whole")
+    assert _files(tmp_path / "corrupted") == _files(tmp_path / "whole")
 
 
 @pytest.mark.slow

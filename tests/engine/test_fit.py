@@ -17,7 +17,7 @@ from selfadapt.data.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Tally, Training, fit
+from selfadapt.engine.fit import FitSettings, Accumulator, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.errors import TrainingError, UserError
 from selfadapt.models.heads import Backbone
@@ -80,10 +80,10 @@ class Spoilt(ERM):
     """Ordinary training whose third batch of the second epoch goes wrong."""
 
     def loss(self, model: nn.Module, batch: Batch, targets, progress):  # type: ignore[no-untyped-def]
-        image = batch.image.clone()
+        image = batch.input.clone()
         if progress.epoch == 1:
             image[batch.index == 7] = torch.nan
-        return super().loss(model, replace(batch, image=image), targets, progress)
+        return super().loss(model, replace(batch, input=image), targets, progress)
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_place(tiny_samples: Samples, tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_nan_meant_for_the_targets_names_the_place_too(tiny_samples: Samples) 
 def test_mixed_precision_trains(tiny_samples: Samples) -> None:
     training = _training(tiny_samples, precision="bfloat16")
     losses: list[float] = []
-    fit(training, after_epoch=lambda t: losses.append(t.tally.loss))
+    fit(training, after_epoch=lambda t: losses.append(t.accumulator.loss))
     exact: list[float] = []
-    fit(_training(tiny_samples), after_epoch=lambda t: exact.append(t.tally.loss))
+    fit(_training(tiny_samples), after_epoch=lambda t: exact.append(t.accumulator.loss))
     assert losses == pytest.approx(exact, rel=0.05)
     assert losses != exact
 
@@ -129,7 +129,7 @@ def test_memorises_a_clean_set(tiny_samples: Samples, build: Callable[[], Backbo
     accuracies: list[float] = []
 
     def record(training: Training) -> None:
-        accuracies.append((training.tally.predicted_N.long() == tiny_samples.labels).float().mean().item())
+        accuracies.append((training.accumulator.predicted_N.long() == tiny_samples.labels).float().mean().item())
 
     fit(training, after_epoch=record)
     assert accuracies[-1] > 0.95
@@ -190,7 +190,7 @@ class _OnDevice(Tensor):
 
 
 def test_what_is_measured_needs_no_double_precision_on_the_device() -> None:
-    accumulator = Tally(1, torch.device("cpu"))
+    accumulator = Accumulator(1, torch.device("cpu"))
     accumulator.measure("what", torch.tensor([1.0, 2.0]).as_subclass(_OnDevice))
     assert accumulator.figures["what"] == 1.5
 

@@ -11,7 +11,7 @@ from scipy.stats import binom, binomtest
 from torch import Tensor
 
 from selfadapt.evaluation.coverage import aurc, excess_aurc, risk_at, risk_coverage_curve, threshold_for
-from selfadapt.evaluation.promise import EVERYTHING, binomial_bound, candidates, promise
+from selfadapt.evaluation.guarantee import EVERYTHING, binomial_bound, candidates, promise
 from selfadapt.evaluation.selectors import class_selectors
 
 samples = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40)

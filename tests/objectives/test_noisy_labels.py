@@ -64,14 +64,14 @@ def test_training_equals_the_oracle(tiny_samples: Samples, reweight: bool, piece
         weight.detach().double().numpy().copy(), bias.detach().double().numpy().copy(),
         np.eye(3)[noisy.labels.numpy()], alpha=0.7, start_epoch=3, reweight=reweight,
     )  # fmt: skip
-    inputs = (noisy.images.read(torch.arange(48)).double() / 255).flatten(1).numpy()
+    inputs = (noisy.inputs.read(torch.arange(48)).double() / 255).flatten(1).numpy()
     losses: list[float] = []
     before = [0.0, 0.0]
 
     def check_step(training: Training) -> None:
         index = list(training.loader.epoch(training.epoch))[training.step - 1].index.tolist()
         expected = oracle.step(inputs, index, training.epoch, lr=0.5, momentum=0.9)
-        tally = training.tally
+        tally = training.accumulator
         total, counted = float(tally.total) - before[0], float(tally.weight) - before[1]
         before[:] = [float(tally.total), float(tally.weight)]
         losses.append(expected)

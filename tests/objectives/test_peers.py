@@ -18,19 +18,19 @@ from selfadapt.errors import UserError
 from selfadapt.models.mlp import MLP
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.objectives.objective import Figures, Objective, Progress
-from selfadapt.objectives.peers.bootstrapping import HardBootstrapping, SoftBootstrapping
-from selfadapt.objectives.peers.co_teaching import CoTeaching, TwoClassifiers
-from selfadapt.objectives.peers.early_learning import EarlyLearning
-from selfadapt.objectives.peers.early_stopping import EarlyStopping
-from selfadapt.objectives.peers.forward_correction import ForwardCorrection, estimate_transition
-from selfadapt.objectives.peers.generalized_cross_entropy import (
+from selfadapt.objectives.objective import Metrics, Objective, Progress
+from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
+from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers
+from selfadapt.objectives.baselines.early_learning import EarlyLearning
+from selfadapt.objectives.baselines.early_stopping import EarlyStopping
+from selfadapt.objectives.baselines.forward_correction import ForwardCorrection, estimate_transition
+from selfadapt.objectives.baselines.generalized_cross_entropy import (
     GeneralizedCrossEntropy,
     TruncatedGeneralizedCrossEntropy,
 )
-from selfadapt.objectives.peers.label_smoothing import LabelSmoothing
-from selfadapt.objectives.peers.mixup import Mixup
-from selfadapt.objectives.peers.symmetric_cross_entropy import SymmetricCrossEntropy
+from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
+from selfadapt.objectives.baselines.mixup import Mixup
+from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
 from selfadapt.targets.store import Storage
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -103,13 +103,13 @@ def test_the_loss_is_the_published_formula(name: str) -> None:
 
 def test_mixup_with_a_share_of_one_is_ordinary_training(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = _case()
-    monkeypatch.setattr("selfadapt.objectives.peers.mixup.beta", lambda strength, generator: 0.0)
+    monkeypatch.setattr("selfadapt.objectives.baselines.mixup.beta", lambda strength, generator: 0.0)
     assert _loss(Mixup(), logits, labels) == pytest.approx(_loss(ERM(), logits, labels))
 
 
 def test_mixup_mixes_images_and_losses_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = _case()
-    monkeypatch.setattr("selfadapt.objectives.peers.mixup.beta", lambda strength, generator: 0.3)
+    monkeypatch.setattr("selfadapt.objectives.baselines.mixup.beta", lambda strength, generator: 0.3)
     torch.manual_seed(4)
     ours = _loss(Mixup(), logits, labels)
     torch.manual_seed(4)
@@ -124,7 +124,7 @@ def test_forward_correction_passes_the_prediction_through_the_matrix(tiny_sample
     model = objective.build(MLP(16, width=8), 3)
     odds = torch.tensor([[0.8, 0.2, 0.0], [0.1, 0.6, 0.3], [0.0, 0.5, 0.5]])
     model.get_buffer("transition_KK").copy_(odds)
-    images = tiny_samples.images.read(torch.arange(48)).float() / 255
+    images = tiny_samples.inputs.read(torch.arange(48)).float() / 255
     batch = Batch(images, tiny_samples.labels, torch.arange(48))
     ours = float(objective.loss(model, batch, None, Progress(0, 0.0)).mean.detach())
     p = _softmax(model(images).detach().double().numpy())
@@ -246,7 +246,7 @@ def test_early_stopping_ends_with_the_best_network_also_when_resumed(tiny_sample
     held_out = [0.3, 0.8, 0.5, 0.8, 0.1]
     weights: list[Tensor] = []
 
-    def measure(training: Training) -> Figures:
+    def measure(training: Training) -> Metrics:
         weights.append(next(iter(training.model.parameters())).detach().clone())
         return {"validation_accuracy_given": held_out[training.epoch]}
 
@@ -286,7 +286,7 @@ def test_a_rival_trains_and_resumes_to_the_same_bits(
 
     losses: list[float] = []
     whole = _training(objective, tiny_samples)
-    fit(whole, after_epoch=lambda training: losses.append(training.tally.loss))
+    fit(whole, after_epoch=lambda training: losses.append(training.accumulator.loss))
     assert losses[-1] < losses[0]
     with pytest.raises(Stopped):
         fit(_training(objective, tiny_samples), after_step=stop)

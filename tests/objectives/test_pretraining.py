@@ -19,7 +19,7 @@ from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.mlp import MLP
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.byol import BYOL
-from selfadapt.objectives.pretraining.encoders import NO_FOLLOWER, Encoders, Pretraining, Ramp
+from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp
 from selfadapt.objectives.pretraining.moco import MoCo, queue_losses
 from selfadapt.objectives.pretraining.self_supervised import FixedNoise, RandomNetwork, SelfSupervised
 from selfadapt.objectives.pretraining.simclr import SimCLR, contrastive_losses
@@ -38,7 +38,7 @@ def _unit(rows: Tensor | Array) -> Array:
 def _samples() -> Samples:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (N, 1, 4, 4), generator=generator, dtype=torch.uint8)
-    return Samples(images=TensorImages(images), labels=torch.arange(N) % 3, truth=None, ids=[str(i) for i in range(N)])
+    return Samples(inputs=TensorImages(images), labels=torch.arange(N) % 3, truth=None, ids=[str(i) for i in range(N)])
 
 
 def _training(objective: Pretraining, views: int = 1, storage: Storage | None = None, epochs: int = 3) -> Training:
@@ -69,9 +69,9 @@ def test_targets_and_loss_follow_the_algorithm_over_several_steps(views: int) ->
     training = _training(objective, views)
     assert training.targets is not None
     encoders = cast(Encoders, training.model)
-    assert encoders.follower is not None
+    assert encoders.momentum_encoder is not None
     expected = np.asarray(training.targets.read(torch.arange(N)), dtype=np.float64)
-    followed = [p.detach().clone() for p in encoders.follower.parameters()]
+    followed = [p.detach().clone() for p in encoders.momentum_encoder.parameters()]
     for step, batch in enumerate(training.loader.epoch(0)):
         fraction = training.progress.fraction
         alpha = 0.8 - 0.3 * (np.cos(np.pi * fraction) + 1) / 2
@@ -79,18 +79,18 @@ def test_targets_and_loss_follow_the_algorithm_over_several_steps(views: int) ->
         encoders.train()
         with torch.no_grad():
             said = [view.predicted_BD for view in encoders(*batch.views)]
-            z = np.mean([_unit(encoders.follower(view)) for view in batch.views], axis=0)
+            z = np.mean([_unit(encoders.momentum_encoder(view)) for view in batch.views], axis=0)
         rows = batch.index.numpy()
         expected[rows] = alpha * _unit(expected[rows]) + (1 - alpha) * z
         wanted = np.mean([((_unit(p) - _unit(expected[rows])) ** 2).sum(1).mean() for p in said])
-        before = training.tally.moments.get("pretraining_loss", [0, 0, 0])[1]
+        before = training.accumulator.moments.get("pretraining_loss", [0, 0, 0])[1]
         training.take_step(batch)
         training.step = step + 1
-        assert (training.tally.moments["pretraining_loss"][1] - before) / len(rows) == pytest.approx(wanted, rel=1e-4)
+        assert (training.accumulator.moments["pretraining_loss"][1] - before) / len(rows) == pytest.approx(wanted, rel=1e-4)
         np.testing.assert_allclose(training.targets.read(batch.index).numpy(), expected[rows], atol=1e-5)
         now = [*encoders.backbone.parameters(), *encoders.projector.parameters()]
         followed = [beta * old + (1 - beta) * new.detach() for old, new in zip(followed, now, strict=True)]
-        for parameter, wanted_parameter in zip(encoders.follower.parameters(), followed, strict=True):
+        for parameter, wanted_parameter in zip(encoders.momentum_encoder.parameters(), followed, strict=True):
             torch.testing.assert_close(parameter, wanted_parameter, rtol=1e-5, atol=1e-6)
 
 
@@ -99,12 +99,12 @@ def test_the_follower_never_receives_a_gradient(method: type[Pretraining]) -> No
     objective = method(**SMALL)
     training = _training(objective, views=2, epochs=1)
     encoders = cast(Encoders, training.model)
-    assert encoders.follower is not None
-    assert not any(parameter.requires_grad for parameter in encoders.follower.parameters())
+    assert encoders.momentum_encoder is not None
+    assert not any(parameter.requires_grad for parameter in encoders.momentum_encoder.parameters())
     fit(training)
-    assert all(parameter.grad is None for parameter in encoders.follower.parameters())
+    assert all(parameter.grad is None for parameter in encoders.momentum_encoder.parameters())
     moving = {id(p) for group in training.optimizer.param_groups for p in group["params"]}
-    assert not moving & {id(parameter) for parameter in encoders.follower.parameters()}
+    assert not moving & {id(parameter) for parameter in encoders.momentum_encoder.parameters()}
 
 
 def test_the_probe_learns_and_leaves_the_encoder_alone() -> None:
@@ -124,16 +124,16 @@ def test_the_probe_learns_and_leaves_the_encoder_alone() -> None:
 
 
 def test_without_a_follower_the_targets_follow_the_encoder() -> None:
-    objective = SelfSupervised(**SMALL, predictor=False, beta=NO_FOLLOWER, alpha=Ramp(0.9, 0.9))
+    objective = SelfSupervised(**SMALL, predictor=False, beta=NO_MOMENTUM_ENCODER, alpha=Ramp(0.9, 0.9))
     encoders = cast(Encoders, objective.build(Smooth(), 3))
-    assert encoders.follower is None
+    assert encoders.momentum_encoder is None
     assert isinstance(encoders.predictor, nn.Identity)
     batch = Batch(torch.rand(B, 1, 4, 4), torch.arange(B) % 3, torch.arange(B))
     store = objective.initial_targets(torch.zeros(N), 3, Storage())
     assert store is not None
     before = store.read(batch.index)
     objective.loss(encoders, batch, store, Progress(0, 0.0))
-    (view,) = encoders(batch.image)
+    (view,) = encoders(batch.input)
     wanted = 0.9 * _unit(before) + 0.1 * _unit(view.projected_BD)
     np.testing.assert_allclose(store.read(batch.index).numpy(), wanted, atol=1e-5)
 
@@ -146,8 +146,8 @@ def test_noise_stays_and_a_random_network_is_another_one() -> None:
     fit(training)
     assert torch.equal(training.targets.read(torch.arange(N)), before)
     encoders = cast(Encoders, RandomNetwork(**SMALL).build(Smooth(), 3))
-    assert encoders.follower is not None
-    theirs = next(p for p in encoders.follower.parameters() if p.ndim > 1)
+    assert encoders.momentum_encoder is not None
+    theirs = next(p for p in encoders.momentum_encoder.parameters() if p.ndim > 1)
     assert not torch.equal(theirs, next(p for p in encoders.backbone.parameters() if p.ndim > 1))
     drawn = theirs.clone()
     RandomNetwork(**SMALL).after_step(encoders, Progress(0, 0.5))
@@ -161,7 +161,7 @@ def test_byol_and_simsiam_look_at_the_other_view() -> None:
         encoders = cast(Encoders, objective.build(Smooth(), 3))
         said = encoders(*batch.views)
         losses = objective.losses(encoders, batch, said, None, Progress(0, 0.0))
-        z = [_unit(encoders.followed(image, view)) for image, view in zip(views, said, strict=True)]
+        z = [_unit(encoders.momentum_encoded(image, view)) for image, view in zip(views, said, strict=True)]
         p = [_unit(view.predicted_BD) for view in said]
         cosine = ((p[0] * z[1]).sum(1) + (p[1] * z[0]).sum(1)) / 2
         wanted = factor - 2 * cosine if factor else -cosine
@@ -198,11 +198,11 @@ def test_moco_against_the_formula_and_its_queue() -> None:
     kept = waiting.clone()
     for oldest in (6, 4):
         batch = Batch(torch.rand(B, 1, 4, 4), torch.arange(B) % 3, torch.arange(B), second=torch.rand(B, 1, 4, 4))
-        (view,) = encoders(batch.image)
+        (view,) = encoders(batch.input)
         objective.loss(encoders, batch, None, Progress(0, 0.0))
         places = [(int(cast(Tensor, encoders.oldest)) - B + i) % 8 for i in range(B)]
         np.testing.assert_allclose(
-            waiting[places].numpy(), _unit(encoders.followed(cast(Tensor, batch.second), view)), atol=1e-5
+            waiting[places].numpy(), _unit(encoders.momentum_encoded(cast(Tensor, batch.second), view)), atol=1e-5
         )
         assert int(cast(Tensor, encoders.oldest)) == oldest
     assert torch.equal(kept[6:], waiting[6:]) is False
@@ -244,7 +244,7 @@ def _targets_after(kind: str) -> Tensor:
     torch.manual_seed(1)
     encoders.projector = _Plain(8, D)
     encoders.predictor = _Plain(D, D)
-    encoders.follower = nn.Sequential(Smooth(), _Plain(8, D)).requires_grad_(False)
+    encoders.momentum_encoder = nn.Sequential(Smooth(), _Plain(8, D)).requires_grad_(False)
     training.loader.augment = None  # type: ignore[attr-defined]
     rebuilt = Training(
         objective, encoders, training.targets, training.loader, training.settings, num_classes=3, device=training.device

@@ -36,7 +36,7 @@ class AbstainShape(NoisyLabels):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         assert targets is not None
-        outputs = model(batch.image)
+        outputs = model(batch.input)
         rows = targets.update(batch.index, outputs[:, :-1].softmax(1))
         log_p = outputs.log_softmax(1)
         label = batch.label.unsqueeze(1)
@@ -69,7 +69,7 @@ class FeatureShape(ERM):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         assert targets is not None
-        p, z = model(batch.image)
+        p, z = model(batch.input)
         rows = targets.update(batch.index, z, momentum=0.5 + 0.3 * progress.fraction)
         return mean_of((normalize(p) - normalize(rows)).square().sum(1))
 
@@ -90,12 +90,12 @@ class AdversarialShape(NoisyLabels):
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         assert targets is not None
         model.eval()
-        shifted = (batch.image + 0.01 * torch.randn_like(batch.image)).requires_grad_()
-        divergence = kl_div(model(shifted).log_softmax(1), model(batch.image).softmax(1).detach(), reduction="sum")
+        shifted = (batch.input + 0.01 * torch.randn_like(batch.input)).requires_grad_()
+        divergence = kl_div(model(shifted).log_softmax(1), model(batch.input).softmax(1).detach(), reduction="sum")
         (slope,) = torch.autograd.grad(divergence, shifted)
         hostile = (shifted + 0.007 * slope.sign()).clamp(0, 1).detach()
         model.train()
-        logits = model(batch.image)
+        logits = model(batch.input)
         log_p = logits.log_softmax(1)
         rows = targets.update(batch.index, log_p.detach().exp())
         first = target_loss(logits, rows, reweight=self.reweight)
@@ -114,7 +114,7 @@ def _training(objective: Objective, samples: Samples) -> Training:
 def test_a_use_of_another_shape_trains_and_resumes(objective: Objective, tiny_samples: Samples, tmp_path: Path) -> None:
     losses: list[float] = []
     whole = _training(objective, tiny_samples)
-    fit(whole, after_epoch=lambda training: losses.append(training.tally.loss))
+    fit(whole, after_epoch=lambda training: losses.append(training.accumulator.loss))
     assert losses[-1] < losses[0]
 
     class Stopped(Exception):

@@ -12,8 +12,8 @@ from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import fit
 from selfadapt.models.mlp import MLP
 from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.peers.deep_gamblers import DeepGamblers, gamblers_losses
-from selfadapt.objectives.peers.selective_net import SelectiveNet, ThreeHeads, selective_net_loss
+from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses
+from selfadapt.objectives.baselines.selective_net import SelectiveNet, ThreeHeads, selective_net_loss
 from selfadapt.objectives.selective import Selective, selective_cross_entropy
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -44,7 +44,7 @@ def test_loss_and_targets_follow_the_formula_over_several_steps() -> None:
         rows = np.arange(len(i))
         wanted = -(t * np.log(p[rows, y]) + (1 - t) * np.log(p[:, K])).mean()
         assert float(loss.mean.detach()) == pytest.approx(wanted, rel=1e-5)
-        (slope,) = torch.autograd.grad(loss.mean, batch.image)
+        (slope,) = torch.autograd.grad(loss.mean, batch.input)
         goal = np.zeros_like(p)
         goal[rows, y], goal[:, K] = t, 1 - t
         np.testing.assert_allclose(slope.numpy(), (p - goal) / len(i), atol=1e-6)
@@ -120,7 +120,7 @@ def test_a_network_learns_to_abstain_where_labels_are_noise() -> None:
     images = torch.randint(0, 60, (400, 1, 4, 4), generator=generator, dtype=torch.uint8)
     images[clear, 0, 0] += (150 * labels[clear]).to(torch.uint8).unsqueeze(1)
     images[~clear, 0, 3] += 150
-    samples = Samples(images=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(400)])
+    samples = Samples(inputs=TensorImages(images), labels=labels, truth=None, ids=[str(i) for i in range(400)])
     objective = Selective(momentum=0.9)
     training = small_training(objective, samples, epochs=25, batch_size=40)
     fit(training)

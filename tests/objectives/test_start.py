@@ -17,7 +17,7 @@ from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.objectives.objective import Figures, Progress
+from selfadapt.objectives.objective import Metrics, Progress
 from selfadapt.objectives.start import AGREEMENT, CHANGE, OTHERS, PLANTED, SURE_AGREEMENT, SURENESS, AutoStart
 from selfadapt.targets.store import Storage
 
@@ -48,7 +48,7 @@ def test_decoys_are_spread_evenly() -> None:
 
 def _figures(
     agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005, sure: float = 0.8
-) -> Figures:
+) -> Metrics:
     return {
         PLANTED: 0.05 + excess, f"{PLANTED}_error": error, f"{PLANTED}_count": 50, OTHERS: 0.05,
         AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001, SURENESS: 0.5, SURE_AGREEMENT: 0.5 * sure,
@@ -82,13 +82,13 @@ def test_short_trainings_still_leave_an_epoch(epochs: int, latest: int) -> None:
 
 def _digits(noise: float) -> Samples:
     digits = load_digits()
-    images = torch.from_numpy(digits.images * 16).clamp(0, 255).to(torch.uint8).unsqueeze(1)[:1000]
+    images = torch.from_numpy(digits.inputs * 16).clamp(0, 255).to(torch.uint8).unsqueeze(1)[:1000]
     truth = torch.from_numpy(digits.target)[:1000]
     generator = torch.Generator().manual_seed(0)
     noisy = torch.where(
         torch.rand(1000, generator=generator) < noise, torch.randint(10, (1000,), generator=generator), truth
     )
-    return Samples(images=TensorImages(images), labels=noisy, truth=truth, ids=[str(i) for i in range(1000)])
+    return Samples(inputs=TensorImages(images), labels=noisy, truth=truth, ids=[str(i) for i in range(1000)])
 
 
 def _training(samples: Samples, objective: NoisyLabels, epochs: int, *, lr: float = 0.1) -> Training:
@@ -135,7 +135,7 @@ def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
 )
 def test_label_and_consensus_count_by_their_odds(sure: float, agreement: float, share: float) -> None:
     assert AUTO.label_share([_figures(agreement, 0.1, sure=sure, excess=0.03)], 1) == pytest.approx(share)
-    assert AUTO.label_share([_figures(agreement, 0.1, sure=sure)], 1) == 1, "nothing is learned by heart"
+    assert AUTO.label_share([_figures(agreement, 0.1, sure=sure)], 1) == 1, "nothing is memorised"
     assert AUTO.label_share([], 0) == 1, "there is no consensus yet"
 
 
@@ -147,7 +147,7 @@ def test_the_store_holds_the_consensus_and_then_the_targets(excess: float, share
     targets = objective.initial_targets(labels, 3, Storage())
     assert targets is not None
     index = torch.arange(3)
-    history: list[Figures] = []
+    history: list[Metrics] = []
     expected = np.zeros((3, 3))
     generator = torch.Generator().manual_seed(0)
     for epoch in range(6):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from selfadapt.errors import UserError
-from selfadapt.recipes.run import start, train
-from selfadapt.recipes.settings import RunSettings
+from selfadapt.runs.run import start, train
+from selfadapt.runs.settings import RunSettings
 from selfadapt.report.page import write_comparison_page, write_run_page
 from selfadapt.report.results import RunFolder, whole_file
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from selfadapt.cli import (
     demo,
     export,
     labels,
+    methods,
     predict,
     pretrain,
     probe,
@@ -28,6 +30,7 @@ from selfadapt.cli import (
     train,
     transfer,
 )
+from selfadapt.cli.options import options_of_run, with_options
 from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
@@ -43,11 +46,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    demo, train, compare, audit, labels, coverage, calibrate, predict, pretrain, probe, export, transfer, report,
+    demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, export, transfer,
+    report,
 )  # fmt: skip
-for module in _COMMANDS:
-    app.command(module.__name__.rsplit(".", 1)[-1], epilog=module.EXAMPLE)(module.command)
 app.add_typer(data.app)
+
+
+def _register(arguments: Sequence[str]) -> None:
+    """Register the commands; one that trains gets the options of the methods that it is asked for."""
+    app.registered_commands.clear()
+    for module in _COMMANDS:
+        name, command = module.__name__.rsplit(".", 1)[-1], module.command
+        if hasattr(module, "KIND"):
+            options = options_of_run(module.KIND, arguments[1:] if arguments[:1] == [name] else ["--help"])
+            command = with_options(options)(command)
+        app.command(name, epilog=module.EXAMPLE)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,6 +84,7 @@ def main() -> NoReturn:
     try:
         if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
             raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
+        _register(sys.argv[1:])
         app()
     except UserError as error:
         _fail(f"error: {error}", 2)

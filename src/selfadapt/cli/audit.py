@@ -17,8 +17,8 @@ def command(
     as_json: bool = Json,
 ) -> None:
     """List the labels of RUN that look wrong, with suggestions, in labels.csv."""
-    from selfadapt.recipes.audit import audit_training, draw_suspects
     from selfadapt.report.page import write_run_page
+    from selfadapt.runs.audit import audit_training, draw_suspects
 
     own = opened(run, device, quiet=quiet or as_json)
     summary, verdicts = audit_training(own.folder, own.data, own.training)

@@ -31,12 +31,12 @@ def command(
     The threshold comes from the validation part by an exact bound, and is measured on the test part; `selfadapt
     predict` goes by it. Exit code 1 if no threshold can promise that.
     """
-    from selfadapt.evaluation.promise import EVERYTHING
-    from selfadapt.recipes.abstention import calibrate
+    from selfadapt.evaluation.guarantee import EVERYTHING
     from selfadapt.report.page import write_run_page
+    from selfadapt.runs.abstention import calibrate
 
     own = opened(run, device, quiet=quiet or as_json)
-    with count_bar("answering", quiet=quiet or as_json) as watch:
+    with count_bar("answering", quiet=quiet or as_json) as on_progress:
         found = calibrate(
             own,
             risk=risk,
@@ -44,7 +44,7 @@ def command(
             selector=selector,
             passes=passes,
             true_labels=true_labels,
-            watch=watch,
+            on_progress=on_progress,
         )
     write_run_page(own.folder)
     if as_json:

@@ -5,14 +5,14 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.options import RUN_OPTIONS, with_options
 from selfadapt.cli.output import Json, Quiet, new_folder, percent, print_json, print_table, progress_bar
 from selfadapt.errors import Interrupted
+from selfadapt.runs.settings import Kind
 
+KIND: Kind = "labels"  # whose options the command has
 EXAMPLE = "Example: selfadapt compare digits --methods erm,elr,sat --noise symmetric:0.4 --seeds 3"
 
 
-@with_options(RUN_OPTIONS)
 def command(
     given: dict[str, Any],
     data: str = typer.Argument(help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz."),
@@ -29,7 +29,7 @@ def command(
 
     Run the same command with the same --out again to go on where it was stopped; finished runs are not repeated.
     """
-    from selfadapt.recipes.compare import compare
+    from selfadapt.runs.compare import compare
 
     path = out or new_folder(f"compare-{Path(data).stem}")
     try:

@@ -22,12 +22,12 @@ def command(
 
     Thresholds are fitted on the validation part. The page of RUN gets the figure.
     """
-    from selfadapt.recipes.abstention import measure_coverage
     from selfadapt.report.page import write_run_page
+    from selfadapt.runs.abstention import measure_coverage
 
     own = opened(run, device, quiet=quiet or as_json)
-    with count_bar("answering", quiet=quiet or as_json) as watch:
-        content = measure_coverage(own, passes, watch)
+    with count_bar("answering", quiet=quiet or as_json) as on_progress:
+        content = measure_coverage(own, passes, on_progress)
     write_run_page(own.folder)
     selectors = content["selectors"]
     if as_json:

@@ -21,8 +21,8 @@ def get(
     """
     from selfadapt.data.sources import get_data
 
-    with count_bar(f"fetching {name}", quiet=quiet or as_json) as watch:
-        folder, data = get_data(name, watch)
+    with count_bar(f"fetching {name}", quiet=quiet or as_json) as on_progress:
+        folder, data = get_data(name, on_progress)
     images = sum(len(part) for part in (data.train, data.validation, data.test) if part is not None)
     if as_json:
         print_json({"name": name, "path": str(folder), "images": images, "verified": True})

@@ -22,7 +22,7 @@ def command(
 
     Takes about a minute on two cores and needs no download.
     """
-    from selfadapt.recipes.demo import METHODS, run_demo
+    from selfadapt.runs.demo import METHODS, run_demo
 
     path = out or new_folder("demo")
     words = {"erm": "ordinary training", "sat": "self-adaptive training"}

@@ -16,8 +16,8 @@ def command(
     as_json: bool = Json,
 ) -> None:
     """Write the weights of RUN for use elsewhere."""
-    from selfadapt.recipes.export import export
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.export import export
 
     path = export(RunFolder(run), form, out)
     if as_json:

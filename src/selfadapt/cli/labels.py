@@ -20,8 +20,8 @@ def command(
     Labels that a person decided come first (decisions.csv in the run folder, columns id and label); for the others,
     suggestions of the audit that are confident enough. Train on it with: selfadapt train DATA --labels FILE
     """
-    from selfadapt.recipes.corrected_labels import write_corrected_labels
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.corrected_labels import write_corrected_labels
 
     path, changed, total = write_corrected_labels(RunFolder(run), confidence, out)
     if as_json:

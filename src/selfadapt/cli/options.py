@@ -1,98 +1,97 @@
-"""The options that decide a run, in one place for every command that trains."""
+"""The options that decide a run. They follow from settings: those of every run, and those of the method asked for.
+
+The method is read off the arguments before they are parsed, because its options are its own. Without a method on the
+line, help shows what every run has and needs no torch.
+"""
 
 import inspect
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
-_RENAMED = {"compile_model": "compile"}  # options whose setting has a name of its own
+from selfadapt.errors import UserError
+from selfadapt.runs.settings import Kind, default_method, method_class, method_classes, shared_settings
+from selfadapt.setting import Setting, settings_in
+
+Options = Mapping[str, tuple[Any, Any]]  # type and typer's option, by the name of the parameter
 
 
-def _option(kind: Any, words: str, *names: str) -> tuple[Any, Any]:
-    return kind | None, typer.Option(None, *names, help=words)
+def options_of_run(kind: Kind, arguments: Sequence[str]) -> Options:
+    """The options of a command that trains by the methods named in these arguments."""
+    shared = shared_settings(kind)
+    options = {name: _option(own) for name, own in shared.items()}
+    hidden = _aliases(shared)
+    named = _named_methods(kind, arguments)
+    if named is not None:
+        own = {name: found for method in named for name, found in settings_in(method_class(kind, method)).items()}
+        _refuse_others(kind, arguments, named, {**shared, **own})
+        options |= {name: _option(found, f"Options of {', '.join(named)}") for name, found in own.items()}
+        hidden |= _aliases(own)
+    return {**options, **hidden}
 
 
-RUN_OPTIONS = {
-    "labels": _option(Path, "Training labels from a .npy or .csv; the data's own count as the truth."),
-    "noise": _option(
-        str,
-        "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
-        "shuffled-pixels; or matrix:FILE.",
-    ),
-    "seed": _option(int, "Decides every random number. Default: 0."),
-    "epochs": _option(int, "Default: 60."),
-    "batch_size": _option(int, "Default: 256, or 64 below 5,000 samples."),
-    "pieces": _option(int, "Forward a batch in so many pieces, to save memory. Default: 1."),
-    "optimizer": _option(str, "sgd, adam, adamw or lars. Default: sgd."),
-    "lr": _option(float, "Learning rate, at its largest. Default: 0.1."),
-    "weight_decay": _option(float, "Default: 0.0005, or 0.005 below 5,000 samples."),
-    "warmup_epochs": _option(float, "Epochs in which the learning rate grows from 0. Default: 0."),
-    "schedule": _option(
-        str,
-        "How the learning rate falls: cosine, constant, halve:25 (every 25 epochs) or tenth:75,90. Default: cosine.",
-    ),
-    "momentum": _option(float, "Momentum of the targets (alpha). Default: 0.9; 0.99 for selective."),
-    "start_epoch": _option(
-        str, "Epochs before the targets move (E_s), or auto: found while training. Default: auto; 0 for selective."
-    ),
-    "noise_rate": _option(float, "For co-teaching: the share of wrong labels. Default: the true one, or 0.2."),
-    "reward": _option(float, "For deep-gamblers: what a right answer pays (o). Default: 2.2."),
-    "coverage": _option(float, "For selective-net: the coverage to train for. Default: 0.8."),
-    "targets": _option(
-        str, "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share. Default: float32."
-    ),
-    "model": _option(
-        str, "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16 or mlp. Default: resnet-small."
-    ),
-    "width": _option(int, "Width of the model's first stage. Default: the model's own."),
-    "dropout": _option(float, "The share of features that training leaves out before the last layer. Default: 0."),
-    "image_size": _option(int, "Bring image files to a square of this size."),
-    "augment": _option(
-        str,
-        "none, crop, crop-flip, resized-crop, self-supervised or self-supervised-blur. Default: what suits the data.",
-    ),
-    "validation": _option(
-        float,
-        "The share of each class that is held out to watch training, if the data bring no such part. Default: 0.1.",
-    ),
-    "pretrained": _option(Path, "Begin with the network of this run of `selfadapt pretrain`, of the same model."),
-    "label_share": _option(float, "Learn from this share of each class only, such as 0.01."),
-    "stream": _option(bool, "Decode image files on demand instead of keeping a decoded copy.", "--stream"),
-    "device": _option(str, "auto, cpu, cuda, mps. Default: auto."),
-    "precision": _option(str, "float32, bfloat16 or float16. Default: float32."),
-    "compile_model": _option(bool, "Compile the model with torch.compile.", "--compile"),
-    "limit": _option(
-        int, "Use so many training samples: the first of a named set, a seeded share of each class of your own data."
-    ),
-    "test_limit": _option(int, "Use so many test samples, chosen likewise."),
-}
-PRETRAINING_OPTIONS = {
-    "views": _option(int, "Augmented views of an image in a step, 1 or 2. Default: 1."),
-    "seed": RUN_OPTIONS["seed"],
-    "epochs": _option(int, "Default: 100."),
-    "batch_size": _option(int, "Default: 512, or 128 below 50,000 images."),
-    "optimizer": RUN_OPTIONS["optimizer"],
-    "lr": _option(float, "Learning rate; follows a cosine to zero. Default: 0.1."),
-    "weight_decay": _option(float, "Default: 0.00005."),
-    "warmup_epochs": _option(float, "Default: 30 of 800 epochs, in proportion."),
-    "momentum": _option(str, "Of the targets (alpha); 0.5:0.8 grows. Default: 0.7."),
-    "beta": _option(str, "Of the slow copy; 0.99:1 grows, 0 is no copy. Default: 0.99."),
-    "predictor": _option(bool, "Default: what the method has.", "--predictor/--no-predictor"),
-    "hidden": _option(int, "Width of the hidden layer of projector and predictor. Default: 4096."),
-    "dimensions": _option(int, "Of a projection and a target. Default: 256."),
-    "queue": _option(int, "For moco: keys that wait. Default: 4096, or an eighth of the images if that is less."),
-    "targets": _option(str, "float32, float16, int8 or file; sharded:… to share. Default: float32."),
-    "model": _option(str, "resnet18, resnet50, alexnet, resnet-small, … Default: resnet18."),
-    "augment": _option(str, "Default: self-supervised; self-supervised-blur suits large images."),
-    **{
-        name: RUN_OPTIONS[name]
-        for name in ("width", "image_size", "stream", "device", "precision", "compile_model", "limit", "test_limit")
-    },
-}
+def _option(own: Setting, panel: str | None = None, name: str | None = None) -> tuple[Any, Any]:
+    words = (own.words[:1].upper() + own.words[1:] if panel else own.words).removesuffix(".")
+    told = f"{words}. Default: {own.told()}." if own.kind is not bool or own.default else f"{words}."
+    option = name or own.option
+    if own.kind is bool and own.default is not False:
+        option = f"{option}/--no-{option.removeprefix('--')}"
+    return own.kind | None, typer.Option(None, option, help=told, hidden=name is not None, rich_help_panel=panel)
 
-Options = Mapping[str, tuple[Any, Any]]
+
+def _aliases(settings: Mapping[str, Setting]) -> dict[str, tuple[Any, Any]]:
+    """Names that options had once, which still work."""
+    return {
+        f"{name}__{alias.strip('-').replace('-', '_')}": _option(own, name=alias)
+        for name, own in settings.items()
+        for alias in own.aliases
+    }
+
+
+def _named_methods(kind: Kind, arguments: Sequence[str]) -> list[str] | None:
+    """The methods that are asked for; None if it is help that is asked for, whatever the method."""
+    given = _value(arguments, "--methods") or _value(arguments, "--method")
+    if given == "all":
+        return list(method_classes(kind))
+    if given is not None:
+        return [name.strip() for name in given.split(",")]
+    if "--help" in arguments:
+        return None
+    out = _value(arguments, "--out")
+    if "--resume" in arguments and out is not None and (Path(out) / "run.json").exists():
+        try:
+            return [json.loads((Path(out) / "run.json").read_text(encoding="utf-8"))["settings"]["method"]["name"]]
+        except (ValueError, KeyError, TypeError):
+            pass  # the command itself tells what is wrong with the run
+    return [default_method(kind)]
+
+
+def _value(arguments: Sequence[str], option: str) -> str | None:
+    for place, argument in enumerate(arguments):
+        if argument == option:
+            return arguments[place + 1] if place + 1 < len(arguments) else None
+        if argument.startswith(f"{option}="):
+            return argument.removeprefix(f"{option}=")
+    return None
+
+
+def _refuse_others(kind: Kind, arguments: Sequence[str], named: Sequence[str], known: Mapping[str, Setting]) -> None:
+    """Say whose an option is that none of these methods has."""
+    every = {name: settings_in(method) for name, method in method_classes(kind).items()}
+    fine = {option for own in known.values() for option in (own.option, *own.aliases)}
+    for argument in arguments:
+        option = argument.split("=")[0].replace("--no-", "--")
+        owners = [
+            name for name, found in every.items() if any(option in (s.option, *s.aliases) for s in found.values())
+        ]
+        if option.startswith("--") and option not in fine and owners:
+            raise UserError(
+                f"{option} is an option of {', '.join(owners)}, not of {', '.join(named)}; "
+                "`selfadapt methods` lists them"
+            )
 
 
 def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -100,11 +99,7 @@ def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[.
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapped(**values: Any) -> None:
-            given = {
-                _RENAMED.get(name, name): str(value) if isinstance(value, Path) else value
-                for name in options
-                if (value := values.pop(name)) is not None
-            }
+            given = {name.split("__")[0]: value for name in options if (value := values.pop(name)) is not None}
             command(**values, given=given)
 
         own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]

@@ -30,10 +30,10 @@ def command(
     """
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
-    from selfadapt.recipes.answer import Answerer
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.predictor import Predictor
 
-    answerer = Answerer.of_run(RunFolder(run), device, silent=not everything)
+    answerer = Predictor.of_run(RunFolder(run), device, abstain=not everything)
     listed = list(_files(paths))
     files, broken, done = iter(listed), 0, 0
     with count_bar("answering", quiet=quiet) as count:

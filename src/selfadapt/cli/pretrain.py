@@ -5,21 +5,21 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.options import PRETRAINING_OPTIONS, with_options
 from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Actions, Devices, Out, Resume, run_in_processes, run_to_the_end
+from selfadapt.cli.training import Devices, Out, Resume, run_in_processes, run_to_the_end
+from selfadapt.runs.settings import Kind
 
+KIND: Kind = "pretraining"  # whose options the command has
 EXAMPLE = "Example: selfadapt pretrain cifar10 --method sat --views 1 --epochs 100 --out runs/features"
 
 
-@with_options(PRETRAINING_OPTIONS)
 def command(
     given: dict[str, Any],
     data: str | None = typer.Argument(
         None, help="A name, a folder of images with or without class folders, a table, an .npz. Labels are not needed."
     ),
     method: str | None = typer.Option(
-        None, help="sat, byol, moco, simclr, simsiam; noise, random-network (the paper's Figure 2). Default: sat."
+        None, help="`selfadapt methods` lists all, and --method NAME --help shows the options of one. Default: sat."
     ),
     out: Path | None = Out,
     resume: bool = Resume,
@@ -34,11 +34,11 @@ def command(
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
     run_in_processes(devices, data, out, resume=resume)
-    from selfadapt.recipes import pretraining
-    from selfadapt.recipes.pretraining_settings import PretrainingSettings
+    from selfadapt.runs.pretraining import pretrain
 
-    actions = Actions("pretrain", PretrainingSettings, pretraining.start, pretraining.reopen, pretraining.pretrain)
-    done = run_to_the_end(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
+    done = run_to_the_end(
+        KIND, "pretrain", pretrain, given, out, resume=resume, devices=devices, quiet=quiet or as_json
+    )
     if done is None:
         return
     run, result = done

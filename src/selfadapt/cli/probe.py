@@ -33,11 +33,11 @@ def command(
     The same on the untrained network shows what training has brought. Features are taken once and kept in RUN.
     """
     from selfadapt.evaluation.probe import ProbeSettings
-    from selfadapt.recipes.probing import probe
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.probing import probe
 
     settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, seed=seed)
-    with count_bar("evaluating features", quiet=quiet or as_json) as watch:
+    with count_bar("evaluating features", quiet=quiet or as_json) as on_progress:
         found = probe(
             RunFolder(run),
             data,
@@ -46,7 +46,7 @@ def command(
             image_size=image_size,
             limit=limit,
             test_limit=test_limit,
-            watch=watch,
+            on_progress=on_progress,
         )
     if as_json:
         print_json(found)

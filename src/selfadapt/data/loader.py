@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import Augment
-from selfadapt.data.images import Images, TensorImages
+from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import Inputs
 from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Samples
 from selfadapt.data.seeds import seeded
@@ -27,9 +28,9 @@ from selfadapt.errors import TrainingError
 
 @dataclass(frozen=True)
 class Batch:
-    """B images (float, 0..1) with the labels that training may see and their places in the training set."""
+    """B inputs (images: floats in 0..1) with the labels that training may see and their places in the training set."""
 
-    image: Tensor
+    input: Tensor
     label: Tensor
     index: Tensor
     whole: int | None = None  # samples in the batch of all processes together, if this is a part of it
@@ -37,22 +38,22 @@ class Batch:
 
     @property
     def views(self) -> tuple[Tensor, ...]:
-        return (self.image,) if self.second is None else (self.image, self.second)
+        return (self.input,) if self.second is None else (self.input, self.second)
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def split(self, pieces: int) -> "list[Batch]":
-        """The batch in so many pieces of about equal size, or fewer if it is that small."""
-        seconds = [None] * pieces if self.second is None else self.second.tensor_split(pieces)
+    def split(self, count: int) -> "list[Batch]":
+        """The batch in so many micro-batches of about equal size, or fewer if it is that small."""
+        seconds = [None] * count if self.second is None else self.second.tensor_split(count)
         parts = zip(
-            self.image.tensor_split(pieces),
-            self.label.tensor_split(pieces),
-            self.index.tensor_split(pieces),
+            self.input.tensor_split(count),
+            self.label.tensor_split(count),
+            self.index.tensor_split(count),
             seconds,
             strict=True,
         )
-        return [Batch(image, label, index, second=second) for image, label, index, second in parts if len(index)]
+        return [Batch(own, label, index, second=second) for own, label, index, second in parts if len(index)]
 
 
 class Loader(Protocol):
@@ -70,7 +71,7 @@ class Loader(Protocol):
 class SampleLoader:
     """The pipeline over a set of samples.
 
-    Images in one tensor live on the device, and batches are cut there. Image files are decoded ahead of time in
+    Inputs in one tensor live on the device, and batches are cut there. Image files are decoded ahead of time in
     worker processes; one that turns out broken is left out of its batch, and `samples.broken` tells of it.
     """
 
@@ -90,8 +91,8 @@ class SampleLoader:
 
         With two `views`, each image comes twice, augmented anew.
         """
-        images = samples.images
-        self.images: Images = (
+        images = samples.inputs
+        self.inputs: Inputs = (
             TensorImages(images.values_NCHW.to(device)) if isinstance(images, TensorImages) else images
         )
         self.labels_N = samples.labels.to(device)
@@ -106,7 +107,7 @@ class SampleLoader:
         whole = order_N.tensor_split(self.steps_per_epoch)[start:]
         own, parts = self.part
         batches = [index_B.tensor_split(parts)[own] for index_B in whole]
-        reads = read_batches(self.images, batches, workers=self.workers, device=self.device)
+        reads = read_batches(self.inputs, batches, workers=self.workers, device=self.device)
         for step, (read, whole_B) in enumerate(zip(reads, whole, strict=True), start):
             if not len(read.index_B):
                 position, reason = read.broken[0]

@@ -133,7 +133,7 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         if not chosen:
             return None
         return Samples(
-            images=ImageFiles([entry.path for entry in chosen], (channels, height, width), resize, white, broken),
+            inputs=ImageFiles([entry.path for entry in chosen], (channels, height, width), resize, white, broken),
             labels=numbered([entry.label for entry in chosen], classes, lambda i: f"{name}: {chosen[i].id}"),
             truth=None,
             ids=[entry.id for entry in chosen],

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from selfadapt import processes
-from selfadapt.data.images import FileImages, Images, UnreadableImage
+from selfadapt.data.images import FileImages, UnreadableImage
+from selfadapt.data.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Read:
 
 
 def read_batches(
-    images: Images, batches: Sequence[Tensor], *, workers: int | None = None, device: torch.device | None = None
+    images: Inputs, batches: Sequence[Tensor], *, workers: int | None = None, device: torch.device | None = None
 ) -> Iterator[Read]:
     """The images of each batch in turn, on the device; files are decoded by worker processes."""
     device = device or torch.device("cpu")
@@ -58,11 +59,11 @@ class _Decoding(Dataset[tuple[int, Tensor | str]]):
     """Image files for worker processes: the pixels, or the reason why there are none."""
 
     def __init__(self, images: FileImages) -> None:
-        self.images = images
+        self.inputs = images
 
     def __getitem__(self, position: int) -> tuple[int, Tensor | str]:
         try:
-            return position, self.images.decode(position)
+            return position, self.inputs.decode(position)
         except UnreadableImage as error:
             return position, str(error)
 

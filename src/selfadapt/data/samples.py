@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
-from selfadapt.data.images import FileImages, Images
+from selfadapt.data.images import FileImages
+from selfadapt.data.inputs import Inputs
 from selfadapt.data.reading import read_batches
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
@@ -22,18 +23,18 @@ VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validatio
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Images with the labels that training may see, and the truth where it is known.
+    """Inputs with the labels that training may see, and the truth where it is known.
 
     Every sample has an id that stays the same when files are added, removed or put in another order.
     """
 
-    images: Images
+    inputs: Inputs
     labels: Tensor  # N, int64
     truth: Tensor | None
     ids: Sequence[str]
     paths: Sequence[str] | None = None
-    clean_images: Images | None = None  # as they were, where the images were corrupted
-    struck: Tensor | None = None  # which images were corrupted
+    clean_inputs: Inputs | None = None  # as they were, where the images were corrupted
+    corrupted: Tensor | None = None  # which images were corrupted
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -42,13 +43,13 @@ class Samples:
         """These samples only, in this order."""
         chosen = index.tolist()
         return Samples(
-            images=self.images.take(index),
+            inputs=self.inputs.take(index),
             labels=self.labels[index],
             truth=None if self.truth is None else self.truth[index],
             ids=[self.ids[i] for i in chosen],
             paths=None if self.paths is None else [self.paths[i] for i in chosen],
-            clean_images=None if self.clean_images is None else self.clean_images.take(index),
-            struck=None if self.struck is None else self.struck[index],
+            clean_inputs=None if self.clean_inputs is None else self.clean_inputs.take(index),
+            corrupted=None if self.corrupted is None else self.corrupted[index],
         )
 
     def first(self, number: int) -> "Samples":
@@ -67,9 +68,9 @@ class Samples:
     @property
     def broken(self) -> dict[str, str]:
         """Those whose files could not be read when somebody tried, and why."""
-        if not isinstance(self.images, FileImages):
+        if not isinstance(self.inputs, FileImages):
             return {}
-        files = self.images.files
+        files = self.inputs.files
         if not files.broken:
             return {}
         pairs = zip(self.ids, files.paths, strict=True)
@@ -77,8 +78,8 @@ class Samples:
 
     def note_broken(self, found: Mapping[str, str]) -> None:
         """Take note of what others could not read, by id."""
-        if found and isinstance(self.images, FileImages):
-            files = self.images.files
+        if found and isinstance(self.inputs, FileImages):
+            files = self.inputs.files
             pairs = zip(self.ids, files.paths, strict=True)
             files.broken.update((path, found[sample_id]) for sample_id, path in pairs if sample_id in found)
 
@@ -96,7 +97,7 @@ class Data:
     train: Samples
     validation: Samples | None
     test: Samples | None
-    unlabelled: Images | None = None
+    unlabelled: Inputs | None = None
     augment: AugmentName = "crop"  # what suits the images
     validation_last: int = 0  # the last so many training samples are for validation, where a paper says so
     unreadable: Sequence[tuple[str, str]] = ()  # files that were skipped, and why
@@ -116,7 +117,7 @@ class Data:
                 digest.update(b"none")
                 continue
             labels = part.labels if part.truth is None else part.truth
-            digest.update(part.images.signature())
+            digest.update(part.inputs.signature())
             digest.update(labels.contiguous().numpy().data)
             digest.update("\n".join(part.ids).encode())
         return digest.hexdigest()
@@ -186,7 +187,7 @@ def check_classes(data: Data, samples: Samples, broken: Mapping[str, str]) -> No
         )
 
 
-def channel_statistics(images: Images, most: int = 10_000) -> tuple[Tensor, Tensor]:
+def channel_statistics(images: Inputs, most: int = 10_000) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel on the scale 0..1, from `most` images spread over the set."""
     # Whole numbers are summed, so the result does not depend on how the images come in batches.
     total_C = torch.zeros(images.shape[0], dtype=torch.int64)

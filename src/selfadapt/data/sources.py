@@ -16,20 +16,20 @@ from selfadapt.data.arrays import arrays
 from selfadapt.data.augment import AugmentName
 from selfadapt.data.fetch import (
     CIFAR10_SHA1,
-    Watch,
     appearing,
     by_torchvision,
     fetch_cifar10,
     fetch_fashion_mnist,
     fetch_mnist,
-    unwatched,
     verify,
 )
 from selfadapt.data.home import home
-from selfadapt.data.images import Images, TensorImages
+from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import Inputs
 from selfadapt.data.samples import Data, Samples, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
+from selfadapt.progress import ProgressCallback, no_progress
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -39,7 +39,7 @@ class Source:
     """A named set: how it is opened from its folder, and how it gets there."""
 
     open: Callable[[Path, int | None], Data]
-    fetch: Callable[[Path, Watch], None] | None = None
+    fetch: Callable[[Path, ProgressCallback], None] | None = None
     by_hand: str = ""  # what to put where, if it cannot be fetched
     mixed: bool = True  # its official order mixes the classes
 
@@ -68,7 +68,7 @@ def open_data(source: str, *, resize: int | None = None, unlabelled: bool = Fals
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
 
 
-def get_data(name: str, watch: Watch = unwatched) -> tuple[Path, Data]:
+def get_data(name: str, on_progress: ProgressCallback = no_progress) -> tuple[Path, Data]:
     """Fetch a named set if it is not there, verify it, and open it."""
     if name not in SOURCES:
         raise UserError(f"there is no data set {name!r}; names are {', '.join(SOURCES)}")
@@ -76,7 +76,7 @@ def get_data(name: str, watch: Watch = unwatched) -> tuple[Path, Data]:
     if name != "digits" and not folder.exists():
         if source.fetch is None:
             raise UserError(f"{name} cannot be fetched; {source.by_hand.format(folder=folder)}")
-        source.fetch(folder, watch)
+        source.fetch(folder, on_progress)
     return folder, open_data(name)
 
 
@@ -97,7 +97,7 @@ def _samples(prefix: str, images_NCHW: Any, labels: Any) -> Samples:
     images = torch.from_numpy(np.require(images_NCHW, requirements=["C", "W"]))
     numbers = torch.tensor(np.asarray(labels), dtype=torch.int64)
     ids = [f"{prefix}/{i}" for i in range(len(numbers))]
-    return Samples(images=TensorImages(images), labels=numbers, truth=numbers, ids=ids)
+    return Samples(inputs=TensorImages(images), labels=numbers, truth=numbers, ids=ids)
 
 
 def _numbers(count: int) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def stl10(folder: Path, resize: int | None) -> Data:
             part: _samples(f"stl10/{part}", (dataset := STL10(folder, split=part)).data, dataset.labels)
             for part in ("train", "test")
         }
-        unlabelled: Images = TensorImages(torch.from_numpy(STL10(folder, split="unlabeled").data))
+        unlabelled: Inputs = TensorImages(torch.from_numpy(STL10(folder, split="unlabeled").data))
     return Data(
         name="stl10",
         classes=tuple(dataset.classes),
@@ -241,8 +241,8 @@ def cifar10c(folder: Path, corruption: str, level: int) -> Samples:
     return _samples(f"cifar10c/{corruption}/{level}", images[chosen].transpose(0, 3, 1, 2), labels[chosen])
 
 
-def _download(kind: str, name: str, *options: dict[str, Any]) -> Callable[[Path, Watch], None]:
-    def fetch(final: Path, watch: Watch) -> None:
+def _download(kind: str, name: str, *options: dict[str, Any]) -> Callable[[Path, ProgressCallback], None]:
+    def fetch(final: Path, on_progress: ProgressCallback) -> None:
         from torchvision import datasets
 
         with appearing(final) as draft, by_torchvision(name, f"get its files elsewhere and put them into {final}"):

@@ -4,7 +4,7 @@
         model.safetensors            the weights, for anyone
         targets.safetensors          the target store, if the method has one; targets-R-of-P where processes share it
         state.pt                     optimiser, random numbers, position, running figures; plain tensors and numbers
-        manifest.json                the SHA-256 of each file above
+        manifest.json                the format's number, and the SHA-256 of each file above
 
 A checkpoint is written under another name, flushed to the disk and then renamed. The newest two are kept. One
 that fails its checksums is passed over for the one before it, with a warning. Nothing in it can run code.
@@ -28,6 +28,7 @@ from torch import Tensor
 from selfadapt import processes
 from selfadapt.errors import UserError
 
+FORMAT = 2  # 1 had no number
 _KEPT = 2
 
 
@@ -77,7 +78,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
 
 def _finish(draft: Path, final: Path) -> None:
     sums = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
-    (draft / "manifest.json").write_text(json.dumps(sums, indent=2))
+    (draft / "manifest.json").write_text(json.dumps({"format": FORMAT, "sha256": sums}, indent=2))
     for path in draft.iterdir():
         _flush(path)
     _flush(draft)
@@ -124,8 +125,6 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
     places = []
     for number, shard in enumerate(shards):
         content = load_file(shard)
-        if "rows" not in content:
-            raise UserError("the checkpoint was written by an older version; start the run anew in another folder")
         rows_n = torch.arange(number, number + len(shards) * len(content["rows"]), len(shards))
         mine = rows_n % parts == own
         places.append(rows_n[mine])
@@ -143,11 +142,16 @@ def _newest_first(folder: Path) -> list[Path]:
 def _fault(path: Path) -> str | None:
     """What is wrong with the checkpoint's files, if anything is."""
     try:
-        sums = json.loads((path / "manifest.json").read_text())
-        for name, expected in sums.items():
+        manifest = json.loads((path / "manifest.json").read_text())
+        if manifest.get("format", 1) != FORMAT:
+            raise UserError(
+                f"{path} was written by another version of selfadapt (format {manifest.get('format', 1)}, this one "
+                f"reads {FORMAT}); train anew in another folder, or use that version"
+            )
+        for name, expected in manifest["sha256"].items():
             if _sha256(path / name) != expected:
                 return f"{name} has another checksum than when it was written"
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, KeyError) as error:
         return str(error)
     return None
 

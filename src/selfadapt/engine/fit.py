@@ -25,7 +25,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.interrupt import stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
-from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError, UserError
+from selfadapt.errors import Interrupted, NonFinitePrediction, TrainingError
 from selfadapt.objectives.objective import Loss, Metrics, Objective, Progress
 from selfadapt.targets.shared import ShardedRows
 from selfadapt.targets.store import TargetStore
@@ -232,7 +232,7 @@ class Training:
                 loss = self.objective.loss(self.forward_model, batch, self.targets, progress)
         except NonFinitePrediction as error:
             raise self._not_finite(list(error.samples)) from error
-        if not torch.isfinite(loss.total):
+        if not all(bool(torch.isfinite(term.total)) for term in loss.terms):
             logits_BK = loss.logits_BK
             broken_B = None if logits_BK is None else ~logits_BK.isfinite().all(1)
             culprits = batch.index[broken_B] if broken_B is not None and broken_B.any() else batch.index
@@ -290,8 +290,6 @@ class Training:
         )
 
     def restore(self, saved: Checkpoint) -> None:
-        if "moments" not in saved.state or (saved.targets is not None and "rows" not in saved.targets):
-            raise UserError("the checkpoint was written by an older version; start the run anew in another folder")
         self.model.load_state_dict(saved.model)
         if self.targets is not None and saved.targets is not None:
             self.targets.load_state_dict(saved.targets)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
-from selfadapt.data.fetch import Watch, unwatched
-from selfadapt.data.images import Images
+from selfadapt.data.inputs import Inputs
 from selfadapt.data.loader import as_input
 from selfadapt.data.reading import read_batches
+from selfadapt.progress import ProgressCallback, no_progress
 
 UNKNOWN = -1  # the predicted class of a sample that was never seen
 
 
-def predict(model: nn.Module, images: Images, num_classes: int, device: torch.device, batch_size: int = 256) -> Tensor:
+def predict(model: nn.Module, images: Inputs, num_classes: int, device: torch.device, batch_size: int = 256) -> Tensor:
     """Class probabilities (N×K, on the CPU) of all images, with the model in evaluation mode; NaN for a broken file."""
     return outputs(model, images, device, batch_size)[:, :num_classes].softmax(1)
 
@@ -29,11 +29,11 @@ def predict(model: nn.Module, images: Images, num_classes: int, device: torch.de
 @torch.inference_mode()
 def outputs(
     model: nn.Module,
-    images: Images,
+    images: Inputs,
     device: torch.device,
     batch_size: int = 256,
     forward: Callable[[Tensor], Tensor] | None = None,
-    watch: Watch = unwatched,
+    on_progress: ProgressCallback = no_progress,
 ) -> Tensor:
     """All that the model says of each image (N×O, on the CPU), in evaluation mode; NaN for a broken file.
 
@@ -51,7 +51,7 @@ def outputs(
                 said_NO = _nothing_said(len(images), own_n, said_BO.shape[1])
             said_NO[read.index_B] = said_BO
             done += len(read.index_B)
-            watch(done, len(own_n))
+            on_progress(done, len(own_n))
     model.train(was_training)
     # A process that could read none of its images learns from the others how much the model says.
     widths = processes.objects_of_all(0 if said_NO is None else said_NO.shape[1])

@@ -11,9 +11,9 @@ Shapes: B images of a batch, N images, K classes, T passes.
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.fetch import Watch, unwatched
-from selfadapt.data.images import Images
+from selfadapt.data.inputs import Inputs
 from selfadapt.evaluation.accuracy import outputs
+from selfadapt.progress import ProgressCallback, no_progress
 
 PASSES = 100
 _KINDS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -25,13 +25,13 @@ def has_dropout(model: nn.Module) -> bool:
 
 def mc_dropout(
     model: nn.Module,
-    images: Images,
+    images: Inputs,
     num_classes: int,
     device: torch.device,
     *,
     passes: int = PASSES,
     seed: int = 0,
-    watch: Watch = unwatched,
+    on_progress: ProgressCallback = no_progress,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The class of each image, and its confidence by each of the two selectors."""
 
@@ -47,7 +47,7 @@ def mc_dropout(
 
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        said_NK = outputs(model, images, device, forward=several, watch=watch).double()
+        said_NK = outputs(model, images, device, forward=several, on_progress=on_progress).double()
     mean_N, predicted_N = said_NK[:, :num_classes].max(1)
     variance_N = said_NK[:, num_classes:].gather(1, predicted_N.unsqueeze(1)).squeeze(1)
     return predicted_N, {"mc-dropout": -variance_N, "mc-dropout-mean": mean_N}

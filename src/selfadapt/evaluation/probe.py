@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.seeds import seeded
+from selfadapt.progress import ProgressCallback, no_progress
 
 _FEATURES_APART, _OUTPUTS_APART, _DIRECTIONS = 0.05, 0.04, 2.0  # below which features count as collapsed
 
@@ -48,7 +48,7 @@ class Features(NamedTuple):
     num_classes: int
 
 
-def linear_probe(features: Features, settings: ProbeSettings, watch: Watch = unwatched) -> Tensor:
+def linear_probe(features: Features, settings: ProbeSettings, on_progress: ProgressCallback = no_progress) -> Tensor:
     """The class of each test sample by a linear classifier that is trained on the features."""
     train_NF, labels_N, test_nF, num_classes = features
     mean_F, std_F = train_NF.mean(0), train_NF.std(0, correction=0).clamp_min(1e-6)
@@ -66,13 +66,15 @@ def linear_probe(features: Features, settings: ProbeSettings, watch: Watch = unw
             optimizer.zero_grad()
             cross_entropy(layer(train_NF[index_B]), labels_N[index_B]).backward()
             optimizer.step()
-        watch(epoch + 1, settings.epochs)
+        on_progress(epoch + 1, settings.epochs)
     with torch.no_grad():
         predicted: Tensor = layer(test_nF).argmax(1)
     return predicted
 
 
-def nearest_neighbours(features: Features, settings: ProbeSettings, watch: Watch = unwatched) -> Tensor:
+def nearest_neighbours(
+    features: Features, settings: ProbeSettings, on_progress: ProgressCallback = no_progress
+) -> Tensor:
     """The class of each test sample by the votes of its nearest training samples, each counting exp(cosine/tau)."""
     train_NF, labels_N, test_nF, num_classes = features
     train_NF, test_nF = normalize(train_NF, dim=1), normalize(test_nF, dim=1)
@@ -83,7 +85,7 @@ def nearest_neighbours(features: Features, settings: ProbeSettings, watch: Watch
         votes_BK = torch.zeros(len(piece_BF), num_classes, device=piece_BF.device)
         votes_BK.scatter_add_(1, labels_N[index_Bk], ((nearness_Bk - 1) / settings.temperature).exp())
         found.append(votes_BK.argmax(1))
-        watch(sum(map(len, found)), len(test_nF))
+        on_progress(sum(map(len, found)), len(test_nF))
     return torch.cat(found)
 
 

@@ -1,5 +1,8 @@
 """Backbones by name, for the command line and the recipes."""
 
+import math
+
+from selfadapt.data.inputs import InputSpec
 from selfadapt.errors import UserError
 from selfadapt.models.alexnet import AlexNet
 from selfadapt.models.heads import Backbone
@@ -20,18 +23,21 @@ NAMES = (*_RESNETS, "vgg16", "alexnet", "mlp")
 FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
 
-def backbone(name: str, *, channels: int, height: int, width_pixels: int, width: int | None = None) -> Backbone:
-    """The named network for images of this shape; `width` overrides the width of its first stage or layer."""
+def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbone:
+    """The named network for such inputs; `width` overrides the width of its first stage or layer."""
     if width is not None and width < 1:
         raise UserError(f"--width {width} is not a width; give at least 1")
+    if name not in NAMES:
+        raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     if name == "mlp":
-        return MLP(channels * height * width_pixels, width=width or 256)
+        return MLP(math.prod(spec.shape), width=width or 256)
+    if spec.kind != "image":
+        raise UserError(f"--model {name} takes images, and these are vectors; choose mlp")
+    channels, height, width_pixels = spec.shape
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
     large = min(height, width_pixels) >= LARGE_IMAGE
     if name == "alexnet":
         return AlexNet(channels=channels, width=width or 64, large_images=large)
-    if name not in _RESNETS:
-        raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     blocks, block, standard_width = _RESNETS[name]
     return ResNet(blocks, width=width or standard_width, block=block, channels=channels, large_images=large)

@@ -36,6 +36,7 @@ class ERM:
     paper: ClassVar[str] = "Vapnik, Principles of Risk Minimization for Learning Theory, 1991"
     needs: ClassVar[str] = ""
     result: ClassVar[str] = "last epoch"
+    abstains: ClassVar[bool] = False
     uses_up_validation: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class ERM:
         return None
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        return self.loss_of(model(batch.image).float(), batch, progress)
+        return self.loss_of(model(batch.input).float(), batch, progress)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         """The loss as a function of the outputs."""

@@ -55,6 +55,7 @@ class Method(Objective, Protocol):
     paper: ClassVar[str]  # where it comes from
     needs: ClassVar[str]  # what it needs beyond labelled samples, in words
     result: ClassVar[str]  # which network is the result, in words
+    abstains: ClassVar[bool]  # whether it says itself how confident it is
     uses_up_validation: ClassVar[bool]  # whether it chooses by the validation samples, which then cannot vouch for it
 
     def suited(self, task: Task) -> Self:

@@ -71,4 +71,3 @@ METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
     "labels": {**NOISY_LABELS, **ABSTAINING},
     "pretraining": WITHOUT_LABELS,
 }
-DEFAULT = "sat"

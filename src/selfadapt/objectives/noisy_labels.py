@@ -184,7 +184,7 @@ class NoisyLabels(ERM):
         return self.start_epoch if isinstance(self.start_epoch, int) else self.start_epoch.found(history, epochs)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        logits_BK: Tensor = model(batch.image)
+        logits_BK: Tensor = model(batch.input)
         if targets is None:  # no moving average
             return label_loss(logits_BK, batch.label)
         start = self.started(progress.history, progress.epochs)

@@ -62,6 +62,7 @@ def abstaining(outputs_NO: Tensor) -> Mapping[str, Tensor]:
 class Selective(ERM):
     words: ClassVar[str] = "self-adaptive training with abstention"
     paper: ClassVar[str] = NoisyLabels.paper
+    abstains: ClassVar[bool] = True
 
     start_epoch: int = setting(0, "epochs before the targets move (E_s), a warm-up with cross entropy", least=0)
     momentum: float = setting(
@@ -80,7 +81,7 @@ class Selective(ERM):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         assert targets is not None
-        logits_BO: Tensor = model(batch.image).float()
+        logits_BO: Tensor = model(batch.input).float()
         classes_BK = logits_BO[:, :-1]
         if progress.epoch < self.start_epoch:
             return label_loss(classes_BK, batch.label)

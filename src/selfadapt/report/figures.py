@@ -1,4 +1,4 @@
-"""Figures as SVG, each from what a run folder holds."""
+"""Metrics as SVG, each from what a run folder holds."""
 
 import statistics
 import warnings

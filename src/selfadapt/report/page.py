@@ -30,7 +30,7 @@ class Picture:
 
 def write_run_page(folder: RunFolder) -> Path:
     """Draw the figures of a run, with labels or without, and write its report.html."""
-    if folder.read_run().get("kind") == "pretraining":
+    if folder.read_run()["settings"]["kind"] == "pretraining":
         return _write_pretraining_page(folder)
     pictures = _draw(folder)
     html = (
@@ -64,7 +64,7 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
     """Write one page over several runs at `path`, with a link to the page of each."""
     runs = []
     for folder in folders:
-        if folder.read_run().get("kind") == "pretraining":
+        if folder.read_run()["settings"]["kind"] == "pretraining":
             raise UserError(f"{folder.path} is a run without labels; pages over several runs compare those with labels")
         if not folder.page.exists():
             write_run_page(folder)
@@ -82,13 +82,13 @@ def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for item in runs:
         if item["result"]:
             settings = {**item["run"]["settings"], "seed": None}
-            if settings["noise"] is not None:
-                settings["noise_rate"] = None  # as drawn, which is another one with each seed
+            if settings["data"]["noise"] is not None:  # a rate that the method was told is another one with each seed
+                settings["method"] = {**settings["method"], "noise_rate": None}
             groups.setdefault(json.dumps(settings, sort_keys=True), []).append(item)
     rows = []
     for items in groups.values():
         results = [item["result"] for item in items]
-        data, noise = items[0]["run"]["data"]["name"], items[0]["run"]["settings"]["noise"] or "–"
+        data, noise = items[0]["run"]["data"]["name"], items[0]["run"]["settings"]["data"]["noise"] or "–"
         tested = [result["test_accuracy"] for result in results if result["test_accuracy"] is not None]
         recovered = [result["label_recovery"] for result in results if result["label_recovery"] is not None]
         rows.append(
@@ -121,7 +121,7 @@ def _draw_comparison(runs: Sequence[dict[str, Any]], folder: Path) -> list[Pictu
     points = _sweep_points(finished)
     if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):
         figures.noise_sweep(points, folder / "noise.svg")
-        caption = "How much is learned by heart, and how wrong the model is on true labels, as noise grows."
+        caption = "How much is memorised, and how wrong the model is on true labels, as noise grows."
         pictures.append(_picture("Over the noise rate", caption, folder / "noise.svg", wide=True))
     return pictures
 
@@ -174,7 +174,7 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "path": folder.path,
         "unreadable": folder.read_unreadable(),
         "method": run["method"],
-        "label": run["method"] + _fixed_start(run["settings"]),
+        "label": run["method"] + _fixed_start(run["settings"]["method"]),
         "epochs_done": len(metrics),
         "result": run.get("result"),
         "result_epoch": _result_epoch(run, metrics),
@@ -183,14 +183,13 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
 
 
 def _result_epoch(run: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of the epoch whose network is the result."""
-    if run["settings"]["method"] == "early-stopping" and metrics:
-        return max(metrics, key=lambda record: record.get("validation_accuracy_given") or 0.0)
-    return metrics[-1] if metrics else {}
+    """The metrics of the epoch whose network is the result."""
+    last = run["result"]["result_epoch"] if "result" in run and "result_epoch" in run["result"] else len(metrics)
+    return metrics[last - 1] if metrics else {}
 
 
-def _fixed_start(settings: dict[str, Any]) -> str:
-    start_epoch = settings.get("start_epoch")
+def _fixed_start(method: dict[str, Any]) -> str:
+    start_epoch = method.get("start_epoch")
     return f", E_s = {start_epoch}" if isinstance(start_epoch, int) else ""
 
 
@@ -209,7 +208,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
         caption = (
             "Dashed lines count agreement with the labels as given, mistakes included; solid lines count the truth, "
             "where it is known. A dashed training line that climbs far above the dashed validation line is a model "
-            "that learns the mistakes by heart."
+            "that memorises the mistakes."
         )
         pictures.append(_picture("Accuracy over training", caption, path, wide=True))
         if all(metrics[-1].get(key) is not None for key, *_ in figures.PORTIONS):
@@ -217,7 +216,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
             figures.accuracy_curves(metrics, figures.PORTIONS, run["start_epoch"], path)
             caption = (
                 "How many training samples are predicted as what they truly are. Where the lower line falls, the "
-                "model learns wrong labels by heart; where it rises to the upper one, it corrects them."
+                "model memorises wrong labels; where it rises to the upper one, it corrects them."
             )
             pictures.append(_picture("Samples that noise changed, and the others", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)

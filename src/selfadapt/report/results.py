@@ -2,9 +2,10 @@
 
 run.json        settings, versions, seed, data fingerprint, noise nominal and actual; the result once there is one
 metrics.jsonl   a line for each finished epoch
-samples.csv     each training and validation sample: id, path, part, given label, truth, and if noise struck its image
+samples.csv     each training and validation sample: id, path, part, given label, truth, whether noise changed its image
 unreadable.csv  files that could not be read and were left out, if there are any
-checkpoint/     everything that is needed to go on; first-stage/ likewise for a method that trains twice
+checkpoint/     everything that is needed to go on
+trainings/      likewise, by name, for a method that takes several trainings
 targets*.bin    the targets, where they are kept in a file
 labels.csv      the verdict on each training label, most suspicious first
 transition.csv  the estimated odds of each given label (column) for each true class (row)
@@ -36,7 +37,8 @@ from selfadapt import processes
 from selfadapt.errors import UserError
 
 LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
-SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "struck")
+SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
+FORMAT = 2  # of run.json and the files beside it; 1 had no number
 _LOCKED: set[Path] = set()  # folders in which this process trains
 _BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|targets(\.\d+)?\.bin")
 
@@ -87,6 +89,10 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoint"
+
+    @property
+    def trainings(self) -> Path:
+        return self.path / "trainings"
 
     @property
     def has_checkpoint(self) -> bool:
@@ -184,11 +190,16 @@ class RunFolder:
 
     def write_run(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.settings_file) as file:
-            json.dump(content, file, indent=2)
+            json.dump({"format": FORMAT, **content}, file, indent=2)
 
     def read_run(self) -> dict[str, Any]:
         try:
             content = json.loads(self.settings_file.read_text(encoding="utf-8"))
+            if content.get("format", 1) != FORMAT:
+                raise UserError(
+                    f"{self.path} was made by another version of selfadapt (format {content.get('format', 1)}, this "
+                    f"one reads {FORMAT}); train it anew in another folder, or use that version"
+                )
             missing = {"settings", "data", "noise", "start_epoch"} - set(content)
             if missing:
                 raise ValueError(f"it lacks {', '.join(sorted(missing))}")

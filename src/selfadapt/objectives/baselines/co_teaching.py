@@ -69,7 +69,7 @@ class CoTeaching(ERM):
         return TwoClassifiers(backbone, num_classes)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        first_BK, second_BK = model(batch.image).float().chunk(2, 1)
+        first_BK, second_BK = model(batch.input).float().chunk(2, 1)
         losses_of_first_B = cross_entropy(first_BK, batch.label, reduction="none")
         losses_of_second_B = cross_entropy(second_BK, batch.label, reduction="none")
         left_out = (self.noise_rate or 0.0) * min(progress.epoch / (self.ramp * progress.epochs), 1.0)

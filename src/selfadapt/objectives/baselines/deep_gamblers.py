@@ -39,6 +39,7 @@ def gamblers_losses(logits_BO: Tensor, labels_B: Tensor, reward: float) -> Tenso
 @dataclass(frozen=True, kw_only=True)
 class DeepGamblers(ERM):
     words: ClassVar[str] = "Deep Gamblers"
+    abstains: ClassVar[bool] = True
     paper: ClassVar[str] = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
 
     reward: float = setting(2.2, "what a right answer pays (o), at most the number of classes", above=1)

@@ -40,7 +40,7 @@ class EarlyLearning(ERM):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         assert targets is not None
-        logits_BK = model(batch.image).float()
+        logits_BK = model(batch.input).float()
         p_BK = logits_BK.softmax(1).clamp(_SMALLEST, 1 - _SMALLEST)
         fixed_BK = p_BK.detach()
         rows_BK = targets.update(batch.index, fixed_BK / fixed_BK.sum(1, keepdim=True))

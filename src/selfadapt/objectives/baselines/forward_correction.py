@@ -69,7 +69,7 @@ class ForwardCorrection(ERM):
         return CorrectedClassifier(backbone, num_classes)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        logits_BK = model(batch.image).float()
+        logits_BK = model(batch.input).float()
         transition_KK = unwrapped(model).get_buffer("transition_KK")
         given_B = (logits_BK.softmax(1) * transition_KK.T[batch.label]).sum(1)
         return mean_of(-given_B.clamp_min(_SMALLEST).log(), logits_BK)

@@ -59,7 +59,7 @@ class TruncatedGeneralizedCrossEntropy(GeneralizedCrossEntropy):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         assert targets is not None
-        logits_BK = model(batch.image).float()
+        logits_BK = model(batch.input).float()
         decided_B = targets.read(batch.index).gather(1, batch.label.unsqueeze(1)).squeeze(1)
         kept_B = (decided_B > self.threshold).float()
         if self._prunes_after(progress):

@@ -34,7 +34,7 @@ class Mixup(ERM):
         share = beta(self.strength, torch.default_generator)
         share = max(share, 1 - share)
         partner_B = torch.randperm(len(batch)).to(batch.index.device)
-        logits_BK = model(torch.lerp(batch.image[partner_B], batch.image, share)).float()
+        logits_BK = model(torch.lerp(batch.input[partner_B], batch.input, share)).float()
         own_B = cross_entropy(logits_BK, batch.label, reduction="none")
         partners_B = cross_entropy(logits_BK, batch.label[partner_B], reduction="none")
         return mean_of(share * own_B + (1 - share) * partners_B, logits_BK)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from selfadapt.data.fetch import Watch
 from selfadapt.data.seeds import seeded
 from selfadapt.data.voc import VOC, VOID
 from selfadapt.engine import checkpoint
 from selfadapt.errors import TrainingError, UserError
 from selfadapt.evaluation.transfer import Confusion, Found, detection_scores
-from selfadapt.recipes.export import torchvision_weights
-from selfadapt.recipes.settings import choose_device
+from selfadapt.progress import ProgressCallback
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.environment import choose_device
+from selfadapt.runs.export import torchvision_weights
 
 Task = Literal["detection", "segmentation"]
 
@@ -38,7 +38,9 @@ class TransferSettings:
     seed: int = 0
 
 
-def transfer(folder: RunFolder, root: Path, settings: TransferSettings, device: str, watch: Watch) -> dict[str, Any]:
+def transfer(
+    folder: RunFolder, root: Path, settings: TransferSettings, device: str, on_progress: ProgressCallback
+) -> dict[str, Any]:
     """Train a detector or a segmenter on the features of a run and measure it; written into the run folder."""
     if min(settings.epochs, settings.batch_size, settings.image_size) < 1:
         raise UserError("--epochs, --batch-size and --image-size must be at least 1")
@@ -52,7 +54,7 @@ def transfer(folder: RunFolder, root: Path, settings: TransferSettings, device: 
     body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
     scale = [saved.model[f"backbone.{part}_C11"].flatten().tolist() for part in ("mean", "std")]
     torch.manual_seed(settings.seed)
-    own, name = choose_device(device), content["settings"]["model"]
+    own, name = choose_device(device), content["settings"]["model"]["name"]
     if settings.task == "detection":
         data = VOC.detection(root)
         model = _detector(name, None if settings.scratch else body, scale, len(data.classes) + 1, settings.image_size)
@@ -62,10 +64,10 @@ def transfer(folder: RunFolder, root: Path, settings: TransferSettings, device: 
         model = _segmenter(name, None if settings.scratch else body, scale, len(data.classes) + 1)
         step, measure = _segmentation_step, _segment
     model.to(own)
-    _train(model, data, settings, step, own, watch)
+    _train(model, data, settings, step, own, on_progress)
     model.eval()
     with torch.inference_mode():
-        scores = measure(model, data, own, watch)
+        scores = measure(model, data, own, on_progress)
     result = {"task": settings.task, "scratch": settings.scratch, "images": len(data.test), **scores}
     kept = folder.read_if_there(folder.transfer_file) or {}
     folder.write_transfer({**kept, f"{root.name} {settings.task}{' scratch' if settings.scratch else ''}": result})
@@ -125,7 +127,7 @@ def _train(
     settings: TransferSettings,
     step: Callable[[nn.Module, VOC, Sequence[str], torch.device], Tensor],
     device: torch.device,
-    watch: Watch,
+    on_progress: ProgressCallback,
 ) -> None:
     """SGD with momentum; the rate grows over the first tenth of the steps and then falls in a line to zero."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -146,7 +148,7 @@ def _train(
             loss.backward()
             optimizer.step()
             done += 1
-            watch(done, total)
+            on_progress(done, total)
 
 
 def _detection_step(model: nn.Module, data: VOC, samples: Sequence[str], device: torch.device) -> Tensor:
@@ -167,13 +169,13 @@ def _detection_step(model: nn.Module, data: VOC, samples: Sequence[str], device:
     return torch.stack(list(losses.values())).sum()
 
 
-def _detect(model: nn.Module, data: VOC, device: torch.device, watch: Watch) -> dict[str, float]:
+def _detect(model: nn.Module, data: VOC, device: torch.device, on_progress: ProgressCallback) -> dict[str, float]:
     found, truth = [], []
     for number, sample in enumerate(data.test, start=1):
         (said,) = model([data.image(sample).to(device)])
         found.append(Found(said["boxes"].cpu(), said["labels"].cpu(), said["scores"].cpu()))
         truth.append(data.boxes(sample))
-        watch(number, len(data.test))
+        on_progress(number, len(data.test))
     return detection_scores(found, truth, len(data.classes))
 
 
@@ -192,10 +194,10 @@ def _segmentation_step(model: nn.Module, data: VOC, samples: Sequence[str], devi
     return total / (goal != VOID).sum().clamp_min(1)
 
 
-def _segment(model: nn.Module, data: VOC, device: torch.device, watch: Watch) -> dict[str, float]:
+def _segment(model: nn.Module, data: VOC, device: torch.device, on_progress: ProgressCallback) -> dict[str, float]:
     confusion = Confusion(len(data.classes) + 1)
     for number, sample in enumerate(data.test, start=1):
         predicted_HW = model(data.image(sample)[None].to(device))[0].argmax(0).cpu()
         confusion.add(predicted_HW, data.mask(sample))
-        watch(number, len(data.test))
+        on_progress(number, len(data.test))
     return confusion.scores()

@@ -7,29 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.errors import UserError
-from selfadapt.recipes.lifecycle import StepWatch
-from selfadapt.recipes.methods import METHODS
-from selfadapt.recipes.run import finished_run, prepared
-from selfadapt.recipes.settings import RunSettings
+from selfadapt.objectives.named import NOISY_LABELS
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.lifecycle import TrainingCallback
+from selfadapt.runs.prepare import prepared
+from selfadapt.runs.run import finished_run
+from selfadapt.runs.settings import RunSettings, method_class, shared_settings
+from selfadapt.setting import settings_in
 
-Watcher = Callable[[str], AbstractContextManager[StepWatch]]  # a progress bar under these words
+Watcher = Callable[[str], AbstractContextManager[TrainingCallback]]  # a progress bar under these words
 
 
 def compare(
     path: Path, methods: Sequence[str], seeds: int, given: Mapping[str, Any], watcher: Watcher
 ) -> dict[str, Any]:
     """Train what is not trained yet below `path`, write the page, and return a row for each method."""
-    every = [name for name, method in METHODS.items() if not method.abstains]
-    methods = every if list(methods) == ["all"] else [method.strip() for method in methods]
+    methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     if len(set(methods)) < len(methods):
         raise UserError("--methods names a method twice")
     first = given.get("seed", 0)
     plan = [
-        (RunFolder(path / f"{method}-{seed}"), {**given, "method": method, "seed": seed})
+        (RunFolder(path / f"{method}-{seed}"), {**_of_method(given, method), "method": method, "seed": seed})
         for seed in range(first, first + seeds)
         for method in methods
     ]
@@ -45,6 +46,12 @@ def compare(
     rows = [_row(method, own, ordinary) for method, own in results.items()]
     page = write_comparison_page([folder for folder, _ in plan], path / "report.html")
     return {"rows": rows, "seeds": seeds, "noise": results[methods[0]][0]["noise"], "report": str(page)}
+
+
+def _of_method(given: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Those of the given settings that every run has, or this method."""
+    known = {"data", *shared_settings("labels"), *settings_in(method_class("labels", method))}
+    return {word: value for word, value in given.items() if word in known}
 
 
 def _row(method: str, results: Sequence[Mapping[str, Any]], ordinary_seconds: float | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The audit of a run: a verdict on every training label, as labels.csv and in numbers."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,7 @@ from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
-from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.objectives.peers.generalized_cross_entropy import TruncatedGeneralizedCrossEntropy
-from selfadapt.objectives.selective import Selective
+from selfadapt.objectives.objective import Evidence
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import TargetStore
@@ -31,9 +30,7 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
     The evidence is the targets, less what is left of the label in them; a method without targets is judged by its
     predictions on the training images.
     """
-    start = 0
-    if isinstance(training.objective, NoisyLabels | Selective):
-        start = training.objective.started(training.history, training.settings.epochs) or 0
+    start = training.objective.started(training.history, training.settings.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
@@ -56,12 +53,10 @@ def judge_labels(data: Data, training: Training) -> Verdicts:
 
 def _judged(data: Data, training: Training) -> tuple[Verdicts, Tensor]:
     """The verdicts, and the samples of which there is something to judge by."""
-    weighted, label_share_N = False, None
-    if isinstance(training.objective, NoisyLabels | Selective) and training.targets is not None:
-        weighted = isinstance(training.objective, NoisyLabels) and training.objective.reweight
-        label_share_N = _label_shares(training, training.objective)
-    labels, (known_n, rows) = data.train.labels, _beliefs(data, training)
-    share_n = None if label_share_N is None else label_share_N[known_n]
+    evidence = training.objective.evidence(training.progress)
+    labels, (known_n, rows) = data.train.labels, _beliefs(data, training, evidence)
+    share_n = None if evidence is None else _label_shares(training, evidence)[known_n]
+    weighted = evidence is not None and evidence.weighed
     found = judge(rows, labels[known_n], weighted=weighted, label_share_N=share_n)
     if len(known_n) == len(labels):
         return found, known_n
@@ -75,11 +70,13 @@ def _judged(data: Data, training: Training) -> tuple[Verdicts, Tensor]:
     return verdicts, known_n
 
 
-def _beliefs(data: Data, training: Training) -> tuple[Tensor, Callable[[], Iterable[Tensor]]]:
+def _beliefs(
+    data: Data, training: Training, evidence: Evidence | None
+) -> tuple[Tensor, Callable[[], Iterable[Tensor]]]:
     """The samples of which something is known, and what the network, or its targets, hold of them."""
     targets = training.targets
-    if targets is None or isinstance(training.objective, TruncatedGeneralizedCrossEntropy):  # whose store is a filter
-        predicted_NK = predict(training.model, data.train.images, data.num_classes, training.device)
+    if targets is None or evidence is None:
+        predicted_NK = predict(training.model, data.train.inputs, data.num_classes, training.device)
         known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
         return known_n, lambda: [predicted_NK[known_n]]
     known_n = _seen(data, targets)
@@ -98,14 +95,12 @@ def _seen(data: Data, targets: TargetStore) -> Tensor:
     return known_N.nonzero().flatten()
 
 
-def _label_shares(training: Training, objective: NoisyLabels | Selective) -> Tensor:
+def _label_shares(training: Training, before: Evidence) -> Tensor:
     """What of each target is still its label. In the middle of an epoch some have moved once more than others."""
-    before, after = (
-        objective.label_share(training.history, training.settings.epochs, epoch)
-        for epoch in (training.epoch, training.epoch + 1)
-    )
-    visited_N = training.tally.predicted_N.cpu() >= 0
-    return torch.where(visited_N, after, before)
+    after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1))
+    assert after is not None
+    visited_N = training.accumulator.predicted_N.cpu() >= 0
+    return torch.where(visited_N, after.label_share, before.label_share)
 
 
 def _suspects(data: Data, verdicts: Verdicts) -> Tensor:
@@ -162,7 +157,7 @@ def draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
     if not chosen:
         path.unlink(missing_ok=True)
         return
-    (read,) = read_batches(data.train.images, [torch.tensor(chosen)], workers=0)
+    (read,) = read_batches(data.train.inputs, [torch.tensor(chosen)], workers=0)
     images = [image.permute(1, 2, 0).numpy() for image in read.images_BCHW]
     captions = [
         f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}"

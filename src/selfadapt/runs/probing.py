@@ -11,18 +11,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from selfadapt.data.decoded import keep_decoded
-from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.samples import Samples
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs
 from selfadapt.evaluation.probe import Features, ProbeSettings, linear_probe, nearest_neighbours
 from selfadapt.models.heads import Backbone
-from selfadapt.recipes.export import write_tensors
-from selfadapt.recipes.pretraining import load_backbone
-from selfadapt.recipes.settings import choose_device, normal_form
+from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.environment import choose_device
+from selfadapt.runs.export import write_tensors
+from selfadapt.runs.pretraining import load_backbone
+from selfadapt.runs.settings import normal_form
 
 
 def probe(
@@ -34,7 +35,7 @@ def probe(
     image_size: int | None = None,
     limit: int | None = None,
     test_limit: int | None = None,
-    watch: Watch = unwatched,
+    on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
     """Evaluate the features of a run on labelled data, its own or others, beside those of the untrained network."""
     for name, value in (("--epochs", settings.epochs), ("--limit", limit), ("--test-limit", test_limit)):
@@ -47,16 +48,16 @@ def probe(
     content = folder.read_run()
     own = choose_device(device)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
-    source = normal_form({"data": source or content["settings"]["data"]})["data"]
+    source = normal_form({"data": source or content["settings"]["data"]["source"]})["data"]
     channels, height, width = content["data"]["shape"]
-    resize = image_size or content["settings"]["image_size"]
-    white = content["data"].get("white") if source == content["settings"]["data"] else None
+    resize = image_size or content["settings"]["data"]["image_size"]
+    white = content["data"].get("white") if source == content["settings"]["data"]["source"] else None
     data = open_data(source, resize=resize, white=white)
-    data = keep_decoded(data, stream=content["settings"]["stream"], watch=watch)
+    data = keep_decoded(data, stream=content["settings"]["data"]["stream"], on_progress=on_progress)
     data = data.limited(limit, test_limit, settings.seed)
-    if data.train.images.shape != (channels, height, width):
+    if data.train.inputs.shape != (channels, height, width):
         raise UserError(
-            f"{source} has images of {data.train.images.shape} (channels, height, width), the run of "
+            f"{source} has images of {data.train.inputs.shape} (channels, height, width), the run of "
             f"{(channels, height, width)}; linear evaluation needs the same: bring image files to it with --image-size"
         )
     if data.num_classes < 2 or len(data.train.labels.unique()) < 2:
@@ -66,12 +67,14 @@ def probe(
         raise UserError(f"{source} has no test part to evaluate on")
     cache = folder.path / "features"
 
-    def classified(network: Backbone, method: Callable[[Features, ProbeSettings, Watch], Tensor]) -> float | None:
-        train_NF, fine_N = _features(cache, network, data.train, own, watch)
-        test_nF, fine_n = _features(cache, network, test, own, watch)
+    def classified(
+        network: Backbone, method: Callable[[Features, ProbeSettings, ProgressCallback], Tensor]
+    ) -> float | None:
+        train_NF, fine_N = _features(cache, network, data.train, own, on_progress)
+        test_nF, fine_n = _features(cache, network, test, own, on_progress)
         labels_N, labels_n = data.train.labels[fine_N].to(own), test.labels[fine_n]
         features = Features(train_NF[fine_N].to(own), labels_N, test_nF[fine_n].to(own), data.num_classes)
-        return accuracy(method(features, settings, watch).cpu(), labels_n)
+        return accuracy(method(features, settings, on_progress).cpu(), labels_n)
 
     found = {
         "test_accuracy": classified(trained, linear_probe),
@@ -85,10 +88,10 @@ def probe(
 
 
 def _features(
-    cache: Path, network: Backbone, samples: Samples, device: torch.device, watch: Watch
+    cache: Path, network: Backbone, samples: Samples, device: torch.device, on_progress: ProgressCallback
 ) -> tuple[Tensor, Tensor]:
     """The features of each image, and which could be read; from the cache if they were taken before."""
-    digest = hashlib.sha256(samples.images.signature())
+    digest = hashlib.sha256(samples.inputs.signature())
     for tensor in network.state_dict().values():
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     key = digest.hexdigest()[:24]
@@ -96,7 +99,7 @@ def _features(
     if path.exists():
         kept = load_file(path)["features"]
     else:
-        kept = outputs(network, samples.images, device, watch=watch)
+        kept = outputs(network, samples.inputs, device, on_progress=on_progress)
         if not kept.isnan().any():  # a file that cannot be read today may be there tomorrow
             write_tensors(path, {"features": kept})
     return kept, kept.isfinite().all(1)

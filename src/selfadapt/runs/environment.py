@@ -1,5 +1,6 @@
-"""What a run depends on besides its settings: versions, threads, the device's ways, and the data as they were."""
+"""What a run depends on besides its settings: the device, versions, threads, and the data as they were."""
 
+import os
 import platform
 import warnings
 from collections.abc import Mapping
@@ -10,6 +11,29 @@ import torch
 
 from selfadapt import __version__, processes
 from selfadapt.data.samples import Data
+from selfadapt.errors import UserError
+
+DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+def device_name(name: str) -> str:
+    return choose_device(name).type if name == "auto" else name
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of this name; of several processes on a machine each takes its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+        if device.type in DEVICES:
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    raise UserError(f"--device {name!r} cannot be used here; choose auto or cpu")
 
 
 def repeatable(device: torch.device) -> None:
@@ -28,14 +52,16 @@ def versions() -> dict[str, str]:
     }
 
 
-def take_surroundings(content: Mapping[str, Any], *, to_train: bool) -> None:
-    """Take the run's number of threads, on which sums depend, and tell if something else is another one."""
-    torch.set_num_threads(content["threads"])
+def take_environment(content: Mapping[str, Any], *, to_train: bool) -> None:
+    """To train on, take the run's number of threads, on which sums depend; tell if something else is another one."""
     now = versions()
     changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
     if changed:
         warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)
-    if to_train and content["processes"] != processes.count():
+    if not to_train:
+        return
+    torch.set_num_threads(content["threads"])
+    if content["processes"] != processes.count():
         warnings.warn(
             f"the run was begun with {content['processes']} processes, so bits may differ with {processes.count()}",
             stacklevel=2,
@@ -53,7 +79,7 @@ def described(data: Data) -> dict[str, Any]:
             "name": data.name,
             "classes": data.classes,
             "fingerprint": data.fingerprint,
-            "shape": data.train.images.shape,
+            "shape": data.train.inputs.shape,
             "white": data.white,
             "samples": sizes,
             "unreadable": len(data.unreadable),

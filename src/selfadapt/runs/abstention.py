@@ -1,4 +1,4 @@
-"""What a trained run knows of its own doubt: error at each coverage, and a threshold with a promise.
+"""What a trained run knows of its own uncertainty: error at each coverage, and a threshold with a risk guarantee.
 
 Thresholds are fitted on the validation part and measured on the test part, never on the same samples.
 
@@ -7,24 +7,21 @@ Shapes: N samples.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.samples import Samples
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
 from selfadapt.evaluation.coverage import COVERAGES, aurc, excess_aurc, risk_at, risk_coverage_curve, threshold_for
+from selfadapt.evaluation.guarantee import candidates, guarantee
 from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
-from selfadapt.evaluation.promise import candidates, promise
 from selfadapt.evaluation.selectors import class_selectors
 from selfadapt.objectives.objective import Objective
-from selfadapt.recipes import lifecycle
-
-if TYPE_CHECKING:
-    from selfadapt.recipes.run import Run
+from selfadapt.progress import ProgressCallback, no_progress
+from selfadapt.runs.lifecycle import Run, list_unreadable
 
 _POINTS = 200  # of a curve in coverage.json
 
@@ -52,39 +49,41 @@ def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[
     return {name: Answers(predicted_N, confidence_N.double()) for name, confidence_N in selectors.items()}
 
 
-def _answers_on(run: "Run", samples: Samples, passes: int, watch: Watch) -> tuple[dict[str, Answers], Tensor]:
+def _answers_on(
+    run: Run, samples: Samples, passes: int, on_progress: ProgressCallback
+) -> tuple[dict[str, Answers], Tensor]:
     """The answers to the samples that can be read, and which those are."""
     training, classes = run.training, run.data.num_classes
-    said_NO = outputs(training.model, samples.images, training.device, watch=watch)
+    said_NO = outputs(training.model, samples.inputs, training.device, on_progress=on_progress)
     fine_N = ~said_NO.isnan().any(1)
     if not fine_N.any():
         raise UserError(f"no image can be read, such as {samples.ids[0]}; are the data still there?")
     by_passes: dict[str, Answers] = {}
     if passes and has_dropout(training.model):
         predicted_N, selectors = mc_dropout(
-            training.model, samples.images, classes, training.device, passes=passes, watch=watch
+            training.model, samples.inputs, classes, training.device, passes=passes, on_progress=on_progress
         )
         for name, confidence_N in selectors.items():
             fine_N &= ~confidence_N.isnan()
             by_passes[name] = Answers(predicted_N, confidence_N)
-    lifecycle.list_unreadable(run.folder, run.data)
+    list_unreadable(run.folder, run.data)
     found = answers(said_NO[fine_N], training.objective, classes)
     for name, own in by_passes.items():
         found[name] = Answers(own.predicted_N[fine_N], own.confidence_N[fine_N])
     return found, fine_N
 
 
-def _trained(run: "Run", passes: int) -> None:
+def _trained(run: Run, passes: int) -> None:
     if passes < 0:
         raise UserError(f"--passes {passes} must be at least 0")
-    if run.training.epoch < run.settings.epochs:
+    if run.training.epoch < run.settings.fit.epochs:
         raise UserError(
-            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.epochs} epochs are "
-            f"done; go on with: selfadapt train --resume --out {run.folder.path}"
+            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.fit.epochs} epochs "
+            f"are done; go on with: selfadapt train --resume --out {run.folder.path}"
         )
 
 
-def _part(run: "Run", name: str, samples: Samples | None) -> Samples:
+def _part(run: Run, name: str, samples: Samples | None) -> Samples:
     if samples is None:
         raise UserError(
             f"{run.folder.path} has no {name} part; a threshold is fitted on validation and measured on test samples"
@@ -92,14 +91,14 @@ def _part(run: "Run", name: str, samples: Samples | None) -> Samples:
     return samples
 
 
-def measure_coverage(run: "Run", passes: int, watch: Watch = unwatched) -> dict[str, Any]:
+def measure_coverage(run: Run, passes: int, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
     """The error on test data at each coverage, by every selector; written into the run folder."""
     _trained(run, passes)
     test = _part(run, "test", run.data.test)
-    held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes, watch)
-    tested, fine_N = _answers_on(run, test, passes, watch)
+    held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes, on_progress)
+    tested, fine_N = _answers_on(run, test, passes, on_progress)
     selectors = {name: _measured(held_out[name], own, test.labels[fine_N]) for name, own in tested.items()}
-    content = {"method": run.settings.method, "selectors": selectors}
+    content = {"method": run.settings.method_name, "selectors": selectors}
     run.folder.write_coverage(content)
     return content
 
@@ -124,18 +123,18 @@ def _measured(held_out: Answers, tested: Answers, labels_N: Tensor) -> dict[str,
 
 
 def calibrate(
-    run: "Run",
+    run: Run,
     *,
     risk: float,
     confidence: float,
     selector: str | None,
     passes: int,
     true_labels: bool,
-    watch: Watch = unwatched,
+    on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
     """Pick the threshold on the validation part, measure it on the test part if any, and write it into the run folder.
 
-    Without a threshold that can promise the risk, `threshold` is None and what was written before is taken away.
+    Without a threshold that can guarantee the risk, `threshold` is None and what was written before is taken away.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
@@ -143,20 +142,20 @@ def calibrate(
     _trained(run, passes)
     if by_dropout(selector) and not passes:
         raise UserError(f"--selector {selector} needs --passes above 0")
-    if run.settings.method == "early-stopping":
+    if run.settings.method.uses_up_validation:
         raise UserError(
-            "early-stopping chose its network by the validation samples, so they cannot vouch for it; train by another "
-            "method, or calibrate on data that it has not seen"
+            f"{run.settings.method_name} chose its network by the validation samples, so they cannot vouch for it; "
+            "train by another method, or calibrate on data that it has not seen"
         )
     validation = _part(run, "validation", run.data.validation)
     if true_labels and validation.truth is None:
         raise UserError("--true-labels: the true labels of these data are not known")
-    held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, watch)
+    held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, on_progress)
     name = _chosen(selector, held_out)
     own = held_out[name]
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
     wrong_N = own.wrong(labels_N[fine_N])
-    found = promise(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
+    found = guarantee(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
     content: dict[str, Any] = {
         "selector": name,
         "passes": passes if by_dropout(name) else 0,
@@ -166,7 +165,7 @@ def calibrate(
     }
     if found is None:
         run.folder.forget_calibration()
-        every = candidates(own.confidence_N, wrong_N, risk=1.0, confidence=confidence)  # the ladder for any risk
+        every = candidates(own.confidence_N, wrong_N, risk=1.0, confidence=confidence)  # the coverage grid for any risk
         nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {
             **content,
@@ -178,7 +177,7 @@ def calibrate(
         }
     test_risk = test_coverage = None
     if run.data.test is not None:
-        tested, fine_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0, watch)
+        tested, fine_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0, on_progress)
         answered_N = tested[name].confidence_N > found.threshold
         test_wrong_N = tested[name].wrong(run.data.test.labels[fine_N])[answered_N]
         test_risk = test_wrong_N.double().mean().item() if len(test_wrong_N) else None

@@ -35,7 +35,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     else:
         raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
     mark = "" if form == "safetensors" else f"-{form}"
-    path = out or folder.path / f"{content['settings']['model']}{mark}.safetensors"
+    path = out or folder.path / f"{content['settings']['model']['name']}{mark}.safetensors"
     scale = {
         part: json.dumps(next(v for name, v in saved.model.items() if name.endswith(f"{part}_C11")).flatten().tolist())
         for part in ("mean", "std")
@@ -68,9 +68,9 @@ def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> di
     The last layer is that of the run, or zeros for 1,000 classes where it has none. There, images are normalised
     outside the network: the file's metadata hold the mean and the deviation of each channel, on the scale 0..1.
     """
-    settings = content["settings"]
-    if settings["model"] not in TORCHVISION or settings["width"] not in (None, 64):
-        raise UserError(f"torchvision has no {settings['model']} of this width")
+    network = content["settings"]["model"]
+    if network["name"] not in TORCHVISION or network["width"] not in (None, 64):
+        raise UserError(f"torchvision has no {network['name']} of this width")
     if min(content["data"]["shape"][1:]) < LARGE_IMAGE:
         raise UserError(
             f"the run was trained on images below {LARGE_IMAGE} pixels, for which the first layer is another one than "

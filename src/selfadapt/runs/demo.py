@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from selfadapt.recipes.compare import Watcher
-from selfadapt.recipes.run import finished_run
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.compare import Watcher
+from selfadapt.runs.run import finished_run
 
 METHODS = ("erm", "sat")
 NOISE = "symmetric:0.4"

@@ -1,4 +1,4 @@
-"""A trained run at work on images of a user's own: an answer, or silence, for each."""
+"""A trained run at work on images of a user's own: a prediction for each, or abstention."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
 from selfadapt.evaluation.mc_dropout import mc_dropout
 from selfadapt.objectives.objective import Objective
-from selfadapt.recipes.abstention import Answers, answers, by_dropout
-from selfadapt.recipes.run import build_model
-from selfadapt.recipes.settings import RunSettings, choose_device
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.abstention import Answers, answers, by_dropout
+from selfadapt.runs.environment import choose_device
+from selfadapt.runs.lifecycle import build_model
+from selfadapt.runs.settings import RunSettings
 
 
 @dataclass(frozen=True)
-class Answerer:
-    """A trained network, and the threshold up to which it stays silent, if there is one."""
+class Predictor:
+    """A trained network, and the threshold up to which it abstains, if there is one."""
 
     model: nn.Module
     objective: Objective
@@ -35,25 +36,22 @@ class Answerer:
     white: float | None = None  # of images of over 8 bits that it was trained on, if there were any
 
     @classmethod
-    def of_run(cls, folder: RunFolder, device: str, *, silent: bool = True) -> "Answerer":
+    def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
         """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
         content = folder.read_run()
-        if "shape" not in content["data"]:
-            raise UserError(f"{folder.path} was made by an older version, which did not note the shape of its images")
-        settings, classes = RunSettings.from_json(content["settings"]), content["data"]["classes"]
-        channels, height, width = content["data"]["shape"]
+        settings, classes = RunSettings.from_json(content["settings"], "labels"), content["data"]["classes"]
+        channels, height, width = shape = content["data"]["shape"]
         own = choose_device(device)
-        model = build_model(
-            settings, (channels, height, width), (torch.zeros(channels), torch.ones(channels)), len(classes)
-        )
+        statistics = torch.zeros(channels), torch.ones(channels)  # the checkpoint has the true ones
+        model = build_model(settings, settings.method, shape, statistics, len(classes))
         saved = checkpoint.load_newest(folder.checkpoints, own)
         if saved is None:
             raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
         model.to(own).load_state_dict(saved.model)
-        rule = (folder.read_if_there(folder.calibration_file) if silent else None) or {}
+        rule = (folder.read_if_there(folder.calibration_file) if abstain else None) or {}
         return cls(
             model=model,
-            objective=settings.objective(),
+            objective=settings.method,
             classes=classes,
             shape=(channels, height, width),
             device=own,
@@ -82,11 +80,11 @@ class Answerer:
     def _records(self, images_NCHW: Tensor) -> Iterator[dict[str, Any]]:
         own = self._answers(TensorImages(images_NCHW))
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
-            silent = self.threshold is not None and confidence <= self.threshold
+            abstains = self.threshold is not None and confidence <= self.threshold
             guess = self.classes[number]
             yield {
-                "class": None if silent else guess,
-                "abstained": silent,
+                "class": None if abstains else guess,
+                "abstained": abstains,
                 "confidence": confidence,
                 "guess": guess,
             }

@@ -11,40 +11,66 @@ from pathlib import Path
 import torch
 
 from selfadapt import processes
+from selfadapt.data.classes import UNLABELLED
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import keep_decoded
-from selfadapt.data.fetch import Watch
 from selfadapt.data.given_labels import apply_labels
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
-from selfadapt.recipes.settings import RunSettings, Settings
+from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.settings import RunSettings
 
 
-def open_for(settings: Settings, watch: Watch, *, unlabelled: bool = False, begun: RunFolder | None = None) -> Data:
-    """The data as they are, decoded if they fit; on the scale of a run that was begun, if there is one."""
-    white = None if begun is None else begun.read_run()["data"].get("white")
-    data = open_data(settings.data, resize=settings.image_size, unlabelled=unlabelled, white=white)
-    if processes.rank():  # the first process decodes for all
-        processes.wait_for_all()
-    data = keep_decoded(data, stream=settings.stream, watch=watch)
-    if processes.rank() == 0:
-        processes.wait_for_all()
+def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress) -> Data:
+    """The data as training sees them, which must suit the method."""
+    data = _opened(settings, on_progress)
+    if settings.kind == "labels":
+        if data.num_classes < 2:
+            raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
+        data = _with_labels(data, settings)
+    else:
+        data = data.limited(settings.data.limit, settings.data.test_limit, settings.seed)
+    settings.method.suited(settings.task(data))
     return data
 
 
-def prepare(data: Data, settings: RunSettings) -> Data:
-    """The data as training sees them: labels of a file, then noise, the split, the limits and the share of labels."""
-    if settings.labels is not None:
-        data = apply_labels(data, Path(settings.labels))
-    if settings.noise is not None:
-        data = corrupt(data, Noise.parse(settings.noise), settings.seed)
-    data = data.with_validation(settings.validation, seeded(settings.seed, "split"))
-    data = data.limited(settings.limit, settings.test_limit, settings.seed)
-    if settings.label_share is not None and settings.label_share < 1:
-        _, few = split_off(data.train, settings.label_share, seeded(settings.seed, "few labels"), fewest=1)
+def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFolder | None = None) -> Data:
+    """The data as they are, decoded if they fit; on the scale of a run that was begun, if there is one."""
+    white = None if begun is None else begun.read_run()["data"].get("white")
+    unlabelled = settings.kind == "pretraining"
+    data = open_data(settings.data.source, resize=settings.data.image_size, unlabelled=unlabelled, white=white)
+    if processes.rank():  # the first process decodes for all
+        processes.wait_for_all()
+    data = keep_decoded(data, stream=settings.data.stream, on_progress=on_progress)
+    if processes.rank() == 0:
+        processes.wait_for_all()
+    return _without_labels(data) if unlabelled and data.unlabelled is not None else data
+
+
+def _without_labels(data: Data) -> Data:
+    """The images that have no label instead of the labelled ones, for data that bring any."""
+    assert data.unlabelled is not None
+    count = len(data.unlabelled)
+    ids = [f"{data.name}/unlabelled/{i}" for i in range(count)]
+    nothing = torch.zeros(count, dtype=torch.int64)
+    train = Samples(inputs=data.unlabelled, labels=nothing, truth=None, ids=ids)
+    return replace(data, train=train, validation=None, test=None, classes=(UNLABELLED,))
+
+
+def _with_labels(data: Data, settings: RunSettings) -> Data:
+    """Labels of a file, then noise, the split, the limits and the share of labels."""
+    own, seed = settings.data, settings.seed
+    if own.labels is not None:
+        data = apply_labels(data, Path(own.labels))
+    if own.noise is not None:
+        data = corrupt(data, Noise.parse(own.noise), seed)
+    data = data.with_validation(own.validation, seeded(seed, "split"))
+    data = data.limited(own.limit, own.test_limit, seed)
+    if own.label_share is not None and own.label_share < 1:
+        _, few = split_off(data.train, own.label_share, seeded(seed, "few labels"), fewest=1)
         data = replace(data, train=few)
     return data
 
@@ -58,13 +84,14 @@ def sample_rows(data: Data) -> list[tuple[str, ...]]:
         for i, sample_id in enumerate(samples.ids):
             path = "" if samples.paths is None else samples.paths[i]
             truth = "" if samples.truth is None else data.classes[int(samples.truth[i])]
-            struck = "" if samples.struck is None else str(int(samples.struck[i]))
-            rows.append((sample_id, path, part, data.classes[int(samples.labels[i])], truth, struck))
+            corrupted = "" if samples.corrupted is None else str(int(samples.corrupted[i]))
+            rows.append((sample_id, path, part, data.classes[int(samples.labels[i])], truth, corrupted))
     return rows
 
 
-def recall(data: Data, settings: Settings, folder: RunFolder) -> Data:
+def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallback = no_progress) -> Data:
     """The data as the run saw them when it began."""
+    data = _opened(settings, on_progress, begun=folder)
     run, rows = folder.read_run(), folder.recorded_samples()
     if list(data.classes) != run["data"]["classes"]:
         raise UserError(
@@ -80,9 +107,8 @@ def recall(data: Data, settings: Settings, folder: RunFolder) -> Data:
         own_rows = [row for row in rows if row["part"] == part]
         if own_rows:
             parts[part] = _recalled(own_rows, pool, place, data, settings)
-    recalled = replace(
-        data.limited(None, settings.test_limit, settings.seed), train=parts["train"], validation=parts.get("validation")
-    )
+    whole = data.limited(None, settings.data.test_limit, settings.seed)
+    recalled = replace(whole, train=parts["train"], validation=parts.get("validation"))
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:
         warnings.warn(f"the data of {folder.path} have changed since it began", stacklevel=2)
@@ -94,7 +120,7 @@ def _recalled(
     pool: list[Samples],
     place: dict[str, tuple[int, int]],
     data: Data,
-    settings: Settings,
+    settings: RunSettings,
 ) -> Samples:
     number = {name: k for k, name in enumerate(data.classes)}
     homes = {place[row["id"]][0] for row in rows}
@@ -104,10 +130,9 @@ def _recalled(
     labels = torch.tensor([number[row["given"]] for row in rows])
     truth = torch.tensor([number[row["truth"]] for row in rows]) if rows[0]["truth"] else None
     samples = replace(samples, labels=labels, truth=truth)
-    if rows[0]["struck"]:
-        assert isinstance(settings, RunSettings)
-        assert settings.noise is not None
-        struck = torch.tensor([row["struck"] == "1" for row in rows])
-        statistics = channel_statistics(data.train.images)
-        samples = corrupt_images(samples, Noise.parse(settings.noise).kind, struck, statistics, settings.seed)
+    if rows[0]["corrupted"]:
+        assert settings.data.noise is not None
+        corrupted = torch.tensor([row["corrupted"] == "1" for row in rows])
+        statistics = channel_statistics(data.train.inputs)
+        samples = corrupt_images(samples, Noise.parse(settings.data.noise).kind, corrupted, statistics, settings.seed)
     return samples

@@ -1,0 +1,102 @@
+"""The bench of a run: named trainings, each with checkpoints of its own, for whatever a method asks for.
+
+The training called `main` is the run's own: its checkpoints are the run's, and its metrics go into metrics.jsonl. Any
+other has its checkpoints in trainings/NAME; it is loaded if it was finished before, and resumed if it was begun.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+
+from selfadapt import processes
+from selfadapt.engine.fit import Training, fit
+from selfadapt.errors import UserError
+from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
+from selfadapt.objectives.method import Trained
+from selfadapt.objectives.objective import Metrics, Objective
+from selfadapt.runs.lifecycle import Run, TrainingCallback, build_training, list_unreadable, restore
+from selfadapt.targets.store import Storage
+
+Measure = Callable[[Run], Metrics]
+
+
+class RunBench:
+    def __init__(self, run: Run, measure: Measure, on_step: TrainingCallback) -> None:
+        """`measure` gives the metrics of an epoch of the main training; `on_step` is called after each step of any."""
+        self.run, self.measure, self.on_step = run, measure, on_step
+        self.has_validation = run.data.validation is not None
+
+    def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
+        return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
+
+    def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
+        samples, run = getattr(self.run.data, part), self.run
+        found_NK = predict(trained.model, samples.inputs, run.data.num_classes, run.training.device)
+        return found_NK[found_NK.isfinite().all(1)]
+
+    def _fit_main(self, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
+        training, folder = self.run.training, self.run.folder
+        training.objective = objective
+        if begin is not None and (training.epoch, training.step) == (0, 0):
+            begin(training.model)
+        folder.forget_metrics_after(training.epoch)
+        clock = time.monotonic()
+
+        def record(training: Training) -> Metrics:
+            nonlocal clock
+            metrics = self.measure(self.run)
+            now = time.monotonic()
+            seconds, clock = now - clock, now
+            folder.append_metrics({**metrics, "seconds": round(seconds, 3)})
+            self._note_start([*training.history, metrics])
+            return metrics
+
+        fit(training, folder.checkpoints, after_epoch=record, after_step=self.on_step, before_save=self._list_broken)
+        processes.wait_for_all()
+        return training
+
+    def _note_start(self, history: list[Metrics]) -> None:
+        """Write down when the targets begin to move, once that is known."""
+        run = self.run
+        start_epoch = run.training.objective.started(history, run.settings.fit.epochs)
+        content = run.folder.read_run()
+        if content["start_epoch"] != start_epoch:
+            run.folder.write_run({**content, "start_epoch": start_epoch})
+
+    def _fit_other(self, name: str, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
+        run = self.run
+        checkpoints = run.folder.trainings / name
+        training = build_training(run.settings, run.data, objective, Storage(), goes_on=checkpoints.exists())
+        restore(training, checkpoints)
+        if begin is not None and (training.epoch, training.step) == (0, 0):
+            begin(training.model)
+        began = time.monotonic() - (training.history[-1]["seconds"] if training.history else 0.0)
+
+        def measure(training: Training) -> Metrics:
+            metrics = {"seconds": time.monotonic() - began}
+            if run.data.validation is not None:
+                predicted_N = predict_validation(run, training)
+                metrics["validation_accuracy_given"] = accuracy(predicted_N, run.data.validation.labels) or 0.0
+            return metrics
+
+        fit(training, checkpoints, after_epoch=measure, after_step=self.on_step, before_save=self._list_broken)
+        content = run.folder.read_run()
+        seconds = {**content.get("other_trainings_seconds", {}), name: round(training.history[-1]["seconds"], 3)}
+        run.folder.write_run({**content, "other_trainings_seconds": seconds})
+        return training
+
+    def _list_broken(self, training: Training) -> None:
+        list_unreadable(self.run.folder, self.run.data)
+
+
+def predict_validation(run: Run, training: Training) -> Tensor:
+    """The classes of the validation part, of which something must be left to go by."""
+    samples = run.data.validation
+    assert samples is not None
+    predicted_N = predicted_classes(predict(training.model, samples.inputs, training.num_classes, training.device))
+    if bool((predicted_N == UNKNOWN).all()):
+        sample_id, reason = next(iter(samples.broken.items()), (samples.ids[0], "another process could not read it"))
+        raise UserError(f"no validation image can be read, such as {sample_id}: {reason}; are the data still there?")
+    return predicted_N

@@ -1,0 +1,246 @@
+"""What a run goes through, with labels or without: it is begun, gone on with and brought to its end, in its folder."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt import processes
+from selfadapt.data.augment import named_augment
+from selfadapt.data.corruption import Noise, actual_rate
+from selfadapt.data.inputs import InputSpec
+from selfadapt.data.loader import SampleLoader
+from selfadapt.data.samples import Data, channel_statistics
+from selfadapt.data.seeds import draw
+from selfadapt.engine import checkpoint
+from selfadapt.engine.fit import Training
+from selfadapt.errors import UserError
+from selfadapt.models.heads import Normalised
+from selfadapt.models.named import FIXED_SIZE, backbone
+from selfadapt.objectives.objective import Objective
+from selfadapt.progress import ProgressCallback, no_progress
+from selfadapt.report.page import write_run_page
+from selfadapt.report.results import RunFolder
+from selfadapt.runs.environment import choose_device, described, device_name, repeatable, take_environment
+from selfadapt.runs.prepare import prepared, recall, sample_rows
+from selfadapt.runs.settings import Kind, RunSettings, normal_form, option_of
+from selfadapt.targets.store import Storage
+
+TrainingCallback = Callable[[Training], None]  # called after each step, to show progress
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder with its settings, its data as training sees them, and the model in training."""
+
+    folder: RunFolder
+    settings: RunSettings
+    data: Data
+    training: Training
+
+
+def start(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallback = no_progress) -> Run:
+    """A new run: draw the noise, write down everything that decides the outcome, build the model."""
+    with folder.locked():
+        folder.check_free()
+        data = prepared(settings, on_progress)
+        settings = settings.resolved(data)
+        training = build_training(settings, data, settings.method, _storage(settings, folder))
+        _begin(folder, settings, data, training)
+    return Run(folder, settings, data, training)
+
+
+def reopen(
+    folder: RunFolder,
+    kind: Kind = "labels",
+    given: Mapping[str, Any] | None = None,
+    on_progress: ProgressCallback = no_progress,
+    *,
+    device: str = "auto",
+    to_train: bool = True,
+) -> Run:
+    """A run as its newest checkpoint has it.
+
+    `given` are settings that the user repeats; one that differs from the run's own is an error. With `to_train` off,
+    the run is only looked at, on any `device`: its files stay as they are, and targets are read into memory.
+    """
+    settings = settings_of(folder, kind, given or {})
+    if not to_train:
+        settings = replace(settings, device=device_name(device))
+    data = recall(settings, folder, on_progress)
+    settings = settings.resolved(data)
+    take_environment(folder.read_run(), to_train=to_train)
+    storage = _storage(settings, folder if to_train else None)
+    training = build_training(settings, data, settings.method, storage, goes_on=folder.has_checkpoint)
+    restore(training, folder.checkpoints)
+    return Run(folder, settings, data, training)
+
+
+def settings_of(folder: RunFolder, kind: Kind, given: Mapping[str, Any]) -> RunSettings:
+    """The settings of a run, which must be as given; the device alone may be another one."""
+    settings, given = RunSettings.from_json(folder.read_run()["settings"], kind), normal_form(given)
+    device = device_name(given.pop("device")) if "device" in given else settings.device
+    if device != settings.device:
+        warnings.warn(f"the run was begun on {settings.device}, so bits may differ on {device}", stacklevel=2)
+        settings = replace(settings, device=device)
+    word = settings.differs(given)
+    if word is not None:
+        raise UserError(
+            f"{folder.path} was started with {option_of(word)} {settings.flat()[word]}, not {given[word]}; "
+            "resume it with its own settings or start a new run in another --out"
+        )
+    return settings
+
+
+def build_training(
+    settings: RunSettings, data: Data, objective: Objective, storage: Storage, *, goes_on: bool = False
+) -> Training:
+    """A training by this objective, with its first targets. One that goes on gets its weights from a checkpoint."""
+    device = choose_device(settings.device)
+    repeatable(device)
+    torch.manual_seed(settings.seed)
+    inputs = data.train.inputs
+    model = build_model(settings, objective, inputs.shape, channel_statistics(inputs), data.num_classes)
+    if settings.model.pretrained is not None and not goes_on:
+        _begin_with(RunFolder(Path(settings.model.pretrained)), model)
+    loader = _loader(settings, data, device)
+    targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
+    if processes.rank():  # else all would draw the same dropout masks; the first draws as one alone does
+        torch.manual_seed(draw(settings.seed, "process", processes.rank()))
+    fit = settings.fit_settings()
+    return Training(objective, model, targets, loader, fit, num_classes=data.num_classes, device=device)
+
+
+def build_model(
+    settings: RunSettings,
+    objective: Objective,
+    shape: tuple[int, ...],
+    statistics: tuple[Tensor, Tensor],
+    num_classes: int,
+) -> nn.Module:
+    """The untrained network of a run, for images of this shape whose channels have these means and deviations."""
+    network = backbone(settings.model.name, InputSpec.of(shape), width=settings.model.width)
+    return objective.build(Normalised(network, *statistics, dropout=settings.model.dropout), num_classes)
+
+
+def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLoader:
+    augment, batch_size, micro_batches = settings.data.augment, settings.fit.batch_size, settings.fit.micro_batches
+    assert augment is not None
+    assert batch_size is not None
+    loader = SampleLoader(
+        data.train,
+        batch_size=batch_size,
+        seed=settings.seed,
+        device=device,
+        augment=named_augment(augment, data.train.inputs.shape[1], keep_size=settings.model.name in FIXED_SIZE),
+        part=(processes.rank(), processes.count()),
+        views=settings.views,
+    )
+    if loader.num_samples // loader.steps_per_epoch // micro_batches // processes.count() < 2:
+        shared = f", {processes.count()} processes" if processes.count() > 1 else ""
+        cut = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
+        raise UserError(
+            f"{loader.num_samples} samples in batches of {batch_size}{shared}{cut} leave less than two to a "
+            "forward pass, too few for batch normalisation; use larger batches, fewer micro-batches or more samples"
+        )
+    return loader
+
+
+def _storage(settings: RunSettings, folder: RunFolder | None) -> Storage:
+    """Where targets are kept; without a folder, in memory."""
+    file = None if folder is None else folder.targets_file
+    return Storage.parse(settings.fit.targets, device=choose_device(settings.device), file=file)
+
+
+def _begin_with(folder: RunFolder, model: nn.Module) -> None:
+    """Put the weights of a network that was trained without labels, and its normalisation, into a new model."""
+    saved = checkpoint.load_newest(folder.checkpoints)
+    folder.read_run()
+    if saved is None:
+        raise UserError(f"{folder.path} holds no trained network")
+    learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
+    own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
+    different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]
+    if different or not own:
+        raise UserError(
+            f"the network in {folder.path} is another one than this ({different[0] if different else 'no backbone'} "
+            "differs); give the same --model and --width, and images of the same kind"
+        )
+    model.load_state_dict({**model.state_dict(), **learned})
+
+
+def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Training) -> None:
+    """Write down everything that decides the outcome, before the first step."""
+    folder.write_samples(sample_rows(data))
+    folder.forget_unreadable()  # of a start that was broken off
+    list_unreadable(folder, data)
+    processes.wait_for_all()
+    content = {
+        "settings": settings.to_json(),
+        "method": settings.method.words,
+        "seed": settings.seed,
+        "start_epoch": settings.method.started((), settings.fit.epochs),
+        "noise": _noise(settings, data),
+        "device": settings.device,
+        **described(data),
+        "parameters": sum(parameter.numel() for parameter in training.model.parameters() if parameter.requires_grad),
+    }
+    content["data"]["samples_sha256"] = folder.samples_sha256()
+    folder.write_run(content)
+    processes.wait_for_all()
+
+
+def _noise(settings: RunSettings, data: Data) -> dict[str, Any] | None:
+    if settings.data.noise is None and settings.data.labels is None:
+        return None
+    parsed = None if settings.data.noise is None else Noise.parse(settings.data.noise)
+    return {
+        "kind": "labels file" if parsed is None else parsed.kind,
+        "nominal": None if parsed is None or parsed.file is not None else parsed.rate,
+        "actual": actual_rate(data.train),
+    }
+
+
+def restore(training: Training, checkpoints: Path) -> None:
+    """Put the training where the newest checkpoint has it."""
+    saved = checkpoint.load_newest(checkpoints, training.device)
+    if saved is not None:
+        training.restore(saved)
+
+
+def whole_metrics(folder: RunFolder, epochs: int) -> list[dict[str, Any]]:
+    """The metrics of all epochs."""
+    metrics = folder.read_metrics()
+    if len(metrics) != epochs:
+        raise UserError(f"{folder.metrics_file} holds {len(metrics)} of {epochs} epochs; was it changed?")
+    return metrics
+
+
+def list_unreadable(folder: RunFolder, data: Data) -> int:
+    """List in the folder every file that any process could not read, and return how many they are.
+
+    All processes call it together, and afterwards all know of the same files. What was listed before stays listed, so
+    a resumed run forgets none.
+    """
+    found: dict[str, str] = {}
+    for broken in processes.objects_of_all(data.broken):
+        found |= cast(dict[str, str], broken)
+    listed = folder.read_unreadable()
+    every = {**dict(data.unreadable), **listed, **found}
+    if every != listed:
+        folder.write_unreadable(every.items())
+    processes.wait_for_all()
+    data.note_broken(found)
+    return len(every)
+
+
+def conclude(folder: RunFolder, result: Mapping[str, Any]) -> None:
+    processes.wait_for_all()
+    folder.write_run({**folder.read_run(), "result": result})
+    if processes.rank() == 0:
+        write_run_page(folder)
+    processes.wait_for_all()

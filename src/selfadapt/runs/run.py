@@ -1,0 +1,135 @@
+"""A training run on labelled data, from the first step to the finished run folder.
+
+Shapes: N samples of the training set, K classes.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from statistics import median
+from typing import Any
+
+from torch import Tensor
+
+from selfadapt import processes
+from selfadapt.data.inputs import Inputs
+from selfadapt.data.samples import Samples
+from selfadapt.engine.fit import Training
+from selfadapt.engine.optim import learning_rate
+from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
+from selfadapt.report.results import RunFolder
+from selfadapt.runs.abstention import measure_coverage
+from selfadapt.runs.audit import audit_training, draw_suspects
+from selfadapt.runs.bench import RunBench, predict_validation
+from selfadapt.runs.lifecycle import (
+    Run,
+    TrainingCallback,
+    conclude,
+    list_unreadable,
+    reopen,
+    settings_of,
+    start,
+    whole_metrics,
+)
+from selfadapt.runs.settings import RunSettings
+
+
+def finished_run(
+    folder: RunFolder,
+    given: Mapping[str, Any],
+    watcher: Callable[[str], AbstractContextManager[TrainingCallback]],
+    words: str,
+) -> dict[str, Any]:
+    """The result of a run with these settings: from the folder if it is finished there, else trained now."""
+    settings = RunSettings.given(**given)
+    with folder.locked():
+        if folder.exists:
+            settings_of(folder, "labels", settings.asked_for())
+            content = folder.read_run()
+            if "result" in content:
+                return dict(content["result"])
+        run = reopen(folder) if folder.exists else start(settings, folder)
+        with watcher(words) as on_step:
+            return train(run, on_step)
+
+
+def train(run: Run, on_step: TrainingCallback = lambda training: None) -> dict[str, Any]:
+    """Train to the end, evaluate, write the run folder, and return the result."""
+    with run.folder.locked():
+        run.settings.method.train(RunBench(run, _measure, on_step))
+        result = _result(run)
+        if run.settings.method.abstains and run.data.validation is not None and run.data.test is not None:
+            measure_coverage(run, passes=0)
+        conclude(run.folder, result)
+    return result
+
+
+def _measure(run: Run) -> dict[str, Any]:
+    """The metrics of an epoch. Test data are left for the end."""
+    training, train_part, validation = run.training, run.data.train, run.data.validation
+    predicted_N = training.accumulator.predicted_N.cpu().long()
+    epoch = training.epoch + 1
+    metrics: dict[str, Any] = {
+        "epoch": epoch,
+        "train_loss": training.accumulator.loss,
+        "lr": learning_rate(training.settings.optimizer, epoch, training.settings.epochs),
+        "train_accuracy_given": accuracy(predicted_N, train_part.labels),
+        **training.accumulator.metrics,
+    }
+    corrupted_N = _corrupted(train_part)
+    if train_part.truth is not None and corrupted_N is not None:
+        if train_part.corrupted is None:
+            metrics["train_accuracy_true"] = accuracy(predicted_N, train_part.truth)
+        for name, chosen_N in (("clean", ~corrupted_N), ("corrupted", corrupted_N)):
+            metrics[f"{name}_accuracy_true"] = accuracy(predicted_N[chosen_N], train_part.truth[chosen_N])
+    if validation is not None:
+        predicted_N = predict_validation(run, training)
+        metrics["validation_accuracy_given"] = accuracy(predicted_N, validation.labels)
+        if validation.truth is not None:
+            if validation.clean_inputs is not None:
+                predicted_N = _predict(training, validation.clean_inputs)
+            metrics["validation_accuracy_true"] = accuracy(predicted_N, validation.truth)
+    return metrics
+
+
+def _corrupted(samples: Samples) -> Tensor | None:
+    """Which samples noise changed, where that is known."""
+    if samples.corrupted is not None:
+        return samples.corrupted
+    return None if samples.truth is None else samples.labels != samples.truth
+
+
+def _predict(training: Training, inputs: Inputs) -> Tensor:
+    return predicted_classes(predict(training.model, inputs, training.num_classes, training.device))
+
+
+def _result(run: Run) -> dict[str, Any]:
+    """The result is the last epoch's. The best validation accuracy is by the labels as given: there are no others."""
+    metrics = whole_metrics(run.folder, run.settings.fit.epochs)
+    test, validation_part = run.data.test, run.data.validation
+    content = run.folder.read_run()
+    list_unreadable(run.folder, run.data)  # the audit must know of them
+    audit, verdicts = audit_training(run.folder, run.data, run.training)
+    if processes.rank() == 0:
+        draw_suspects(run.folder, run.data, verdicts)
+    validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
+    kept = [epoch for epoch in range(1, len(metrics) + 1) if run.training.objective.keeps(metrics[:epoch])]
+    others = sum(content.get("other_trainings_seconds", {}).values())
+    return {
+        "run": str(run.folder.path),
+        "method": run.settings.method_name,
+        "epochs": run.settings.fit.epochs,
+        "network": run.settings.method.result,
+        "result_epoch": kept[-1] if kept else len(metrics),
+        "test_accuracy": None if test is None else accuracy(_predict(run.training, test.inputs), test.labels),
+        "validation_accuracy": None
+        if validation_part is None
+        else accuracy(_predict(run.training, validation_part.inputs), validation_part.labels),
+        "best_validation_accuracy": max(validation, default=None),
+        "label_recovery": audit.get("recovery"),
+        "noise": content["noise"],
+        "start_epoch": content["start_epoch"],
+        "seconds": round(sum(record["seconds"] for record in metrics) + others, 3),
+        "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
+        "unreadable": list_unreadable(run.folder, run.data),
+        "audit": audit,
+    }

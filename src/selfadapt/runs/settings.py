@@ -1,0 +1,355 @@
+"""The settings of a run: data, model, method and fit, each in a part of its own. They go into run.json and come back.
+
+A part is a frozen dataclass whose fields carry words and bounds; the options of the command line follow from them.
+What is None is chosen by `resolved` for the data and the machine. Nothing here needs torch until it is used, so that
+help is quick.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from selfadapt.errors import UserError
+from selfadapt.setting import Setting, check_settings, from_plain, plain, setting, settings_in
+
+if TYPE_CHECKING:
+    from selfadapt.data.samples import Data
+    from selfadapt.engine.fit import FitSettings
+    from selfadapt.objectives.method import Method, Task
+
+Kind = Literal["labels", "pretraining"]
+
+SMALL_SET = 5_000  # training samples
+_WARM_UP = 30 / 800  # of the epochs without labels, as in the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Which samples are learned from, and what is done to them first."""
+
+    source: str = setting(words="A name (selfadapt data list), or a folder, .csv, .parquet or .npz.", option="DATA")
+    labels: str | None = setting(
+        None, "Training labels from a .npy or .csv; the data's own count as the truth.", unset="the data's own"
+    )
+    noise: str | None = setting(
+        None,
+        "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
+        "shuffled-pixels; or matrix:FILE.",
+    )
+    image_size: int | None = setting(None, "Bring image files to a square of this size.", least=1, unset="as they are")
+    augment: str | None = setting(
+        None,
+        "none, crop, crop-flip, resized-crop, self-supervised or self-supervised-blur.",
+        unset="what suits the data",
+    )
+    validation: float = setting(
+        0.1,
+        "The share of each class that is held out to watch training, if the data bring no such part.",
+        least=0,
+        below=1,
+    )
+    label_share: float | None = setting(
+        None, "Learn from this share of each class only, such as 0.01.", above=0, most=1, unset="all"
+    )
+    stream: bool = setting(False, "Decode image files on demand instead of keeping a decoded copy.")
+    limit: int | None = setting(
+        None,
+        "Use so many training samples: the first of a named set, a seeded share of each class of your own.",
+        least=1,
+        unset="all",
+    )
+    test_limit: int | None = setting(None, "Use so many test samples, chosen likewise.", least=1, unset="all")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The network."""
+
+    name: str = setting(
+        "resnet-small",
+        "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16, alexnet or mlp.",
+        option="--model",
+    )
+    width: int | None = setting(None, "Width of the model's first stage.", least=1, unset="the model's own")
+    dropout: float = setting(
+        0.0, "The share of features that training leaves out before the last layer.", least=0, below=1
+    )
+    pretrained: str | None = setting(
+        None, "Begin with the network of this run of `selfadapt pretrain`, of the same model.", unset="random weights"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How long and in which steps the network is trained."""
+
+    epochs: int = setting(60, "How often every sample is seen.", least=1)
+    batch_size: int | None = setting(None, "Samples in a step.", least=1, unset="256, or 64 below 5,000 samples")
+    micro_batches: int = setting(
+        1,
+        "Gradient accumulation: forward a batch in so many micro-batches, to save memory.",
+        least=1,
+        aliases=("--pieces",),
+    )
+    optimizer: Literal["sgd", "adam", "adamw", "lars"] = setting("sgd", "sgd, adam, adamw or lars.")
+    lr: float = setting(0.1, "Learning rate, at its largest.", least=0)
+    weight_decay: float | None = setting(None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples")
+    warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows from 0.", least=0, unset="0")
+    schedule: str = setting(
+        "cosine", "How the learning rate falls: cosine, constant, step:25 (halved every 25 epochs) or multistep:75,90."
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "float32, bfloat16 or float16.")
+    compile: bool = setting(False, "Compile the model with torch.compile.")
+    targets: str = setting(
+        "float32", "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share them."
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        parse_schedule(self.schedule, self.epochs)
+
+
+_PARTS: dict[str, type] = {"data": DataSettings, "model": ModelSettings, "fit": TrainingSettings}
+_WORD_FOR_PART = {"data": "source", "model": "name"}  # parts that a user calls by the name of their main setting
+_DEFAULTS: dict[Kind, dict[str, Any]] = {
+    "labels": {"method": "sat"},
+    "pretraining": {"method": "sat", "epochs": 100, "model": "resnet18", "augment": "self-supervised"},
+}
+_OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
+    "labels": {"views"},
+    "pretraining": {"labels", "noise", "validation", "label_share", "dropout", "pretrained"},
+}
+# What `resolved` chooses where it is not given; the settings of a method are such, too.
+_LEFT_OPEN = {"batch_size", "weight_decay", "warmup_epochs", "augment", "device"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Everything that decides the outcome of a run, with labels or without."""
+
+    kind: Kind = "labels"
+    data: DataSettings
+    model: ModelSettings
+    method_name: str
+    method: "Method"
+    fit: TrainingSettings
+    seed: int = setting(0, "Decides every random number.", least=0, most=2**63 - 1)
+    views: int = setting(1, "Augmented views of an image in a step, 1 or 2.", least=1, most=2)
+    device: str = setting("auto", "auto, cpu, cuda, mps.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @classmethod
+    def given(cls, kind: Kind = "labels", **settings: Any) -> "RunSettings":
+        """Settings as a user gives them, by the names that users know."""
+        flat = {**_DEFAULTS[kind], **normal_form(settings)}
+        name = flat.pop("method")
+        method = method_class(kind, name)
+        parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "fit": {}, "method": {}, "own": {}}
+        homes = _homes() | {own: ("method", own) for own in settings_in(method)}
+        for word, value in flat.items():
+            if word not in homes:
+                raise UserError(f"{option_of(word)} is no setting of {name}")
+            part, own = homes[word]
+            parts[part][own] = value
+        return cls(
+            kind=kind,
+            data=DataSettings(**parts["data"]),
+            model=ModelSettings(**parts["model"]),
+            method_name=name,
+            method=from_plain(method, parts["method"]),
+            fit=TrainingSettings(**parts["fit"]),
+            **parts["own"],
+        )
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], kind: Kind) -> "RunSettings":
+        """The settings of a run's run.json, which must be of this kind."""
+        own = content["kind"]
+        if own != kind:
+            raise UserError(_ANOTHER_KIND[own])
+        method = dict(content["method"])
+        flat = {"method": method.pop("name"), **method}
+        for part in _PARTS:
+            for name, value in content[part].items():
+                flat[part if _WORD_FOR_PART.get(part) == name else name] = value
+        return cls.given(kind, **flat, **{name: content[name] for name in ("seed", "views", "device")})
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {part: plain(getattr(self, part)) for part in _PARTS}
+        return {"kind": self.kind, **parts, "method": {"name": self.method_name, **plain(self.method)}, **plain(self)}
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by the name that users know."""
+        flat = {word: getattr(self._part(part), own) for word, (part, own) in _homes().items()}
+        return {"method": self.method_name, **plain(self.method), **flat}
+
+    def _part(self, part: str) -> Any:
+        return self if part == "own" else getattr(self, part)
+
+    def asked_for(self) -> dict[str, Any]:
+        """Every setting but those that were left open."""
+        open_to = _LEFT_OPEN | set(settings_in(type(self.method)))
+        flat = self.flat()
+        return {word: value for word, value in flat.items() if word not in open_to or value not in (None, "auto")}
+
+    def differs(self, given: Mapping[str, Any]) -> str | None:
+        """The name of a given setting that these were not made with, if there is one."""
+        own = self.flat()
+        told = RunSettings.given(self.kind, **{"data": self.data.source, "method": self.method_name, **given}).flat()
+        return next((word for word in given if own[word] != told[word]), None)
+
+    def task(self, data: "Data") -> "Task":
+        """What the method may know of its run."""
+        from selfadapt.data.corruption import actual_rate
+        from selfadapt.objectives.method import Task
+
+        return Task(
+            num_classes=data.num_classes,
+            num_samples=len(data.train),
+            epochs=self.fit.epochs,
+            seed=self.seed,
+            views=self.views,
+            optimizer=self.fit.optimizer,
+            has_validation=data.validation is not None,
+            noise_rate=None if self.data.noise is None else actual_rate(data.train),
+        )
+
+    def resolved(self, data: "Data") -> "RunSettings":
+        """These settings with what was left open chosen for the data and the machine.
+
+        Large sets take the paper's values for CIFAR. A small set has so few steps in an epoch, and is memorised so
+        soon, that it wants smaller batches and a stronger decay.
+        """
+        from selfadapt.runs.environment import device_name
+
+        small = len(data.train) < SMALL_SET
+        if self.kind == "labels":
+            batch_size, weight_decay, warm_up = 64 if small else 256, 5e-3 if small else 5e-4, 0.0
+        else:
+            batch_size = 512 if len(data.train) >= 10 * SMALL_SET else 128
+            weight_decay, warm_up = 5e-5, round(_WARM_UP * self.fit.epochs, 3)
+        return replace(
+            self,
+            method=self.method.suited(self.task(data)),
+            data=replace(self.data, augment=self.data.augment or data.augment),
+            fit=replace(
+                self.fit,
+                batch_size=self.fit.batch_size or batch_size,
+                weight_decay=weight_decay if self.fit.weight_decay is None else self.fit.weight_decay,
+                warmup_epochs=warm_up if self.fit.warmup_epochs is None else self.fit.warmup_epochs,
+            ),
+            device=device_name(self.device),
+        )
+
+    def fit_settings(self) -> "FitSettings":
+        """What the loop needs of these."""
+        from selfadapt.engine.fit import FitSettings
+        from selfadapt.engine.optim import OptimizerSettings
+
+        fit = self.fit
+        assert fit.weight_decay is not None
+        assert fit.warmup_epochs is not None
+        return FitSettings(
+            epochs=fit.epochs,
+            micro_batches=fit.micro_batches,
+            optimizer=OptimizerSettings(
+                name=fit.optimizer,
+                lr=fit.lr,
+                weight_decay=fit.weight_decay,
+                warmup_epochs=fit.warmup_epochs,
+                **parse_schedule(fit.schedule, fit.epochs),
+            ),
+            precision=fit.precision,
+            compile=fit.compile,
+        )
+
+
+_ANOTHER_KIND = {
+    "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
+    "pretraining": "this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe",
+}
+
+
+def shared_settings(kind: Kind) -> dict[str, Setting]:
+    """The settings that runs of this kind have whatever the method, by the names that users know."""
+    found = {}
+    for word, (part, own) in _homes().items():
+        if word != "data" and word not in _OF_THE_OTHER_KIND[kind]:
+            known = settings_in(RunSettings if part == "own" else _PARTS[part])[own]
+            found[word] = replace(known, default=_DEFAULTS[kind].get(word, known.default))
+    return found
+
+
+def default_method(kind: Kind) -> str:
+    return str(_DEFAULTS[kind]["method"])
+
+
+def method_classes(kind: Kind) -> "Mapping[str, type[Method]]":
+    from selfadapt.objectives.named import METHODS
+
+    return METHODS[kind]
+
+
+def method_class(kind: Kind, name: str) -> "type[Method]":
+    known = method_classes(kind)
+    if name not in known:
+        raise UserError(f"--method {name!r} is not known; choose one of {', '.join(known)}")
+    return known[name]
+
+
+def _homes() -> dict[str, tuple[str, str]]:
+    """Where each setting lives, by the name that users know: the part and the field."""
+    homes: dict[str, tuple[str, str]] = {}
+    for part, owner in _PARTS.items():
+        for own in settings_in(owner):
+            homes[part if _WORD_FOR_PART.get(part) == own else own] = (part, own)
+    return homes | {own: ("own", own) for own in settings_in(RunSettings)}
+
+
+def option_of(word: str) -> str:
+    return "DATA" if word == "data" else "--" + word.replace("_", "-")
+
+
+def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
+    """How the learning rate falls: cosine, constant, step:EVERY (to half) or multistep:AFTER,… (to a tenth)."""
+    kind, _, numbers = text.partition(":")
+    if text in ("cosine", "constant"):
+        return {"schedule": text}
+    try:
+        given = tuple(int(number) for number in numbers.split(","))
+        if kind in ("step", "halve") and len(given) == 1 and given[0] > 0:
+            return {"schedule": "step", "gamma": 0.5, "milestones": tuple(range(given[0], epochs, given[0]))}
+        if kind in ("multistep", "tenth") and min(given) > 0:
+            return {"schedule": "step", "gamma": 0.1, "milestones": given}
+    except ValueError:
+        pass
+    raise UserError(f"--schedule {text!r} is none of cosine, constant, step:25 (every 25 epochs), multistep:75,90")
+
+
+def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings with absolute paths and the noise as it is printed, to be compared."""
+    result = dict(settings)
+    for name in ("data", "labels", "pretrained"):
+        path = result.get(name)
+        if path is not None and Path(path).exists() and not _is_named_set(path):
+            result[name] = str(Path(path).resolve())
+    if result.get("noise") is not None:
+        from selfadapt.data.corruption import Noise
+
+        result["noise"] = str(Noise.parse(result["noise"]).resolved())
+    return result
+
+
+def _is_named_set(source: str) -> bool:
+    from selfadapt.data.sources import SOURCES
+
+    return source in SOURCES
