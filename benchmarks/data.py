@@ -23,6 +23,7 @@ from torchvision.transforms import v2
 
 from selfadapt.data.augment import named_augment
 from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.own import folder
 from selfadapt.data.samples import Samples
@@ -91,7 +92,7 @@ def _ratio(ours: Callable[[], float], theirs: Callable[[], float], rounds: int =
 def _pipeline(recipe: str, samples: Samples) -> float:
     assert isinstance(samples.inputs, TensorImages)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment(recipe, 32))
-    network = Normalised(backbone("mlp", channels=3, height=32, width_pixels=32), torch.tensor(MEAN), torch.tensor(STD))
+    network = Normalised(backbone("mlp", InputSpec("image", (3, 32, 32))), torch.tensor(MEAN), torch.tensor(STD))
     theirs = DataLoader(
         PerSample(samples.inputs.values_NCHW, THEIRS[recipe]), batch_size=BATCH, shuffle=True, num_workers=2
     )
@@ -108,7 +109,7 @@ def _pipeline(recipe: str, samples: Samples) -> float:
 def _epoch(samples: Samples) -> float:
     samples = samples.take(torch.arange(2560))
     objective = ERM()
-    network = backbone("resnet-small", channels=3, height=32, width_pixels=32)
+    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
     model = objective.build(Normalised(network, torch.tensor(MEAN), torch.tensor(STD)), 10)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment("crop-flip", 32))
     training = Training(objective, model, None, loader, FitSettings(), num_classes=10, device=CPU)
@@ -119,7 +120,7 @@ def _epoch(samples: Samples) -> float:
         began = time.perf_counter()
         for _ in range(10):
             optimizer.zero_grad(set_to_none=True)
-            cross_entropy(model(fixed.image), fixed.label).backward()
+            cross_entropy(model(fixed.input), fixed.label).backward()
             optimizer.step()
         return 1 / (time.perf_counter() - began)
 

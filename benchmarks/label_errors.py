@@ -31,11 +31,11 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import average_precision
 from selfadapt.objectives.objective import Metrics
-from selfadapt.runs.audit import judge_labels
-from selfadapt.runs.prepare import open_for, prepare
-from selfadapt.runs.run import build_training
-from selfadapt.runs.settings import RunSettings
 from selfadapt.report.results import whole_file
+from selfadapt.runs.audit import judge_labels
+from selfadapt.runs.lifecycle import build_training
+from selfadapt.runs.prepare import prepared
+from selfadapt.runs.settings import RunSettings
 from selfadapt.targets.store import Storage
 
 HOME = Path("runs/label-errors")
@@ -89,7 +89,8 @@ def _out_of_sample(settings: RunSettings, data: Data) -> OutOfSample:
     for held_out in order_N.tensor_split(FOLDS):
         seen = torch.ones(size, dtype=torch.bool)
         seen[held_out] = False
-        training = build_training(settings, replace(data, train=data.train.take(seen.nonzero().flatten())), Storage())
+        part = replace(data, train=data.train.take(seen.nonzero().flatten()))
+        training = build_training(settings, part, settings.method, Storage())
         images = data.train.inputs.take(held_out)
 
         def keep(
@@ -128,18 +129,19 @@ def _measure(job: Job) -> None:
         return
     given = {"data": data_name, "noise": noise, "seed": seed, **options}
     settings = RunSettings.given(**given)
-    data = prepare(open_for(settings, lambda done, total: None), settings)
+    data = prepared(settings)
     assert data.train.truth is not None
     assert data.validation is not None
     wrong_N = data.train.labels != data.train.truth
-    own = build_training(settings.resolved(data), data, Storage())
+    settings = settings.resolved(data)
+    own = build_training(settings, data, settings.method, Storage())
     seconds = _seconds_to_fit(own, data.validation, lambda: None)
-    rival = _out_of_sample(replace(settings, method="erm").resolved(data), data)
+    baseline = _out_of_sample(RunSettings.given(**given, method="erm").resolved(data), data)
     row = {
         "ours": average_precision(judge_labels(data, own).order_N, wrong_N) or 0.0,
-        "cleanlab, trained to the end": _cleanlab(rival.last_NK, data.train.labels, wrong_N),
-        "cleanlab, stopped early": _cleanlab(rival.early_NK, data.train.labels, wrong_N),
-        "our time / cleanlab's": seconds / rival.seconds,
+        "cleanlab, trained to the end": _cleanlab(baseline.last_NK, data.train.labels, wrong_N),
+        "cleanlab, stopped early": _cleanlab(baseline.early_NK, data.train.labels, wrong_N),
+        "our time / cleanlab's": seconds / baseline.seconds,
     }
     done.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(done) as file:

@@ -52,7 +52,7 @@ def _sides(classes: int) -> dict[str, Callable[[], None]]:
         return self_adaptive_cross_entropy(logits, store.update(batch.index, logits.softmax(1)))
 
     return {
-        "ours": side(lambda batch: _moving_loss(logits, store, batch.index, None, reweight=True).total),
+        "ours": side(lambda batch: _moving_loss(logits, store, batch.index, None, reweight=True).terms[0].total),
         "your own loop": side(in_own_loop),
         "plain": side(lambda batch: _plain(logits, batch.index, table)),
         "cross entropy": side(lambda batch: cross_entropy(logits, batch.label)),

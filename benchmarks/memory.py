@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.profiler import profile
 
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.sources import open_data
 from selfadapt.models.heads import Classifier, Normalised
 from selfadapt.models.named import backbone
@@ -50,7 +51,7 @@ def _activations(model: Classifier) -> int:
 def run() -> dict[str, float]:
     data = open_data("cifar10")
     parts = [part for part in (data.train, data.validation, data.test) if part is not None]
-    network = backbone("resnet-small", channels=3, height=32, width_pixels=32)
+    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
     model = Classifier(Normalised(network, torch.zeros(3), torch.ones(3)), 10)
     parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
     needed = {

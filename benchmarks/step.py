@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.timing import time_ratio
 from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 
 def _training(objective: Objective, samples: Samples) -> Training:
     torch.manual_seed(0)
-    network = backbone("resnet-small", channels=3, height=32, width_pixels=32)
+    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
     return Training(
         objective,
         objective.build(Normalised(network, torch.full((3,), 0.5), torch.full((3,), 0.25)), 10),

@@ -12,6 +12,7 @@ import torch
 from benchmarks.timing import time_ratio
 from selfadapt.data.augment import named_augment
 from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
@@ -34,7 +35,7 @@ class _Side:
             truth=None,
             ids=[str(i) for i in range(IMAGES)],
         )
-        network = backbone("resnet-small", channels=3, height=32, width_pixels=32)
+        network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
         model = objective.build(Normalised(network, torch.full((3,), 0.5), torch.full((3,), 0.25)), 1)
         loader = SampleLoader(
             samples, batch_size=BATCH, seed=0, device=torch.device("cpu"),
@@ -62,7 +63,7 @@ class _Side:
 
     def backward(self) -> None:
         training = self.training
-        self.loss.total.backward()
+        self.loss.terms[0].total.backward()
         training.optimizer.step()
         training.optimizer.zero_grad()
         training.objective.after_step(training.model, training.progress)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from selfadapt.runs.run import start, train
-from selfadapt.runs.settings import RunSettings
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.lifecycle import start
+from selfadapt.runs.run import train
+from selfadapt.runs.settings import RunSettings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -23,7 +24,7 @@ def test_the_page_loads_and_draws_its_pictures(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     train(
         start(
-            RunSettings(
+            RunSettings.given(
                 data="digits", noise="symmetric:0.4", epochs=6, start_epoch=2, model="mlp", momentum=0.5, limit=400
             ),
             folder,
@@ -35,7 +36,7 @@ def test_the_page_loads_and_draws_its_pictures(tmp_path: Path) -> None:
         f'<iframe id="page" src="{folder.page.as_uri()}" width="1200" height="900"></iframe><pre id="out"></pre>'
         '<script>document.getElementById("page").onload = () => {'
         'const page = document.getElementById("page").contentDocument;'
-        'const widths = [...page.inputs].map(image => image.naturalWidth);'
+        'const widths = [...page.images].map(image => image.naturalWidth);'
         'document.getElementById("out").textContent = "loaded " + JSON.stringify({widths, title: page.title,'
         'overflow: page.documentElement.scrollWidth > 1200});};</script>'
     )  # fmt: skip

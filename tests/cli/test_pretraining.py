@@ -155,8 +155,8 @@ def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
     theirs.load_state_dict(load_file(path), strict=True)
     from safetensors import safe_open
 
-    from selfadapt.runs.pretraining import load_backbone
     from selfadapt.report.results import RunFolder
+    from selfadapt.runs.pretraining import load_backbone
 
     ours = load_backbone(RunFolder(tmp_path / "run"), torch.device("cpu")).eval()
     with safe_open(path, "pt") as file:

@@ -38,7 +38,7 @@ def _batches(samples: Samples, workers: int | None = None, start: int = 0) -> li
 
 def _same(first: list[Batch], second: list[Batch]) -> bool:
     return len(first) == len(second) and all(
-        torch.equal(a.image, b.image) and torch.equal(a.label, b.label) and torch.equal(a.index, b.index)
+        torch.equal(a.input, b.input) and torch.equal(a.label, b.label) and torch.equal(a.index, b.index)
         for a, b in zip(first, second, strict=True)
     )
 

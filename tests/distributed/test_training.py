@@ -27,7 +27,7 @@ from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics
 from selfadapt.objectives.start import AutoStart
-from selfadapt.runs.run import build_training
+from selfadapt.runs.lifecycle import build_training
 from selfadapt.runs.settings import RunSettings
 
 pytestmark = pytest.mark.distributed
@@ -54,7 +54,7 @@ def _training(store: str, folder: Path, *, pieces: int = 1, auto: bool = False) 
         objective.build(Smooth(), 5),
         objective.initial_targets(samples.labels, 5, Storage.parse(store, file=folder / "targets.bin")),
         SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(processes.rank(), processes.count())),
-        FitSettings(epochs=3, pieces=pieces, optimizer=OptimizerSettings(lr=0.3)),
+        FitSettings(epochs=3, micro_batches=pieces, optimizer=OptimizerSettings(lr=0.3)),
         num_classes=5,
         device=CPU,
     )
@@ -279,7 +279,8 @@ def test_a_store_that_was_made_before_the_group(tmp_path: Path) -> None:
 
 def _masks_of_dropout(folder: Path) -> None:
     data = open_data("digits")
-    build_training(RunSettings(data="digits", model="mlp").resolved(data), data, Storage())
+    settings = RunSettings.given(data="digits", model="mlp").resolved(data)
+    build_training(settings, data, settings.method, Storage())
     masks = processes.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
     assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]
 

@@ -1,9 +1,9 @@
-"""The loop: pieces of a batch, bad numbers, precision, damaged checkpoints."""
+"""The loop: micro-batches, terms of a loss, bad numbers, precision, damaged checkpoints."""
 
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,23 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from networks import Smooth, small_training
 from selfadapt.data.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Accumulator, Training, fit
-from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.engine.fit import Accumulator, FitSettings, Training, fit
+from selfadapt.engine.optim import OptimizerSettings, learning_rate
 from selfadapt.errors import TrainingError, UserError
 from selfadapt.models.heads import Backbone
 from selfadapt.models.mlp import MLP
 from selfadapt.models.resnet import ResNet
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.objectives.objective import Objective
-from selfadapt.targets.store import Storage
+from selfadapt.objectives.objective import Loss, Objective, Progress, Term
+from selfadapt.targets.store import Storage, TargetStore
 
 CPU = torch.device("cpu")
 
@@ -48,13 +49,54 @@ def _training(
     )
 
 
-def test_pieces_of_a_batch_give_the_step_of_the_whole(tiny_samples: Samples) -> None:
+def test_micro_batches_give_the_step_of_the_whole(tiny_samples: Samples) -> None:
     """The weights' sum runs over the whole step: a sum for each piece would show here."""
-    whole, cut = _training(tiny_samples), _training(tiny_samples, pieces=4)
+    whole, cut = _training(tiny_samples), _training(tiny_samples, micro_batches=4)
     fit(whole)
     fit(cut)
     for name, tensor in whole.model.state_dict().items():
         torch.testing.assert_close(cut.model.state_dict()[name], tensor, atol=1e-6, rtol=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTerms(ERM):
+    """A loss whose terms have divisors of their own, as adversarial training has them."""
+
+    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
+        logits = model(batch.input)
+        weights = 1.0 + batch.index % 7
+        first = Term((weights * cross_entropy(logits, batch.label, reduction="none")).sum(), weights.sum())
+        return Loss((first, Term(6 * logits.square().sum(), torch.tensor(float(len(batch))))), logits.detach())
+
+
+def two_terms_by_hand(samples: Samples, steps: int) -> tuple[list[Tensor], float]:
+    """The weights after some steps of plain torch on whole batches, and the last loss."""
+    training = _training(samples, TwoTerms())
+    model, batches = training.model, list(training.loader.epoch(0))[:steps]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=5e-4)
+    loss = torch.zeros(())
+    for step, batch in enumerate(batches):
+        optimizer.param_groups[0]["lr"] = learning_rate(training.settings.optimizer, step / len(batches), 3)
+        logits, weights = model(batch.input), 1.0 + batch.index % 7
+        losses = cross_entropy(logits, batch.label, reduction="none")
+        loss = (weights * losses).sum() / weights.sum() + 6 * logits.square().sum() / len(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()], loss.item()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3])
+def test_each_term_has_its_own_divisor_over_the_whole_step(tiny_samples: Samples, micro_batches: int) -> None:
+    training = _training(tiny_samples, TwoTerms(), micro_batches=micro_batches)
+    for batch in training.loader.epoch(0):
+        training.accumulator = Accumulator(training.loader.num_samples, CPU)
+        training.take_step(batch)
+        training.step += 1
+    expected, loss = two_terms_by_hand(tiny_samples, training.loader.steps_per_epoch)
+    assert training.accumulator.loss == pytest.approx(loss, rel=1e-5)
+    for own, other in zip(training.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(own.detach(), other, rtol=1e-5, atol=1e-6)
 
 
 def test_every_epoch_visits_every_sample_once(tiny_samples: Samples) -> None:
@@ -72,7 +114,7 @@ def test_a_loader_started_in_the_middle_gives_the_rest(tiny_samples: Samples) ->
     whole, rest = list(loader.epoch(4)), list(loader.epoch(4, start=2))
     assert len(rest) == len(whole) - 2
     assert all(
-        torch.equal(a.image, b.image) and torch.equal(a.index, b.index) for a, b in zip(whole[2:], rest, strict=True)
+        torch.equal(a.input, b.input) and torch.equal(a.index, b.index) for a, b in zip(whole[2:], rest, strict=True)
     )
 
 
@@ -192,7 +234,7 @@ class _OnDevice(Tensor):
 def test_what_is_measured_needs_no_double_precision_on_the_device() -> None:
     accumulator = Accumulator(1, torch.device("cpu"))
     accumulator.measure("what", torch.tensor([1.0, 2.0]).as_subclass(_OnDevice))
-    assert accumulator.figures["what"] == 1.5
+    assert accumulator.metrics["what"] == 1.5
 
 
 def test_a_draft_that_a_crash_left_is_ignored(tiny_samples: Samples, tmp_path: Path) -> None:

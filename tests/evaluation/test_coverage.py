@@ -11,7 +11,7 @@ from scipy.stats import binom, binomtest
 from torch import Tensor
 
 from selfadapt.evaluation.coverage import aurc, excess_aurc, risk_at, risk_coverage_curve, threshold_for
-from selfadapt.evaluation.guarantee import EVERYTHING, binomial_bound, candidates, promise
+from selfadapt.evaluation.guarantee import EVERYTHING, binomial_bound, candidates, guarantee
 from selfadapt.evaluation.selectors import class_selectors
 
 samples = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40)
@@ -81,7 +81,7 @@ def test_all_ties_end_and_answer_everything() -> None:
     confidence, wrong = torch.ones(1000), torch.arange(1000) < 100
     assert risk_at(confidence, wrong, threshold_for(confidence, 0.7)) == (0.1, 1.0)
     assert aurc(confidence, wrong) == pytest.approx(0.1)
-    found = promise(confidence, wrong, risk=0.2, confidence=0.95)
+    found = guarantee(confidence, wrong, risk=0.2, confidence=0.95)
     assert found is not None
     assert (found.threshold, found.coverage) == (EVERYTHING, 1.0)
 
@@ -113,9 +113,9 @@ def test_the_bound_solves_the_binomial_equation(count: int, share: float, doubt:
 
 def test_no_promise_where_none_can_be_kept() -> None:
     confidence = torch.rand(200, generator=torch.Generator().manual_seed(0))
-    assert promise(confidence, torch.ones(200).bool(), risk=0.1, confidence=0.95) is None
-    assert promise(confidence[:20], torch.zeros(20).bool(), risk=0.02, confidence=0.95) is None
-    assert promise(confidence, torch.zeros(200).bool(), risk=0.02, confidence=0.95) is not None
+    assert guarantee(confidence, torch.ones(200).bool(), risk=0.1, confidence=0.95) is None
+    assert guarantee(confidence[:20], torch.zeros(20).bool(), risk=0.02, confidence=0.95) is None
+    assert guarantee(confidence, torch.zeros(200).bool(), risk=0.02, confidence=0.95) is not None
 
 
 def test_more_doubt_answers_more() -> None:
@@ -124,7 +124,7 @@ def test_more_doubt_answers_more() -> None:
     wrong = torch.rand(2000, generator=generator) > confidence**0.2
     covered = []
     for sure in (0.999, 0.9, 0.5):
-        found = promise(confidence, wrong, risk=0.1, confidence=sure)
+        found = guarantee(confidence, wrong, risk=0.1, confidence=sure)
         assert found is not None
         covered.append(found.coverage)
     assert covered == sorted(covered)
@@ -149,7 +149,7 @@ def test_the_promise_is_broken_no_more_often_than_it_says(count: int, risk: floa
     generator = torch.Generator().manual_seed(count)
     trials, broken, given_out = 500, 0, 0
     for _ in range(trials):
-        found = promise(*_drawn(count, generator), risk=risk, confidence=sure)
+        found = guarantee(*_drawn(count, generator), risk=risk, confidence=sure)
         if found is not None:
             given_out += 1
             broken += _true_risk(found.threshold) > risk
@@ -170,7 +170,7 @@ def test_the_promise_holds_over_random_splits_of_held_out_predictions() -> None:
     for _ in range(500):
         order = torch.randperm(len(wrong), generator=generator)
         held_out, rest = order[:700], order[700:]
-        found = promise(confidence[held_out], wrong[held_out], risk=0.1, confidence=0.95)
+        found = guarantee(confidence[held_out], wrong[held_out], risk=0.1, confidence=0.95)
         if found is not None:
             answered = confidence[rest] > found.threshold
             broken += wrong[rest][answered].double().mean().item() > 0.1
@@ -182,4 +182,4 @@ def test_the_promise_holds_over_random_splits_of_held_out_predictions() -> None:
 def test_a_promise_needs_a_risk_and_a_confidence_within_bounds(count: int) -> None:
     for risk, sure in ((0.0, 0.9), (1.0, 0.9), (0.1, 1.0), (math.nan, 0.9)):
         with pytest.raises(ValueError, match="between 0 and 1"):
-            promise(torch.ones(count), torch.zeros(count).bool(), risk=risk, confidence=sure)
+            guarantee(torch.ones(count), torch.zeros(count).bool(), risk=risk, confidence=sure)

@@ -5,13 +5,14 @@ import torch
 from torch import nn
 from torchvision.models import alexnet
 
+from selfadapt.data.inputs import InputSpec
 from selfadapt.models.alexnet import AlexNet
 from selfadapt.models.named import backbone
 
 
 @pytest.mark.parametrize("side", [1, 8, 32, 96, 131])
 def test_every_size_gives_the_features(side: int) -> None:
-    network = backbone("alexnet", channels=3, height=side, width_pixels=side, width=4).eval()
+    network = backbone("alexnet", InputSpec("image", (3, side, side)), width=4).eval()
     assert network(torch.rand(2, 3, side, side)).shape == (2, network.num_features) == (2, 16)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import InputSpec
 from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
 from selfadapt.models.heads import Classifier
 from selfadapt.models.mlp import MLP
@@ -15,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("side", [8, 28, 32, 64])
 def test_every_size_gives_the_features(side: int) -> None:
-    network = backbone("vgg16", channels=3, height=side, width_pixels=side, width=4)
+    network = backbone("vgg16", InputSpec("image", (3, side, side)), width=4)
     assert network(torch.rand(2, 3, side, side)).shape == (2, network.num_features) == (2, 32)
 
 
@@ -23,14 +24,14 @@ def test_the_convolutions_are_those_of_torchvision() -> None:
     from torchvision.models import vgg16_bn
 
     theirs = [(m.in_channels, m.out_channels) for m in vgg16_bn().modules() if isinstance(m, nn.Conv2d)]
-    ours = backbone("vgg16", channels=3, height=32, width_pixels=32)
+    ours = backbone("vgg16", InputSpec("image", (3, 32, 32)))
     assert [(m.in_channels, m.out_channels) for m in ours.modules() if isinstance(m, nn.Conv2d)] == theirs
     assert [m.p for m in ours.modules() if isinstance(m, nn.Dropout)] == [0.3] + [0.4] * 7 + [0.5] * 2
 
 
 def test_dropout_at_test_time_leaves_the_model_and_the_random_numbers_as_they_were() -> None:
     torch.manual_seed(0)
-    model = Classifier(backbone("vgg16", channels=1, height=8, width_pixels=8, width=4), 3)
+    model = Classifier(backbone("vgg16", InputSpec("image", (1, 8, 8)), width=4), 3)
     images = TensorImages(torch.randint(0, 256, (7, 1, 8, 8), dtype=torch.uint8))
     before, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
     predicted, confidence = mc_dropout(model, images, 3, CPU, passes=20)

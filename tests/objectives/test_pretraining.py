@@ -65,7 +65,7 @@ def _training(objective: Pretraining, views: int = 1, storage: Storage | None = 
 
 @pytest.mark.parametrize("views", [1, 2])
 def test_targets_and_loss_follow_the_algorithm_over_several_steps(views: int) -> None:
-    objective = SelfSupervised(**SMALL, alpha=Ramp(0.5, 0.8), beta=Ramp(0.9, 1.0), lr=0.05)
+    objective = SelfSupervised(**SMALL, momentum=Ramp(0.5, 0.8), beta=Ramp(0.9, 1.0))
     training = _training(objective, views)
     assert training.targets is not None
     encoders = cast(Encoders, training.model)
@@ -86,7 +86,9 @@ def test_targets_and_loss_follow_the_algorithm_over_several_steps(views: int) ->
         before = training.accumulator.moments.get("pretraining_loss", [0, 0, 0])[1]
         training.take_step(batch)
         training.step = step + 1
-        assert (training.accumulator.moments["pretraining_loss"][1] - before) / len(rows) == pytest.approx(wanted, rel=1e-4)
+        assert (training.accumulator.moments["pretraining_loss"][1] - before) / len(rows) == pytest.approx(
+            wanted, rel=1e-4
+        )
         np.testing.assert_allclose(training.targets.read(batch.index).numpy(), expected[rows], atol=1e-5)
         now = [*encoders.backbone.parameters(), *encoders.projector.parameters()]
         followed = [beta * old + (1 - beta) * new.detach() for old, new in zip(followed, now, strict=True)]
@@ -95,7 +97,7 @@ def test_targets_and_loss_follow_the_algorithm_over_several_steps(views: int) ->
 
 
 @pytest.mark.parametrize("method", [SelfSupervised, BYOL, MoCo, RandomNetwork])
-def test_the_follower_never_receives_a_gradient(method: type[Pretraining]) -> None:
+def test_the_momentum_encoder_never_receives_a_gradient(method: type[Pretraining]) -> None:
     objective = method(**SMALL)
     training = _training(objective, views=2, epochs=1)
     encoders = cast(Encoders, training.model)
@@ -116,15 +118,15 @@ def test_the_probe_learns_and_leaves_the_encoder_alone() -> None:
     assert encoders.probe is not None
     assert encoders.probe.weight.grad is not None
     assert all(parameter.grad is None for parameter in encoders.backbone.parameters())
-    first, second = objective.parameter_groups(encoders)
+    first, second = objective.parameter_groups(encoders, lr=0.1)
     assert len(second["params"]) == 2
-    assert second["pace"] * 0.1 == pytest.approx(0.4)
+    assert second["lr_scale"] * 0.1 == pytest.approx(0.4)
     assert len(first["params"]) + 2 == sum(p.requires_grad for p in encoders.parameters())
     assert cast(Encoders, objective.build(MLP(16, width=8), 1)).probe is None
 
 
-def test_without_a_follower_the_targets_follow_the_encoder() -> None:
-    objective = SelfSupervised(**SMALL, predictor=False, beta=NO_MOMENTUM_ENCODER, alpha=Ramp(0.9, 0.9))
+def test_without_a_momentum_encoder_the_targets_follow_the_encoder() -> None:
+    objective = SelfSupervised(**SMALL, predictor=False, beta=NO_MOMENTUM_ENCODER, momentum=Ramp(0.9, 0.9))
     encoders = cast(Encoders, objective.build(Smooth(), 3))
     assert encoders.momentum_encoder is None
     assert isinstance(encoders.predictor, nn.Identity)
@@ -238,7 +240,7 @@ class _Plain(nn.Module):
 
 
 def _targets_after(kind: str) -> Tensor:
-    objective = SelfSupervised(**SMALL, lr=0.05)
+    objective = SelfSupervised(**SMALL)
     training = _training(objective, storage=Storage.parse(kind))
     encoders = cast(Encoders, training.model)
     torch.manual_seed(1)

@@ -21,7 +21,7 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels, target_loss
-from selfadapt.objectives.objective import Loss, Objective, Progress, mean_of
+from selfadapt.objectives.objective import Loss, Objective, Progress, Term, mean_of
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -100,8 +100,7 @@ class AdversarialShape(NoisyLabels):
         rows = targets.update(batch.index, log_p.detach().exp())
         first = target_loss(logits, rows, reweight=self.reweight)
         second = kl_div(model(hostile).log_softmax(1), log_p.exp(), reduction="sum")
-        weight = first.weight
-        return Loss(first.total + 6 * second * weight / len(batch), weight, logits.detach())
+        return Loss((*first.terms, Term(6 * second, torch.tensor(float(len(batch))))), logits.detach())
 
 
 def _training(objective: Objective, samples: Samples) -> Training:

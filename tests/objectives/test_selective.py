@@ -11,9 +11,9 @@ from selfadapt.data.loader import Batch
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import fit
 from selfadapt.models.mlp import MLP
-from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses
 from selfadapt.objectives.baselines.selective_net import SelectiveNet, ThreeHeads, selective_net_loss
+from selfadapt.objectives.objective import Evidence, Progress
 from selfadapt.objectives.selective import Selective, selective_cross_entropy
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -80,7 +80,8 @@ def test_the_warm_up_is_cross_entropy_on_the_classes_and_leaves_the_targets() ->
     loss = objective.loss(nn.Identity(), Batch(logits, labels, torch.arange(B)), store, Progress(1, 0.1, 9))
     assert torch.allclose(loss.mean, cross_entropy(logits[:, :K], labels))
     assert torch.equal(store.read(torch.arange(B)).argmax(1), labels)
-    assert [objective.label_share([], 9, epoch) for epoch in (2, 4)] == [1.0, pytest.approx(0.99**2)]
+    assert objective.evidence(Progress(2, 0.0, 9)) == Evidence(label_share=1.0)
+    assert objective.evidence(Progress(4, 0.0, 9)) == Evidence(label_share=0.99**2)
 
 
 def test_deep_gamblers() -> None:

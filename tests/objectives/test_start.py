@@ -1,4 +1,4 @@
-"""When the targets begin to move: the planted mistakes, the consensus, and the rule."""
+"""When the targets begin to move: the injected labels, the running mean, and the rule."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics, Progress
-from selfadapt.objectives.start import AGREEMENT, CHANGE, OTHERS, PLANTED, SURE_AGREEMENT, SURENESS, AutoStart
+from selfadapt.objectives.start import AGREEMENT, CHANGE, CONFIDENCE, CONFIDENT_AGREEMENT, INJECTED, OTHERS, AutoStart
 from selfadapt.targets.store import Storage
 
 AUTO = AutoStart()
@@ -26,23 +26,23 @@ AUTO = AutoStart()
 
 @settings(max_examples=40, deadline=None)
 @given(first=st.integers(0, 10**9), classes=st.integers(2, 300))
-def test_a_decoy_is_another_class(first: int, classes: int) -> None:
+def test_an_injected_label_is_another_class(first: int, classes: int) -> None:
     index = torch.arange(first, first + 200)
     labels = index % classes
-    decoy, _ = AUTO.decoys(index, labels, classes)
-    assert (decoy != labels).all()
-    assert ((decoy >= 0) & (decoy < classes)).all()
-    assert torch.equal(decoy[50:], AUTO.decoys(index[50:], labels[50:], classes)[0]), "a batch may be cut anywhere"
+    wrong, _ = AUTO.probe(index, labels, classes)
+    assert (wrong != labels).all()
+    assert ((wrong >= 0) & (wrong < classes)).all()
+    assert torch.equal(wrong[50:], AUTO.probe(index[50:], labels[50:], classes)[0]), "a batch may be cut anywhere"
 
 
-def test_decoys_are_spread_evenly() -> None:
+def test_injected_labels_are_spread_evenly() -> None:
     index = torch.arange(100_000)
-    decoy, planted = AUTO.decoys(index, torch.zeros_like(index), 10)
-    assert planted.double().mean().item() == pytest.approx(0.05, abs=0.003)
-    shares = torch.bincount(decoy, minlength=10)[1:] / len(index)
+    wrong, injected = AUTO.probe(index, torch.zeros_like(index), 10)
+    assert injected.double().mean().item() == pytest.approx(0.05, abs=0.003)
+    shares = torch.bincount(wrong, minlength=10)[1:] / len(index)
     torch.testing.assert_close(shares, torch.full((9,), 1 / 9), atol=0.005, rtol=0)
     torch.testing.assert_close(
-        torch.bincount(decoy[planted])[1:] / planted.sum(), torch.full((9,), 1 / 9), atol=0.02, rtol=0
+        torch.bincount(wrong[injected])[1:] / injected.sum(), torch.full((9,), 1 / 9), atol=0.02, rtol=0
     )
 
 
@@ -50,8 +50,9 @@ def _figures(
     agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005, sure: float = 0.8
 ) -> Metrics:
     return {
-        PLANTED: 0.05 + excess, f"{PLANTED}_error": error, f"{PLANTED}_count": 50, OTHERS: 0.05,
-        AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001, SURENESS: 0.5, SURE_AGREEMENT: 0.5 * sure,
+        INJECTED: 0.05 + excess, f"{INJECTED}_error": error, f"{INJECTED}_count": 50, OTHERS: 0.05,
+        AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001, CONFIDENCE: 0.5,
+        CONFIDENT_AGREEMENT: 0.5 * sure,
     }  # fmt: skip
 
 
@@ -63,14 +64,14 @@ def test_the_rule() -> None:
     assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.03, error=0.02)], 100) is None, "may be chance"
     assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.01, error=0.001)], 100) is None, "next to nothing"
     settled = [*learning[:20], *(_figures(0.5, 0.0) for _ in range(10))]
-    planted = [{**figures, f"{PLANTED}_count": 250} for figures in settled]
-    assert AUTO.found(planted, 100) is None, "enough are planted to see the day"
+    enough = [{**figures, f"{INJECTED}_count": 250} for figures in settled]
+    assert AUTO.found(enough, 100) is None, "enough are injected to tell in time"
     start = AUTO.found(settled, 100)
     assert start is not None
     assert 23 <= start <= 25
     assert AUTO.found(settled[: start - 1], 100) is None
     assert AUTO.found([], 100) is None
-    few = {**_figures(0.5, 0.01, excess=0.5, error=0.0), f"{PLANTED}_count": 3}
+    few = {**_figures(0.5, 0.01, excess=0.5, error=0.0), f"{INJECTED}_count": 3}
     assert AUTO.found([few], 100) is None, "three samples tell nothing"
     assert AUTO.found([], 1) == 0, "the only epoch"
 
@@ -103,14 +104,14 @@ def test_a_network_that_learns_by_heart_is_caught_early() -> None:
     assert start is not None
     assert 2 <= start <= 10
     last = training.history[start - 1]
-    assert last[PLANTED] - last[OTHERS] > 0.02, "and that is why"
+    assert last[INJECTED] - last[OTHERS] > 0.02, "and that is why"
 
 
 def test_a_network_that_learns_nothing_has_no_excess() -> None:
     training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 8, lr=0.0)
     fit(training)
     for figures in training.history[:6]:
-        assert abs(figures[PLANTED] - figures[OTHERS]) < 4 * figures[f"{PLANTED}_error"]
+        assert abs(figures[INJECTED] - figures[OTHERS]) < 4 * figures[f"{INJECTED}_error"]
 
 
 def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
@@ -120,7 +121,7 @@ def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
     fit(training)
     last = training.history[(AUTO.found(training.history, 30) or 0) - 1]
     right = (samples.labels == samples.truth).double().mean().item()
-    assert right < last[SURE_AGREEMENT] / last[SURENESS] < right + 0.15, "some are known by heart by then"
+    assert right < last[CONFIDENT_AGREEMENT] / last[CONFIDENCE] < right + 0.15, "some are known by heart by then"
 
 
 @pytest.mark.parametrize(
@@ -129,18 +130,18 @@ def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
         (0.8, 0.4, 0.8),  # odds of 4 against 1
         (0.5, 0.4, 0.2),  # and of 1 against 4
         (1.0, 0.4, 1.0),  # no label is wrong
-        (0.8, 0.9, 0.0),  # the consensus is never wrong
+        (0.8, 0.9, 0.0),  # the running mean is never wrong
         (0.0, 0.0, 1.0),  # it knows nothing
     ],
 )
-def test_label_and_consensus_count_by_their_odds(sure: float, agreement: float, share: float) -> None:
+def test_label_and_running_mean_count_by_their_odds(sure: float, agreement: float, share: float) -> None:
     assert AUTO.label_share([_figures(agreement, 0.1, sure=sure, excess=0.03)], 1) == pytest.approx(share)
     assert AUTO.label_share([_figures(agreement, 0.1, sure=sure)], 1) == 1, "nothing is memorised"
-    assert AUTO.label_share([], 0) == 1, "there is no consensus yet"
+    assert AUTO.label_share([], 0) == 1, "there is no running mean yet"
 
 
 @pytest.mark.parametrize(("excess", "share"), [(0.03, 0.8), (0.0, 1.0)])
-def test_the_store_holds_the_consensus_and_then_the_targets(excess: float, share: float) -> None:
+def test_the_store_holds_the_running_mean_and_then_the_targets(excess: float, share: float) -> None:
     """Against the running mean in numpy, and Algorithm 2 from the start on."""
     objective = NoisyLabels(start_epoch=AutoStart(latest=0.5), momentum=0.9)
     labels = torch.tensor([0, 1, 2])
@@ -163,22 +164,28 @@ def test_the_store_holds_the_consensus_and_then_the_targets(excess: float, share
             expected = 0.9 * before + 0.1 * p
         np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
         history.append(_figures(0.4, 0.5, excess=excess if epoch == 2 else 0.0))
-    assert objective.label_share(history, 6, 3) == 0, "until then it is the consensus"
-    assert objective.label_share(history, 6, 4) == pytest.approx(share * 0.9)
-    assert NoisyLabels(start_epoch=3).label_share([], 40, 5) == pytest.approx(0.9**2)
+
+    def label_share(method: NoisyLabels, epoch: int, of: int, history: list[Metrics]) -> float:
+        evidence = method.evidence(Progress(epoch, 0.0, of, history))
+        assert evidence is not None
+        return evidence.label_share
+
+    assert label_share(objective, 3, 6, history) == 0, "until then it is the running mean"
+    assert label_share(objective, 4, 6, history) == pytest.approx(share * 0.9)
+    assert label_share(NoisyLabels(start_epoch=3), 5, 40, []) == pytest.approx(0.9**2)
 
 
-def test_planted_samples_are_trained_under_their_decoys_until_the_start() -> None:
+def test_injected_labels_are_trained_on_until_the_start() -> None:
     objective = NoisyLabels(start_epoch=AutoStart(share=0.5))
     index, labels = torch.arange(40), torch.arange(40) % 4
-    decoy, planted = AutoStart(share=0.5).decoys(index, labels, 4)
-    assert 5 < int(planted.sum()) < 35
+    wrong, injected = AutoStart(share=0.5).probe(index, labels, 4)
+    assert 5 < int(injected.sum()) < 35
     targets = objective.initial_targets(labels, 4, Storage())
     logits = torch.zeros(40, 4).requires_grad_()
     loss = objective.loss(nn.Identity(), Batch(logits, labels, index), targets, Progress(0, 0.0, 10))
-    loss.total.backward()
+    loss.terms[0].total.backward()
     assert logits.grad is not None
-    assert torch.equal(logits.grad.argmin(1), torch.where(planted, decoy, labels))
+    assert torch.equal(logits.grad.argmin(1), torch.where(injected, wrong, labels))
 
 
 def test_a_training_with_auto_resumes_to_the_same_bits(tmp_path: Path) -> None:
@@ -211,18 +218,18 @@ def test_a_training_with_auto_resumes_to_the_same_bits(tmp_path: Path) -> None:
         assert torch.equal(whole.targets.read(everything), resumed.targets.read(everything))
 
 
-def test_the_seed_decides_which_samples_are_planted() -> None:
+def test_the_seed_decides_where_labels_are_injected() -> None:
     index, labels = torch.arange(10_000), torch.zeros(10_000, dtype=torch.int64)
-    planted = torch.stack([AutoStart(seed=seed).decoys(index, labels, 10)[1] for seed in range(4)]).double()
-    shared = planted @ planted.T / 10_000
+    injected = torch.stack([AutoStart(seed=seed).probe(index, labels, 10)[1] for seed in range(4)]).double()
+    shared = injected @ injected.T / 10_000
     assert torch.allclose(shared.diagonal(), torch.tensor(0.05).double(), atol=0.01)
     apart = shared[~torch.eye(4, dtype=torch.bool)]
     assert torch.allclose(apart, torch.tensor(0.05**2).double(), atol=0.002)  # as chance has it
 
 
-def test_too_few_samples_to_plant_any() -> None:
-    """With 26 samples none is planted: the agreement of the consensus alone tells when to start."""
-    assert not AUTO.decoys(torch.arange(26), torch.zeros(26, dtype=torch.int64), 3)[1].any()
+def test_too_few_samples_to_inject_any() -> None:
+    """With 26 samples no label is injected: the agreement of the running mean alone tells when to start."""
+    assert not AUTO.probe(torch.arange(26), torch.zeros(26, dtype=torch.int64), 3)[1].any()
     quiet = {OTHERS: 0.1, AGREEMENT: 0.5, CHANGE: 0.0, f"{CHANGE}_error": 0.0}
     assert AUTO.found([quiet] * 10, 60) == AUTO.window + 1
     assert AUTO.label_share([quiet] * 10, 6) == 1.0

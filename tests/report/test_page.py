@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from selfadapt.errors import UserError
-from selfadapt.runs.run import start, train
-from selfadapt.runs.settings import RunSettings
 from selfadapt.report.page import write_comparison_page, write_run_page
 from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.runs.lifecycle import start
+from selfadapt.runs.run import train
+from selfadapt.runs.settings import RunSettings
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "small")
-    settings = RunSettings(
+    settings = RunSettings.given(
         data="digits", noise="symmetric:0.4", epochs=6, start_epoch=2, model="mlp", momentum=0.5, limit=400
     )
     train(start(settings, folder))
@@ -181,8 +182,8 @@ def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
 
 
 def test_settings_come_back_from_json_and_unknown_ones_fail() -> None:
-    settings = RunSettings(data="digits", lr=0.3, width=7)
+    settings = RunSettings.given(data="digits", lr=0.3, width=7)
     content = json.loads(json.dumps(settings.to_json()))
-    assert RunSettings.from_json(content) == settings
-    with pytest.raises(UserError, match="does not know: warp"):
-        RunSettings.from_json({**content, "warp": 1})
+    assert RunSettings.from_json(content, "labels") == settings
+    with pytest.raises(UserError, match="--warp is no setting"):
+        RunSettings.from_json({**content, "fit": {**content["fit"], "warp": 1}}, "labels")

@@ -16,9 +16,6 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
 from selfadapt.models.mlp import MLP
-from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.objectives.objective import Metrics, Objective, Progress
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers
 from selfadapt.objectives.baselines.early_learning import EarlyLearning
@@ -31,6 +28,9 @@ from selfadapt.objectives.baselines.generalized_cross_entropy import (
 from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
 from selfadapt.objectives.baselines.mixup import Mixup
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Metrics, Objective, Progress
 from selfadapt.targets.store import Storage
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -162,7 +162,7 @@ def test_truncation_leaves_out_what_was_doubted_at_the_last_pruning() -> None:
     def slopes(epoch: int) -> list[bool]:
         logits = sure.clone().requires_grad_()
         fresh = Batch(logits, labels, torch.arange(4))
-        objective.loss(nn.Identity(), fresh, targets, Progress(epoch, 0.0, epochs=12)).total.backward()
+        objective.loss(nn.Identity(), fresh, targets, Progress(epoch, 0.0, epochs=12)).terms[0].total.backward()
         assert logits.grad is not None
         return [bool(row.any()) for row in logits.grad]
 
@@ -213,7 +213,7 @@ def test_co_teaching_learns_from_the_other_s_choice() -> None:
     losses = np.log1p(np.exp(-margins.double().numpy()))
     expected = (losses[[2, 3], 0].sum() + losses[[0, 1], 1].sum()) / 2  # each learns what the other finds easy
     assert float(loss.mean.detach()) == pytest.approx(expected, rel=1e-5)
-    loss.total.backward()
+    loss.terms[0].total.backward()
     assert outputs.grad is not None
     assert outputs.grad[:2, :2].abs().sum() == 0
     assert outputs.grad[2:, 2:].abs().sum() == 0
@@ -225,6 +225,7 @@ def test_co_teaching_leaves_out_more_and_more() -> None:
         int(
             CoTeaching(noise_rate=0.4)
             .loss(_Halves(), Batch(outputs, labels, torch.arange(10)), None, Progress(epoch, 0.0, 200))
+            .terms[0]
             .weight
         )
         for epoch in (0, 5, 10, 100)
