@@ -26,6 +26,7 @@ from selfadapt.recipes.prepare import open_for, recall
 from selfadapt.recipes.pretraining_settings import METHODS, PretrainingSettings
 from selfadapt.recipes.settings import choose_device
 from selfadapt.recipes.surroundings import repeatable, take_surroundings
+from selfadapt.recipes.threads import take_useful_threads
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import Storage
 
@@ -58,6 +59,7 @@ def _prepared(data: Data) -> Data:
 def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch = unwatched) -> PretrainingRun:
     data = _prepared(open_for(settings, watch, unlabelled=True)).limited(settings.limit, settings.test_limit)
     settings = settings.resolved(data)
+    take_useful_threads(settings, data.train.images.shape, choose_device(settings.device))
     training = _training(settings, data, folder, new=True)
     description = {
         "settings": settings.to_json(),
