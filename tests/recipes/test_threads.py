@@ -26,7 +26,7 @@ def _threads_as_before() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("work", "cores", "expected"),
-    [(0, 8, 1), (9.9e6, 8, 1), (19.9e6, 8, 1), (20e6, 8, 2), (45e6, 8, 4), (45e6, 2, 2), (1e12, 8, 8), (1e12, 1, 1)],
+    [(0, 8, 1), (24e6, 8, 1), (49e6, 8, 1), (50e6, 8, 2), (110e6, 8, 4), (110e6, 2, 2), (1e12, 8, 8), (1e12, 1, 1)],
 )
 def test_each_thread_has_enough_to_do(work: float, cores: int, expected: int) -> None:
     assert threads.useful_threads(work, cores) == expected

@@ -22,7 +22,7 @@ from selfadapt.data.images import Shape
 from selfadapt.models.named import backbone
 from selfadapt.recipes.settings import Settings
 
-WORK_OF_A_THREAD = 10e6  # multiply-adds in a layer: about half a millisecond
+WORK_OF_A_THREAD = 25e6  # multiply-adds in a layer: about a millisecond
 _AVAILABLE = torch.get_num_threads()  # before anybody sets it: one for each core, or OMP_NUM_THREADS
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
