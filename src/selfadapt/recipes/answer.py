@@ -17,6 +17,7 @@ from selfadapt.objectives.objective import Objective
 from selfadapt.recipes.abstention import Answers, answers, by_dropout
 from selfadapt.recipes.run import build_model
 from selfadapt.recipes.settings import RunSettings, choose_device
+from selfadapt.recipes.threads import take_useful_threads
 from selfadapt.report.results import RunFolder
 
 
@@ -43,6 +44,7 @@ class Answerer:
         settings, classes = RunSettings.from_json(content["settings"]), content["data"]["classes"]
         channels, height, width = content["data"]["shape"]
         own = choose_device(device)
+        take_useful_threads(settings, (channels, height, width), own)
         model = build_model(
             settings, (channels, height, width), (torch.zeros(channels), torch.ones(channels)), len(classes)
         )

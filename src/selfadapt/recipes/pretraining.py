@@ -27,6 +27,7 @@ from selfadapt.recipes.prepare import open_for, recall
 from selfadapt.recipes.pretraining_settings import METHODS, PretrainingSettings
 from selfadapt.recipes.settings import choose_device
 from selfadapt.recipes.surroundings import repeatable, take_surroundings
+from selfadapt.recipes.threads import take_useful_threads
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import Storage
 
@@ -63,6 +64,7 @@ def start(settings: PretrainingSettings, folder: RunFolder, watch: Watch = unwat
             settings.limit, settings.test_limit, settings.seed
         )
         settings = settings.resolved(data)
+        take_useful_threads(settings, data.train.images.shape, choose_device(settings.device))
         training = _training(settings, data, folder)
         description = {
             "settings": settings.to_json(),

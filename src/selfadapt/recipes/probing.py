@@ -20,7 +20,9 @@ from selfadapt.evaluation.probe import Features, ProbeSettings, linear_probe, ne
 from selfadapt.models.heads import Backbone
 from selfadapt.recipes.export import write_tensors
 from selfadapt.recipes.pretraining import load_backbone
+from selfadapt.recipes.pretraining_settings import PretrainingSettings
 from selfadapt.recipes.settings import choose_device, normal_form
+from selfadapt.recipes.threads import take_useful_threads
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
 
@@ -46,9 +48,10 @@ def probe(
         raise UserError(f"--lr {settings.lr} must be a number above 0")
     content = folder.read_run()
     own = choose_device(device)
+    channels, height, width = content["data"]["shape"]
+    take_useful_threads(PretrainingSettings.from_json(content["settings"]), (channels, height, width), own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     source = normal_form({"data": source or content["settings"]["data"]})["data"]
-    channels, height, width = content["data"]["shape"]
     resize = image_size or content["settings"]["image_size"]
     white = content["data"].get("white") if source == content["settings"]["data"] else None
     data = open_data(source, resize=resize, white=white)

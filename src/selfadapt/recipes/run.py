@@ -38,6 +38,7 @@ from selfadapt.recipes.methods import METHODS
 from selfadapt.recipes.prepare import open_for, prepare, recall
 from selfadapt.recipes.settings import RunSettings, choose_device, device_name
 from selfadapt.recipes.surroundings import repeatable, take_surroundings
+from selfadapt.recipes.threads import take_useful_threads
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import Storage
 
@@ -59,6 +60,7 @@ def start(settings: RunSettings, folder: RunFolder, watch: Watch = unwatched) ->
         data = prepared(settings, watch)
         settings = settings.resolved(data)
         description = _description(settings, data)
+        take_useful_threads(settings, data.train.images.shape, choose_device(settings.device))
         training = build_training(settings, data, _storage(settings, folder))
         lifecycle.begin(folder, data, training, description)
     return Run(folder, settings, data, training)
@@ -95,6 +97,8 @@ def reopen(
         settings = replace(settings, device=device_name(device))
     data = recall(open_for(settings, watch, begun=folder), settings, folder)
     take_surroundings(folder.read_run(), to_train=to_train)
+    if not to_train:
+        take_useful_threads(settings, data.train.images.shape, choose_device(settings.device))
     storage = _storage(settings, folder if to_train else None)
     training = build_training(settings, data, storage, goes_on=folder.has_checkpoint)
     lifecycle.restore(training, folder)

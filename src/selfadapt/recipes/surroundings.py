@@ -29,8 +29,9 @@ def versions() -> dict[str, str]:
 
 
 def take_surroundings(content: Mapping[str, Any], *, to_train: bool) -> None:
-    """Take the run's number of threads, on which sums depend, and tell if something else is another one."""
-    torch.set_num_threads(content["threads"])
+    """To train, take the run's number of threads, on which sums depend. Tell if something else is another one."""
+    if to_train:
+        torch.set_num_threads(content["threads"])
     now = versions()
     changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
     if changed:
