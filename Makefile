@@ -4,7 +4,10 @@
 # make check  lint, format and types
 # Each makes .venv from the lock file the first time.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The first that runs and is new enough; a name on the path may be a shim that does not.
+NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
+	$$name $(NEW_ENOUGH) 2>/dev/null && echo $$name && break; done)
 BIN := .venv/bin
 
 .PHONY: demo test cover check bench format
@@ -32,6 +35,8 @@ format: .venv/ready
 	$(BIN)/ruff format
 
 .venv/ready: requirements.lock pyproject.toml
+	@$(or $(PYTHON),false) $(NEW_ENOUGH) || { \
+		echo "selfadapt needs Python 3.11 or newer; name one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -r requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .

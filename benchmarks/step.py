@@ -7,7 +7,7 @@ the median over 100 rounds of the first side's time over the second's, both in o
 import torch
 
 from benchmarks.timing import time_ratio
-from selfadapt.data.images import TensorImages
+from selfadapt.data.images import Shape, TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
@@ -22,14 +22,27 @@ from selfadapt.targets.store import Storage
 CPU = torch.device("cpu")
 
 
-def _training(objective: Objective, samples: Samples) -> Training:
+def random_samples(count: int, shape: Shape) -> Samples:
+    """So many random images of this shape in ten classes."""
+    return Samples(
+        inputs=TensorImages(torch.randint(0, 256, (count, *shape), dtype=torch.uint8)),
+        labels=torch.randint(10, (count,)),
+        truth=None,
+        ids=[str(i) for i in range(count)],
+    )
+
+
+def training(objective: Objective, samples: Samples, name: str = "resnet-small", batch_size: int = 256) -> Training:
+    """The training of a named network on these samples, before its first step."""
     torch.manual_seed(0)
-    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
+    network = backbone(name, InputSpec("image", samples.inputs.shape))
+    channels = samples.inputs.shape[0]
+    statistics = torch.full((channels,), 0.5), torch.full((channels,), 0.25)
     return Training(
         objective,
-        objective.build(Normalised(network, torch.full((3,), 0.5), torch.full((3,), 0.25)), 10),
+        objective.build(Normalised(network, *statistics), 10),
         objective.initial_targets(samples.labels, 10, Storage()),
-        SampleLoader(samples, batch_size=256, seed=0, device=CPU),
+        SampleLoader(samples, batch_size=batch_size, seed=0, device=CPU),
         FitSettings(),
         num_classes=10,
         device=CPU,
@@ -37,14 +50,8 @@ def _training(objective: Objective, samples: Samples) -> Training:
 
 
 def run() -> dict[str, float]:
-    count = 2560
-    samples = Samples(
-        inputs=TensorImages(torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)),
-        labels=torch.randint(10, (count,)),
-        truth=None,
-        ids=[str(i) for i in range(count)],
-    )
-    ordinary, adaptive = _training(ERM(), samples), _training(NoisyLabels(start_epoch=0), samples)
+    samples = random_samples(2560, (3, 32, 32))
+    ordinary, adaptive = training(ERM(), samples), training(NoisyLabels(start_epoch=0), samples)
     batch: Batch = next(iter(ordinary.loader.epoch(0)))
     ratio = time_ratio(lambda: adaptive.take_step(batch), lambda: ordinary.take_step(batch), rounds=100)
     return {"self-adaptive step / ordinary step": ratio}

@@ -210,7 +210,7 @@ def test_a_damaged_checkpoint_is_passed_over(tiny_samples: Samples, tmp_path: Pa
 def test_only_damaged_checkpoints_is_an_error(tiny_samples: Samples, tmp_path: Path) -> None:
     _trained(tiny_samples, tmp_path)
     for path in tmp_path.iterdir():
-        (path / "manifest.json").write_text(json.dumps({"model.safetensors": "0"}))
+        (path / "manifest.json").write_text(json.dumps({"format": 2, "sha256": {"model.safetensors": "0"}}))
     with pytest.warns(UserWarning, match="damaged"), pytest.raises(UserError, match="every checkpoint"):
         checkpoint.load_newest(tmp_path)
 

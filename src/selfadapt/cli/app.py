@@ -78,6 +78,8 @@ def options(
 
 def main() -> NoReturn:
     """Run the program; a user's mistake becomes one clear line and exit code 2."""
+    # Before torch is loaded: threads that wait shall sleep, lest they take the core from the one they wait for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     warnings.showwarning = _show_warning
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)

@@ -57,11 +57,11 @@ def launch(count: int, arguments: Sequence[str]) -> int:
 def _start(count: int, arguments: Sequence[str], restart: int) -> list[subprocess.Popen[bytes]]:
     shared = {
         "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),  # by which recipes/threads.py shares out the cores
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "TORCHELASTIC_RESTART_COUNT": str(restart),
         "SELFADAPT_LAUNCHER": str(os.getpid()),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count))),
     }
     # A session of their own: Ctrl-C reaches this process alone, which passes it on once.
     return [

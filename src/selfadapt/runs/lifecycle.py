@@ -28,6 +28,7 @@ from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device, described, device_name, repeatable, take_environment
 from selfadapt.runs.prepare import prepared, recall, sample_rows
 from selfadapt.runs.settings import Kind, RunSettings, normal_form, option_of
+from selfadapt.runs.threads import take_useful_threads
 from selfadapt.targets.store import Storage
 
 TrainingCallback = Callable[[Training], None]  # called after each step, to show progress
@@ -49,6 +50,7 @@ def start(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallbac
         folder.check_free()
         data = prepared(settings, on_progress)
         settings = settings.resolved(data)
+        take_useful_threads(settings, data.train.inputs.shape, choose_device(settings.device))
         training = build_training(settings, data, settings.method, _storage(settings, folder))
         _begin(folder, settings, data, training)
     return Run(folder, settings, data, training)
@@ -74,6 +76,8 @@ def reopen(
     data = recall(settings, folder, on_progress)
     settings = settings.resolved(data)
     take_environment(folder.read_run(), to_train=to_train)
+    if not to_train:
+        take_useful_threads(settings, data.train.inputs.shape, choose_device(settings.device))
     storage = _storage(settings, folder if to_train else None)
     training = build_training(settings, data, settings.method, storage, goes_on=folder.has_checkpoint)
     restore(training, folder.checkpoints)

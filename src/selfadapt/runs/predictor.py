@@ -19,6 +19,7 @@ from selfadapt.runs.abstention import Answers, answers, by_dropout
 from selfadapt.runs.environment import choose_device
 from selfadapt.runs.lifecycle import build_model
 from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.threads import take_useful_threads
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Predictor:
         settings, classes = RunSettings.from_json(content["settings"], "labels"), content["data"]["classes"]
         channels, height, width = shape = content["data"]["shape"]
         own = choose_device(device)
+        take_useful_threads(settings, shape, own)
         statistics = torch.zeros(channels), torch.ones(channels)  # the checkpoint has the true ones
         model = build_model(settings, settings.method, shape, statistics, len(classes))
         saved = checkpoint.load_newest(folder.checkpoints, own)

@@ -23,7 +23,8 @@ from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device
 from selfadapt.runs.export import write_tensors
 from selfadapt.runs.pretraining import load_backbone
-from selfadapt.runs.settings import normal_form
+from selfadapt.runs.settings import RunSettings, normal_form
+from selfadapt.runs.threads import take_useful_threads
 
 
 def probe(
@@ -47,9 +48,10 @@ def probe(
         raise UserError(f"--lr {settings.lr} must be a number above 0")
     content = folder.read_run()
     own = choose_device(device)
+    channels, height, width = content["data"]["shape"]
+    take_useful_threads(RunSettings.from_json(content["settings"], "pretraining"), (channels, height, width), own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     source = normal_form({"data": source or content["settings"]["data"]["source"]})["data"]
-    channels, height, width = content["data"]["shape"]
     resize = image_size or content["settings"]["data"]["image_size"]
     white = content["data"].get("white") if source == content["settings"]["data"]["source"] else None
     data = open_data(source, resize=resize, white=white)

@@ -1,0 +1,46 @@
+"""The demo beside one busy program of one thread, against the demo alone on an idle machine.
+
+Both with the threads that the program chooses (recipes/threads.py): settings of OpenMP in the environment are left out.
+The ratio is the median over three rounds of the first side's time over the second's, each in a process of its own,
+taking turns. At most 1.5 is wanted. "load before" is the machine's load average when the benchmark began, which must be
+near 0 for the ratio to mean anything.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.timing import time_ratio
+
+ROUNDS = int(os.environ.get("SELFADAPT_ROUNDS", "3"))
+
+
+def _demo() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "selfadapt", "demo", "--quiet", "--out", f"{folder}/demo"]
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+
+
+@contextmanager
+def _busy_program() -> Iterator[None]:
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
+
+
+def _beside_a_busy_program() -> None:
+    with _busy_program():
+        _demo()
+
+
+def run() -> dict[str, float]:
+    load = os.getloadavg()[0]
+    ratio = time_ratio(_beside_a_busy_program, _demo, rounds=ROUNDS, warm_up=0)
+    return {"demo beside a busy program / alone": ratio, "load before": load}
