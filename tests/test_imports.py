@@ -9,8 +9,9 @@ import selfadapt
 
 SOURCE = Path(selfadapt.__file__).parent
 ORDER = {
-    "errors": 0, "processes": 0, "data": 1, "models": 1, "targets": 2, "attacks": 2, "objectives": 3, "engine": 4,
-    "evaluation": 5, "report": 6, "recipes": 7, "cli": 8, "__main__": 9,
+    "errors": 0, "processes": 0, "progress": 0, "setting": 0, "data": 1, "models": 1, "targets": 2, "attacks": 2,
+    "objectives": 3, "engine": 4,
+    "evaluation": 5, "report": 6, "runs": 7, "cli": 8, "__main__": 9,
 }  # fmt: skip
 FREE = {"__init__"}
 
@@ -56,3 +57,30 @@ def test_core_needs_nothing_but_torch() -> None:
 
 def test_command_line_starts_without_torch() -> None:
     assert not _loaded_after("import selfadapt.cli.app") & {"torch", "numpy", "matplotlib", "sklearn"}
+
+
+def _strings(tree: ast.AST) -> set[str]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_the_middle_of_the_house_knows_no_method() -> None:
+    """Runs, report, engine, evaluation and command line name no method, neither by its class nor by its word.
+
+    Names may stand as data in defaults (runs/settings.py), in the demo, and in the list of methods itself.
+    """
+    from selfadapt.objectives.named import METHODS
+
+    names = {name for known in METHODS.values() for name in known} - {"noise"}  # also the name of an option
+    kinds = {method.__name__ for known in METHODS.values() for method in known.values()}
+    homes = {method.__module__ for known in METHODS.values() for method in known.values()}
+    found = []
+    for room in ("runs", "report", "engine", "evaluation", "cli"):
+        for path in (SOURCE / room).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            words = set() if path.name in ("demo.py", "settings.py") else _strings(tree) & names
+            found += [f"{path.name}: {word}" for word in words | (imported & homes) | (used & kinds)]
+        for path in (SOURCE / room).rglob("*.html"):
+            found += [f"{path.name}: {name}" for name in names if f'"{name}"' in path.read_text(encoding="utf-8")]
+    assert not found

@@ -26,6 +26,7 @@ from selfadapt.objectives.baselines.generalized_cross_entropy import (
     TruncatedGeneralizedCrossEntropy,
 )
 from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
+from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError, absolute_errors
 from selfadapt.objectives.baselines.mixup import Mixup
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
 from selfadapt.objectives.erm import ERM
@@ -298,3 +299,11 @@ def test_a_rival_trains_and_resumes_to_the_same_bits(
     fit(resumed)
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name
+
+
+def test_mean_absolute_error() -> None:
+    logits, labels = _case()
+    expected = np.abs(_softmax(logits.double().numpy()) - np.eye(K)[labels.numpy()]).sum(1)
+    np.testing.assert_allclose(absolute_errors(logits, labels).numpy(), expected, rtol=1e-5, atol=1e-6)
+    loss = MeanAbsoluteError().loss(nn.Identity(), Batch(logits, labels, torch.arange(B)), None, Progress(0, 0.0))
+    assert float(loss.mean) == pytest.approx(expected.mean(), rel=1e-5)

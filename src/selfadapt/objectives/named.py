@@ -71,3 +71,4 @@ METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
     "labels": {**NOISY_LABELS, **ABSTAINING},
     "pretraining": WITHOUT_LABELS,
 }
+ORDINARY = "erm"  # with whose time others are compared

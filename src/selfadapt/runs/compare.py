@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.errors import UserError
-from selfadapt.objectives.named import NOISY_LABELS
+from selfadapt.objectives.named import NOISY_LABELS, ORDINARY
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.lifecycle import TrainingCallback
@@ -42,7 +42,7 @@ def compare(
     for number, (folder, settings) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"
         results[settings["method"]].append(finished_run(folder, settings, watcher, words))
-    ordinary = _mean(results.get("erm", []), "seconds")
+    ordinary = _mean(results.get(ORDINARY, []), "seconds")
     rows = [_row(method, own, ordinary) for method, own in results.items()]
     page = write_comparison_page([folder for folder, _ in plan], path / "report.html")
     return {"rows": rows, "seeds": seeds, "noise": results[methods[0]][0]["noise"], "report": str(page)}

@@ -1,0 +1,89 @@
+"""A method's own options on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.program import run, run_json
+from selfadapt.objectives.named import METHODS
+
+QUICK = ("--model", "mlp", "--limit", "60", "--epochs", "2")
+
+
+def test_every_method_says_what_it_is(tmp_path: Path) -> None:
+    listed = run_json("methods", folder=tmp_path)["methods"]
+    assert len(listed) == sum(map(len, METHODS.values()))
+    for entry in listed:
+        assert entry["words"]
+        assert entry["paper"]
+        assert all(own["words"] and own["option"].startswith("--") for own in entry["settings"])
+    (entry,) = run_json("methods", "co-teaching", folder=tmp_path)["methods"]
+    assert [own["option"] for own in entry["settings"]] == ["--noise-rate"]
+    assert "noise rate" in entry["needs"]
+    assert "--method elr: early-learning regularisation" in run("methods", folder=tmp_path).stdout
+
+
+def test_help_shows_the_options_of_the_method_asked_for(tmp_path: Path) -> None:
+    assert "--reward" in run("train", "--method", "deep-gamblers", "--help", folder=tmp_path).stdout
+    assert "--reward" not in run("train", "--help", folder=tmp_path).stdout
+    assert "--queue" in run("pretrain", "--method=moco", "--help", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "digits", "--reward", "3"), "--reward is an option of deep-gamblers, not of sat"),
+        (("train", "digits", "--method", "erm", "--start-epoch", "3"), "--start-epoch is an option of sat"),
+        (("train", "digits", "--method", "sta"), "--method 'sta' is not known; choose one of sat"),
+        (
+            ("train", "digits", "--method", "elr", "--target-momentum", "2"),
+            "--target-momentum 2.0 must be at",
+        ),
+        (("compare", "digits", "--methods", "erm,elr", "--reward", "3"), "--reward is an option of deep-gamblers"),
+        (("pretrain", "digits", "--queue", "3"), "--queue is an option of moco, not of sat"),
+        (("methods", "sta"), "there is no method 'sta'"),
+    ],
+)
+def test_an_option_of_another_method_is_told(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = run(*arguments, folder=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+def test_in_a_comparison_an_option_goes_to_the_methods_that_have_it(tmp_path: Path) -> None:
+    arguments = ("compare", "digits", "--methods", "erm,elr,sat-paper", *QUICK, "--momentum", "0.5", "--out", "all")
+    assert run(*arguments, folder=tmp_path).returncode == 0
+    settings = {
+        name: json.loads((tmp_path / "all" / f"{name}-0" / "run.json").read_text())["settings"]["method"]
+        for name in ("erm", "elr", "sat-paper")
+    }
+    assert settings["erm"] == {"name": "erm"}
+    assert settings["elr"] == {"name": "elr", "momentum": 0.5, "strength": 3.0}
+    assert settings["sat-paper"] == {"name": "sat-paper", "start_epoch": 0, "momentum": 0.5}
+
+
+def test_old_names_of_options_still_work(tmp_path: Path) -> None:
+    run_json(
+        "train", "digits", *QUICK, "--pieces", "2", "--momentum", "0.8", "--schedule", "tenth:1", "--out", "run",
+        folder=tmp_path,
+    )  # fmt: skip
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert settings["fit"]["micro_batches"] == 2
+    assert settings["method"]["momentum"] == 0.8
+
+
+def test_a_run_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    run_json("train", "digits", *QUICK, "--out", "run", folder=tmp_path)
+    path = tmp_path / "run" / "run.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "format": 1}))
+    result = run("audit", "run", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "was made by another version of selfadapt (format 1, this one reads 2)" in result.stderr
+    path.write_text(json.dumps(content))
+    for manifest in (tmp_path / "run" / "checkpoint").glob("*/manifest.json"):
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+    result = run("audit", "run", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "format 3, this one reads 2" in result.stderr
