@@ -4,10 +4,11 @@ Shapes: B images of a batch, N images in all, C channels, H by W pixels.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Shape = tuple[int, int, int]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 _ORIENTATION = 0x0112  # the EXIF tag
 
@@ -46,6 +48,24 @@ class Images(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """How a picture of any size becomes a square: its shorter side is brought to size/crop, then the middle is kept.
+
+    With `squash` both sides are brought there, whatever the picture's shape was.
+    """
+
+    size: int
+    interpolation: Interpolation = "bilinear"
+    crop: float = 1.0
+    squash: bool = False
+
+    @property
+    def side(self) -> int:
+        """The length to which the shorter side is brought."""
+        return math.floor(self.size / self.crop)
+
+
 @dataclass(frozen=True)
 class TensorImages:
     """One uint8 tensor, in memory or mapped from a file."""
@@ -64,30 +84,40 @@ class TensorImages:
         return self.values_NCHW.index_select(0, index_B.to(self.values_NCHW.device))
 
     def take(self, index_n: Tensor) -> "TensorImages":
-        if not len(index_n):
-            return TensorImages(self.values_NCHW[:0])
-        first, size = int(index_n[0]), len(index_n)
-        if bool((index_n == torch.arange(first, first + size)).all()):  # a run of neighbours needs no copy
-            return TensorImages(self.values_NCHW[first : first + size])
-        return TensorImages(self.values_NCHW[index_n])
+        return TensorImages(taken(self.values_NCHW, index_n))
 
     def signature(self) -> bytes:
-        digest = hashlib.sha256()
-        for piece in self.values_NCHW.split(4096):
-            digest.update(piece.contiguous().numpy().data)
-        return digest.digest()
+        return content(self.values_NCHW)
+
+
+def taken(values: Tensor, index_n: Tensor) -> Tensor:
+    """These rows of a tensor."""
+    if not len(index_n):
+        return values[:0]
+    first, size = int(index_n[0]), len(index_n)
+    if bool((index_n == torch.arange(first, first + size)).all()):  # a run of neighbours needs no copy
+        return values[first : first + size]
+    return values[index_n]
+
+
+def content(values: Tensor) -> bytes:
+    """A hash of all values of a tensor."""
+    digest = hashlib.sha256()
+    for piece in values.split(4096):
+        digest.update(piece.contiguous().numpy().data)
+    return digest.digest()
 
 
 @dataclass(frozen=True)
 class ImageFiles:
     """Image files, decoded each time they are read.
 
-    With `resize`, the shorter side is brought to that length and the middle square is kept.
+    With `resize`, the shorter side is brought to that length and the middle square is kept, or as the frame says.
     """
 
     paths: Sequence[Path]
     shape: Shape
-    resize: int | None = None
+    resize: int | Frame | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -122,21 +152,22 @@ def read_fine(images: Images, index_B: Tensor) -> Tensor:
         return torch.cat([read_fine(images, half) for half in index_B.tensor_split(2)])
 
 
-def decode(path: Path, *, channels: int, resize: int | None) -> Tensor:
+def decode(path: Path, *, channels: int, resize: int | Frame | None) -> Tensor:
     """A file as uint8 pixels, C×H×W, upright, in colour or grey.
 
     Of a moving picture the first frame counts; transparency shows white; 16 bits become 8.
     """
     from PIL import Image, ImageOps
 
+    frame = Frame(size=resize) if isinstance(resize, int) else resize
     try:
         with Image.open(path) as image:
-            if resize is not None:
-                image.draft("L" if channels == 1 else "RGB", (resize, resize))  # lets JPEG skip detail
+            if frame is not None:
+                image.draft("L" if channels == 1 else "RGB", (frame.side, frame.side))  # lets JPEG skip detail
             upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
             plain = _plain(upright, "L" if channels == 1 else "RGB")
-            if resize is not None:
-                plain = _middle_square(plain, resize)
+            if frame is not None:
+                plain = _framed(plain, frame)
             pixels = torch.from_numpy(np.array(plain))
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
@@ -172,12 +203,12 @@ def _plain(image: "Image", mode: str) -> "Image":
     return image if image.mode == mode else image.convert(mode)
 
 
-def _middle_square(image: "Image", size: int) -> "Image":
+def _framed(image: "Image", frame: Frame) -> "Image":
     from PIL import Image
 
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
+    short = min(image.size)
+    width, height = (frame.side if frame.squash else int(frame.side * side / short) for side in image.size)
     if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+        image = image.resize((width, height), Image.Resampling[frame.interpolation.upper()])
+    left, top = (round((side - frame.size) / 2) for side in image.size)  # as torchvision's CenterCrop
+    return image.crop((left, top, left + frame.size, top + frame.size))
