@@ -14,7 +14,6 @@ Shapes: N rows of F values.
 
 import hashlib
 import json
-import os
 import time
 import uuid
 import warnings

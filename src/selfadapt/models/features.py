@@ -169,7 +169,7 @@ def _taken(
     model = folded(network.backbone, network.shape).to(device)
     if device.type != "cpu":
         for read in read_batches(images, wanted.split(_DEVICE_BATCH), workers=workers, device=device):
-            yield read.index_B, _rows(model, read.images_BCHW), read.broken
+            yield read.index_B, _rows(model, read.images_BCHW, _DEVICE_BATCH), read.broken
         return
     if workers is None:
         workers = _cores() if len(wanted) >= _FEW and _cores() > 1 else 0
@@ -189,14 +189,22 @@ class _Extraction(Dataset[_Piece]):
 
     def __getitem__(self, k: int) -> _Piece:
         read = next(iter(read_batches(self.images, [self.batches[k]], workers=0)))
-        return read.index_B, _rows(self.model, read.images_BCHW), read.broken
+        return read.index_B, _rows(self.model, read.images_BCHW, _CPU_BATCH), read.broken
 
 
 @torch.inference_mode()
-def _rows(model: Backbone, images_BCHW: Tensor) -> Tensor:
-    if not len(images_BCHW):
+def _rows(model: Backbone, images_BCHW: Tensor, batch: int) -> Tensor:
+    """The features of up to `batch` images.
+
+    The network always sees a whole batch: its last bits depend on the number of images, and a row must not depend on
+    which others were found already.
+    """
+    count = len(images_BCHW)
+    if not count:
         return torch.empty(0, model.num_features)
-    return model(as_input(images_BCHW)).float().cpu().clone()
+    filling = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
+    rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, filling])))
+    return rows_BF[:count].float().cpu().clone()
 
 
 def _cores() -> int:

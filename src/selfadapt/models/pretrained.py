@@ -18,6 +18,7 @@ import pickle
 import sys
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ def pretrained(
 
     def build(**more: Any) -> nn.Module:
         try:
-            return cast(nn.Module, timm.create_model(name, **options, **more))
+            return timm.create_model(name, **options, **more)
         except (AssertionError, TypeError, ValueError) as error:
             raise UserError(f"timm cannot build {name} for {size or own_size} pixels: {_line(error)}") from error
 
@@ -173,7 +174,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch wonders about pickles that it then refuses
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "Unsupported" in str(error) or "GLOBAL" in str(error):
             raise UserError(
@@ -213,6 +216,7 @@ def _configuration(name: str) -> dict[str, Any]:
         found = timm.models.get_pretrained_cfg(name)
     except RuntimeError as error:  # a tag that does not exist
         raise UserError(f"--model {name!r}: {_line(error)}") from error
+    assert found is not None
     return cast(dict[str, Any], found.to_dict())
 
 
@@ -328,9 +332,7 @@ def _ask_hub(name: str) -> None:
     except urllib.error.HTTPError:
         return  # an answer, even if a refusal
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"the weights of {name} cannot be downloaded here ({_line(error)}); {_FALL_BACK}"
-        ) from error
+        raise UserError(f"the weights of {name} cannot be downloaded here ({_line(error)}); {_FALL_BACK}") from error
 
 
 @contextmanager
