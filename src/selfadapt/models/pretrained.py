@@ -128,9 +128,10 @@ def pretrained(
 
     def build(**more: Any) -> nn.Module:
         try:
-            return timm.create_model(name, **options, **more)
+            network: nn.Module = timm.create_model(name, **options, **more)
         except (AssertionError, TypeError, ValueError) as error:
             raise UserError(f"timm cannot build {name} for {size or own_size} pixels: {_line(error)}") from error
+        return network
 
     network, source = _with_weights(name, weights, build)
     mean_C, std_C = (torch.tensor(configuration[key]) for key in ("mean", "std"))
