@@ -25,7 +25,8 @@ from timm.data import create_dataset, create_loader, resolve_data_config
 
 from selfadapt.data.images import ImageFiles
 from selfadapt.models.features import features_of
-from selfadapt.models.pretrained import DEFAULT, Pretrained, pretrained, shipped_weights
+from selfadapt.models.pretrained import Pretrained, pretrained
+from selfadapt.models.weights import DEFAULT, shipped_weights
 
 ROUNDS, COUNT = 5, 1000
 
@@ -88,12 +89,13 @@ def run() -> dict[str, float]:
             sides = [lambda: _ours(folder, network), lambda: _theirs(folder, plain)]  # noqa: B023
             spent = [_spent(side) for side in (sides if turn % 2 else reversed(sides))]
             ours, theirs = spent if turn % 2 else reversed(spent)
-            print(
-                f"round {turn}: ours {COUNT / ours[0]:.1f}, theirs {COUNT / theirs[0]:.1f} images a second", flush=True
-            )
+            for side, (passed, worked) in (("ours", ours), ("theirs", theirs)):
+                print(
+                    f"round {turn}, {side}: {COUNT / passed:.1f} images a second, {worked:.1f} s of processors",
+                    flush=True,
+                )
             rounds.append((theirs[0] / ours[0], theirs[1] / ours[1]))
-    passed, worked = zip(*rounds, strict=True)
     return {
-        "images a second, ours / timm in plain evaluation": statistics.median(passed),
-        "images for a second of processor time, ours / timm": statistics.median(worked),
+        "images a second, ours / timm in plain evaluation": statistics.median(ratio for ratio, _ in rounds),
+        "images for a second of processor time, ours / timm": statistics.median(ratio for _, ratio in rounds),
     }

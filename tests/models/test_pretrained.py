@@ -18,7 +18,8 @@ from timm.data import ImageNetInfo, create_transform, resolve_data_config
 from selfadapt.data.images import decode
 from selfadapt.errors import UserError
 from selfadapt.models.folding import Folded, folded
-from selfadapt.models.pretrained import DEFAULT, pretrained, read_weights, shipped_weights, timm_name
+from selfadapt.models.pretrained import pretrained, timm_name
+from selfadapt.models.weights import DEFAULT, read_weights, shipped_weights
 
 
 def _photos(folder: Path) -> list[Path]:
@@ -166,7 +167,7 @@ def test_shipped_weights_that_were_changed_are_noticed(tmp_path: Path, monkeypat
         pretrained(DEFAULT)
 
 
-def test_names_and_channels_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_sizes_and_channels_that_do_not_fit() -> None:
     assert timm_name("resnet50") is None
     assert [timm_name("timm/resnet50"), timm_name("resnet50d")] == ["resnet50", "resnet50d"]
     with pytest.raises(UserError, match=r"did you mean .*resnet18d"):
@@ -175,6 +176,8 @@ def test_names_and_channels_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> 
         pretrained("resnet18.nonsense")
     with pytest.raises(UserError, match="1 colour channel, but the weights of tf_efficientnet_lite0 were learned on 3"):
         pretrained(DEFAULT, channels=1)
+    with pytest.raises(UserError, match=r"test_vit does not take images of 97 pixels: .* divisible by patch size"):
+        pretrained("test_vit", weights="none", size=97)
     assert pretrained("test_resnet", weights="none", channels=1).shape == (1, 160, 160)
 
 

@@ -167,7 +167,7 @@ def _column(name: str, values: Sequence[Any], table: Table) -> Column | None:
     deviation = math.sqrt(math.fsum((number - mean) ** 2 for number in given) / len(given))
     misses = len(given) < len(values)
     if deviation == 0:
-        return Category(name=name, categories=[_word(v) for v in _first_of_each(values)]) if misses else None
+        return _category(name, values)  # there or missing may still tell something
     return Number(name=name, mean=mean, deviation=deviation, misses=misses)
 
 
@@ -183,10 +183,6 @@ def _category(name: str, values: Sequence[Any]) -> Category | None:
         )
         return None
     return Category(name=name, categories=sorted(counts, key=lambda word: (word is None, word or "")))
-
-
-def _first_of_each(values: Sequence[Any]) -> list[Any]:
-    return list({_word(value): value for value in values}.values())
 
 
 def _number(value: Any) -> float | None:
