@@ -8,9 +8,10 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from sklearn.datasets import load_sample_images
 from timm.data import create_transform, resolve_data_config
 
-from selfadapt.data.images import ImageFiles, TensorImages
+from selfadapt.data.images import Frame, ImageFiles, TensorImages, decode
 from selfadapt.data.kept import forget, kept
 from selfadapt.errors import UserError
 from selfadapt.models.features import features_of
@@ -184,3 +185,19 @@ def test_where_nothing_can_be_kept_features_come_all_the_same(
     (tmp_path / "home").write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="cannot be kept"):
         assert not features_of(photos, network).values_NF.isnan().any()
+
+
+@pytest.mark.parametrize("turned", [1, 6])
+def test_a_jpeg_decoded_at_reduced_scale_shows_the_same(turned: int, tmp_path: Path) -> None:
+    original = Image.fromarray(load_sample_images().images[0])
+    large = original.resize((1929, 1283), Image.Resampling.BICUBIC)  # an eighth of it is no whole number
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    large.save(tmp_path / "large.jpg", quality=95, exif=exif)
+    upright = large.rotate(-90, expand=True) if turned == 6 else large
+    upright.save(tmp_path / "large.png")
+    for size in (24, 64, 224):
+        frame = Frame(size=size, interpolation="bicubic", crop=0.875)
+        reduced, whole = (decode(tmp_path / f"large.{kind}", channels=3, resize=frame) for kind in ("jpg", "png"))
+        assert reduced.shape == whole.shape == (3, size, size)
+        assert (reduced.float() - whole.float()).abs().mean() < 3  # of 255; a shift by a pixel gives 8 and more

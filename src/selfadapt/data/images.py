@@ -162,12 +162,15 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None) -> Tensor:
     frame = Frame(size=resize) if isinstance(resize, int) else resize
     try:
         with Image.open(path) as image:
+            size = image.size
             if frame is not None:
-                image.draft("L" if channels == 1 else "RGB", (frame.side, frame.side))  # lets JPEG skip detail
-            upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
+                # Lets JPEG skip detail; at twice the wanted size and more, what comes out hardly differs.
+                image.draft("L" if channels == 1 else "RGB", (2 * frame.side, 2 * frame.side))
+            orientation = image.getexif().get(_ORIENTATION, 1)
+            upright = image if orientation == 1 else ImageOps.exif_transpose(image)
             plain = _plain(upright, "L" if channels == 1 else "RGB")
             if frame is not None:
-                plain = _framed(plain, frame)
+                plain = _framed(plain, frame, size if orientation < 5 else size[::-1])
             pixels = torch.from_numpy(np.array(plain))
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
@@ -203,12 +206,14 @@ def _plain(image: "Image", mode: str) -> "Image":
     return image if image.mode == mode else image.convert(mode)
 
 
-def _framed(image: "Image", frame: Frame) -> "Image":
+def _framed(image: "Image", frame: Frame, size: tuple[int, int]) -> "Image":
+    """The image, whose file says `size`, as the frame wants it; it may have been decoded at a half to an eighth."""
     from PIL import Image
 
-    short = min(image.size)
-    width, height = (frame.side if frame.squash else int(frame.side * side / short) for side in image.size)
+    width, height = (frame.side if frame.squash else int(frame.side * side / min(size)) for side in size)
     if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling[frame.interpolation.upper()])
+        scale = round(max(size) / max(image.size))
+        box = (0, 0, size[0] / scale, size[1] / scale)  # decoding rounds the size up; the rest is no picture
+        image = image.resize((width, height), Image.Resampling[frame.interpolation.upper()], box)
     left, top = (round((side - frame.size) / 2) for side in image.size)  # as torchvision's CenterCrop
     return image.crop((left, top, left + frame.size, top + frame.size))
