@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 from timm.data import create_transform, resolve_data_config
 
@@ -187,17 +187,16 @@ def test_where_nothing_can_be_kept_features_come_all_the_same(
         assert not features_of(photos, network).values_NF.isnan().any()
 
 
-@pytest.mark.parametrize("turned", [1, 6])
+@pytest.mark.parametrize("turned", range(1, 9))
 def test_a_jpeg_decoded_at_reduced_scale_shows_the_same(turned: int, tmp_path: Path) -> None:
     original = Image.fromarray(load_sample_images().images[0])
-    large = original.resize((1929, 1283), Image.Resampling.BICUBIC)  # an eighth of it is no whole number
+    large = original.resize((777, 517), Image.Resampling.BICUBIC)  # an eighth of it is no whole number
     exif = Image.Exif()
     exif[0x0112] = turned
     large.save(tmp_path / "large.jpg", quality=95, exif=exif)
-    upright = large.rotate(-90, expand=True) if turned == 6 else large
-    upright.save(tmp_path / "large.png")
-    for size in (24, 64, 224):
+    ImageOps.exif_transpose(Image.open(tmp_path / "large.jpg")).save(tmp_path / "large.png")
+    for size in (24, 64):
         frame = Frame(size=size, interpolation="bicubic", crop=0.875)
         reduced, whole = (decode(tmp_path / f"large.{kind}", channels=3, resize=frame) for kind in ("jpg", "png"))
         assert reduced.shape == whole.shape == (3, size, size)
-        assert (reduced.float() - whole.float()).abs().mean() < 3  # of 255; a shift by a pixel gives 8 and more
+        assert (reduced.float() - whole.float()).abs().mean() < 1.5  # of 255; a shift by a pixel gives 8 and more

@@ -170,7 +170,7 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None) -> Tensor:
             upright = image if orientation == 1 else ImageOps.exif_transpose(image)
             plain = _plain(upright, "L" if channels == 1 else "RGB")
             if frame is not None:
-                plain = _framed(plain, frame, size if orientation < 5 else size[::-1])
+                plain = _framed(plain, frame, size if orientation < 5 else size[::-1], orientation)
             pixels = torch.from_numpy(np.array(plain))
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
@@ -206,14 +206,18 @@ def _plain(image: "Image", mode: str) -> "Image":
     return image if image.mode == mode else image.convert(mode)
 
 
-def _framed(image: "Image", frame: Frame, size: tuple[int, int]) -> "Image":
-    """The image, whose file says `size`, as the frame wants it; it may have been decoded at a half to an eighth."""
+def _framed(image: "Image", frame: Frame, size: tuple[int, int], orientation: int) -> "Image":
+    """The image as the frame wants it. Its full size is `size`; it may have been decoded at a half to an eighth."""
     from PIL import Image
 
     width, height = (frame.side if frame.squash else int(frame.side * side / min(size)) for side in size)
     if (width, height) != image.size:
         scale = round(max(size) / max(image.size))
-        box = (0, 0, size[0] / scale, size[1] / scale)  # decoding rounds the size up; the rest is no picture
+        across, down = (side / scale for side in size)
+        # Decoding rounds the size up. The rest, at the right and below until the image was turned, is no picture.
+        left = image.width - across if orientation in (2, 3, 6, 7) else 0.0
+        top = image.height - down if orientation in (3, 4, 7, 8) else 0.0
+        box = (left, top, left + across, top + down)
         image = image.resize((width, height), Image.Resampling[frame.interpolation.upper()], box)
-    left, top = (round((side - frame.size) / 2) for side in image.size)  # as torchvision's CenterCrop
-    return image.crop((left, top, left + frame.size, top + frame.size))
+    x, y = (round((side - frame.size) / 2) for side in image.size)  # as torchvision's CenterCrop
+    return image.crop((x, y, x + frame.size, y + frame.size))
