@@ -30,6 +30,7 @@ from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError
 from selfadapt.objectives.baselines.mixup import Mixup
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
 from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics, Objective, Progress
 from selfadapt.targets.store import Storage
@@ -266,8 +267,9 @@ def test_early_stopping_ends_with_the_best_network_also_when_resumed(tiny_sample
 
 
 def test_early_stopping_needs_a_validation_part() -> None:
+    task = Task(num_classes=3, num_samples=9, epochs=4, has_validation=False)
     with pytest.raises(UserError, match="validation part"):
-        EarlyStopping().keeps([{"train_loss": 1.0}])
+        EarlyStopping().suited(task)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ def test_early_stopping_needs_a_validation_part() -> None:
     [Mixup(), ForwardCorrection(), TruncatedGeneralizedCrossEntropy(), EarlyLearning(), CoTeaching()],
     ids=lambda objective: type(objective).__name__,
 )
-def test_a_rival_trains_and_resumes_to_the_same_bits(
+def test_a_baseline_trains_and_resumes_to_the_same_bits(
     objective: Objective, tiny_samples: Samples, tmp_path: Path
 ) -> None:
     class Stopped(Exception):

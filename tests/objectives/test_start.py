@@ -83,7 +83,7 @@ def test_short_trainings_still_leave_an_epoch(epochs: int, latest: int) -> None:
 
 def _digits(noise: float) -> Samples:
     digits = load_digits()
-    images = torch.from_numpy(digits.inputs * 16).clamp(0, 255).to(torch.uint8).unsqueeze(1)[:1000]
+    images = torch.from_numpy(digits.images * 16).clamp(0, 255).to(torch.uint8).unsqueeze(1)[:1000]
     truth = torch.from_numpy(digits.target)[:1000]
     generator = torch.Generator().manual_seed(0)
     noisy = torch.where(

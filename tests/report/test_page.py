@@ -105,7 +105,7 @@ def test_pages_show_methods_side_by_side_and_the_sweep_over_noise(folder: RunFol
         shutil.copytree(folder.path, copy.path)
         content = copy.read_run()
         content |= {"method": method, "seed": seed, "noise": {**content["noise"], "nominal": rate}}
-        content["settings"] |= {"method": method, "start_epoch": start_epoch, "seed": seed}
+        content["settings"] |= {"method": {"name": method, "start_epoch": start_epoch}, "seed": seed}
         content["result"]["test_accuracy"] = accuracy
         copy.write_run(content)
         folders.append(copy)
@@ -115,7 +115,7 @@ def test_pages_show_methods_side_by_side_and_the_sweep_over_noise(folder: RunFol
     assert "75.0 %" in page, "the mean over two seeds"
     assert "self-adaptive training, E_s = 2" in page
     content = folders[0].read_run()
-    content["noise"]["nominal"], content["settings"]["noise"] = 0.2, "symmetric:0.2"
+    content["noise"]["nominal"], content["settings"]["data"]["noise"] = 0.2, "symmetric:0.2"
     folders[0].write_run(content)
     write_comparison_page(folders, tmp_path / "two.html")
     assert (tmp_path / "figures" / "noise.svg").exists()

@@ -25,19 +25,8 @@ def arrays(path: Path, *, unlabelled: bool = False) -> Data:
 
     With `unlabelled`, there may be no y_train; then only x_train counts.
     """
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("it is a single array")
-        with file:
-            found = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
-        raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
-    if unlabelled and "x_train" in found and "y_train" not in found:
-        found = {"x_train": found["x_train"], "y_train": np.full(len(found["x_train"]), UNLABELLED)}
-    if "x_train" not in found or "y_train" not in found:
-        raise UserError(f"{path} holds {sorted(found) or 'nothing'}; it must hold x_train and y_train")
-    classes = _array_classes(path, found["y_train"])
+    found = read_arrays(path, unlabelled=unlabelled)
+    classes = array_classes(path, found["y_train"])
     train = _array_part(path, found, "train", classes)
     if train is None:
         raise UserError(f"{path}: x_train is empty")
@@ -50,7 +39,24 @@ def arrays(path: Path, *, unlabelled: bool = False) -> Data:
     return Data(name=path.stem, classes=classes, train=train, validation=validation, test=test)
 
 
-def _array_classes(path: Path, labels: Array) -> tuple[str, ...]:
+def read_arrays(path: Path, *, unlabelled: bool = False) -> dict[str, Array]:
+    """The arrays of an .npz file by name, x_train and y_train among them."""
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it is a single array")
+        with file:
+            found = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
+        raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    if unlabelled and "x_train" in found and "y_train" not in found:
+        found = {"x_train": found["x_train"], "y_train": np.full(len(found["x_train"]), UNLABELLED)}
+    if "x_train" not in found or "y_train" not in found:
+        raise UserError(f"{path} holds {sorted(found) or 'nothing'}; it must hold x_train and y_train")
+    return found
+
+
+def array_classes(path: Path, labels: Array) -> tuple[str, ...]:
     if labels.dtype.kind not in "iuU":
         raise UserError(f"{path}: y_train is {labels.dtype}; labels must be whole numbers or words")
     if labels.dtype.kind == "i" and labels.size and labels.min() < 0:
@@ -60,13 +66,10 @@ def _array_classes(path: Path, labels: Array) -> tuple[str, ...]:
 
 
 def _array_part(path: Path, found: Mapping[str, Array], part: str, classes: tuple[str, ...]) -> Samples | None:
-    images_name, labels_name = f"x_{part}", f"y_{part}"
-    if images_name not in found and labels_name not in found:
+    both = part_arrays(path, found, part)
+    if both is None:
         return None
-    for name, other in ((images_name, labels_name), (labels_name, images_name)):
-        if name not in found:
-            raise UserError(f"{path} holds {other} but no {name}")
-    images, labels = found[images_name], found[labels_name]
+    (images, labels), images_name = both, f"x_{part}"
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise UserError(
             f"{path}: {images_name} is {images.dtype} of shape {images.shape}; "
@@ -77,17 +80,29 @@ def _array_part(path: Path, found: Mapping[str, Array], part: str, classes: tupl
             f"{path}: {images_name} of shape {images.shape} has {images.shape[3]} channels; channels come last and are "
             "1, 3 or 4. Move them with x.transpose(0, 2, 3, 1) if they come first"
         )
-    if labels.ndim != 1 or len(labels) != len(images):
-        raise UserError(f"{path}: {labels_name} has shape {labels.shape}, but {images_name} holds {len(images)} images")
     if not images.size:
         return None
-    words = [str(label) for label in labels]
     return samples_from_arrays(
         images,
-        numbered(words, classes, lambda i: f"{path}: {labels_name}[{i}]"),
+        numbered([str(label) for label in labels], classes, lambda i: f"{path}: y_{part}[{i}]"),
         part,
         [f"{images_name}[{i}]" for i in range(len(labels))],
     )
+
+
+def part_arrays(path: Path, found: Mapping[str, Array], part: str) -> tuple[Array, Array] | None:
+    """Inputs and labels of one part, or None if the file does not hold it."""
+    inputs_name, labels_name = f"x_{part}", f"y_{part}"
+    if inputs_name not in found and labels_name not in found:
+        return None
+    for name, other in ((inputs_name, labels_name), (labels_name, inputs_name)):
+        if name not in found:
+            raise UserError(f"{path} holds {other} but no {name}")
+    inputs, labels = found[inputs_name], found[labels_name]
+    if labels.ndim != 1 or inputs.ndim < 1 or len(labels) != len(inputs):
+        size = len(inputs) if inputs.ndim else "no"
+        raise UserError(f"{path}: {labels_name} has shape {labels.shape}, but {inputs_name} holds {size} samples")
+    return inputs, labels
 
 
 def samples_from_arrays(images: Array, labels: Tensor, prefix: str, places: Sequence[str] | None = None) -> Samples:
@@ -95,16 +110,16 @@ def samples_from_arrays(images: Array, labels: Tensor, prefix: str, places: Sequ
     channels_last = images if images.ndim == 4 else images[..., None]
     tensor = torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1)))
     return Samples(
-        inputs=TensorImages(tensor), labels=labels, truth=None, ids=_content_ids(prefix, images), paths=places
+        inputs=TensorImages(tensor), labels=labels, truth=None, ids=content_ids(prefix, images), paths=places
     )
 
 
-def _content_ids(prefix: str, images: Array) -> list[str]:
-    """An id from the pixels; of images that are the same, the second gets -2, and so on."""
+def content_ids(prefix: str, values: Array | Sequence[bytes]) -> list[str]:
+    """An id from the content of each; of those that are the same, the second gets -2, and so on."""
     seen: Counter[str] = Counter()
     ids = []
-    for image in np.ascontiguousarray(images):
-        digest = hashlib.sha1(image.data, usedforsecurity=False).hexdigest()[:16]
+    for value in np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values:
+        digest = hashlib.sha1(value, usedforsecurity=False).hexdigest()[:16]
         seen[digest] += 1
         ids.append(f"{prefix}/{digest}" + (f"-{seen[digest]}" if seen[digest] > 1 else ""))
     return ids

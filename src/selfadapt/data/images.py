@@ -4,10 +4,11 @@ Shapes: B images of a batch, N images in all, C channels, H by W pixels.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Shape = tuple[int, int, int]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 ORIENTATION = 0x0112  # the EXIF tag
 
@@ -39,6 +41,24 @@ class FileImages(Inputs, Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """How a picture of any size becomes a square: its shorter side is brought to size/crop, then the middle is kept.
+
+    With `squash` both sides are brought there, whatever the picture's shape was.
+    """
+
+    size: int
+    interpolation: Interpolation = "bilinear"
+    crop: float = 1.0
+    squash: bool = False
+
+    @property
+    def side(self) -> int:
+        """The length to which the shorter side is brought."""
+        return math.floor(self.size / self.crop)
+
+
 @dataclass(frozen=True)
 class TensorImages:
     """One uint8 tensor, in memory or mapped from a file."""
@@ -57,32 +77,42 @@ class TensorImages:
         return self.values_NCHW.index_select(0, index_B.to(self.values_NCHW.device))
 
     def take(self, index_n: Tensor) -> "TensorImages":
-        if not len(index_n):
-            return TensorImages(self.values_NCHW[:0])
-        first, size = int(index_n[0]), len(index_n)
-        if bool((index_n == torch.arange(first, first + size)).all()):  # a run of neighbours needs no copy
-            return TensorImages(self.values_NCHW[first : first + size])
-        return TensorImages(self.values_NCHW[index_n])
+        return TensorImages(taken(self.values_NCHW, index_n))
 
     def signature(self) -> bytes:
-        digest = hashlib.sha256()
-        for piece in self.values_NCHW.split(4096):
-            digest.update(piece.contiguous().numpy().data)
-        return digest.digest()
+        return content(self.values_NCHW)
+
+
+def taken(values: Tensor, index_n: Tensor) -> Tensor:
+    """These rows of a tensor."""
+    if not len(index_n):
+        return values[:0]
+    first, size = int(index_n[0]), len(index_n)
+    if bool((index_n == torch.arange(first, first + size)).all()):  # a run of neighbours needs no copy
+        return values[first : first + size]
+    return values[index_n]
+
+
+def content(values: Tensor) -> bytes:
+    """A hash of all values of a tensor."""
+    digest = hashlib.sha256()
+    for piece in values.split(4096):
+        digest.update(piece.contiguous().numpy().data)
+    return digest.digest()
 
 
 @dataclass(frozen=True)
 class ImageFiles:
     """Image files, decoded each time they are read.
 
-    With `resize`, the shorter side is brought to that length and the middle square is kept. `white` is the value of
-    16-bit pixels that becomes 255, one for the whole set. Files that turned out broken are noted in `broken`, which all
-    parts that were taken of a set share.
+    With `resize`, the shorter side is brought to that length and the middle square is kept, or as the frame says.
+    `white` is the value of 16-bit pixels that becomes 255, one for the whole set. Files that turned out broken are
+    noted in `broken`, which all parts that were taken of a set share.
     """
 
     paths: Sequence[Path]
     shape: Shape
-    resize: int | None = None
+    resize: int | Frame | None = None
     white: float | None = None
     broken: dict[Path, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -114,21 +144,25 @@ class ImageFiles:
         return hashlib.sha256(repr((self.shape, self.resize, files, *scale)).encode()).digest()
 
 
-def decode(path: Path, *, channels: int, resize: int | None, white: float | None = None) -> Tensor:
+def decode(path: Path, *, channels: int, resize: int | Frame | None, white: float | None = None) -> Tensor:
     """A file as uint8 pixels, C×H×W, upright, in colour or grey.
 
     Of a moving picture the first frame counts; transparency shows white; of 16 bits, `white` becomes 255.
     """
     from PIL import Image, ImageOps
 
+    frame = Frame(size=resize) if isinstance(resize, int) else resize
     try:
         with Image.open(path) as image:
-            if resize is not None:
-                image.draft("L" if channels == 1 else "RGB", (resize, resize))  # lets JPEG skip detail
-            upright = image if image.getexif().get(ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
+            size = image.size
+            if frame is not None:
+                # Lets JPEG skip detail; at twice the wanted size and more, what comes out hardly differs.
+                image.draft("L" if channels == 1 else "RGB", (2 * frame.side, 2 * frame.side))
+            orientation = image.getexif().get(ORIENTATION, 1)
+            upright = image if orientation == 1 else ImageOps.exif_transpose(image)
             plain = _plain(upright, "L" if channels == 1 else "RGB", white)
-            if resize is not None:
-                plain = _middle_square(plain, resize)
+            if frame is not None:
+                plain = _framed(plain, frame, size if orientation < 5 else size[::-1], orientation)
             pixels = torch.from_numpy(np.array(plain))
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
@@ -157,12 +191,18 @@ def is_deep(mode: str) -> bool:
     return mode.startswith("I") or mode == "F"
 
 
-def _middle_square(image: "Image", size: int) -> "Image":
+def _framed(image: "Image", frame: Frame, size: tuple[int, int], orientation: int) -> "Image":
+    """The image as the frame wants it. Its full size is `size`; it may have been decoded at a half to an eighth."""
     from PIL import Image
 
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
+    width, height = (frame.side if frame.squash else int(frame.side * side / min(size)) for side in size)
     if (width, height) != image.size:
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+        scale = round(max(size) / max(image.size))
+        across, down = (side / scale for side in size)
+        # Decoding rounds the size up. The rest, at the right and below until the image was turned, is no picture.
+        left = image.width - across if orientation in (2, 3, 6, 7) else 0.0
+        top = image.height - down if orientation in (3, 4, 7, 8) else 0.0
+        box = (left, top, left + across, top + down)
+        image = image.resize((width, height), Image.Resampling[frame.interpolation.upper()], box)
+    x, y = (round((side - frame.size) / 2) for side in image.size)  # as torchvision's CenterCrop
+    return image.crop((x, y, x + frame.size, y + frame.size))

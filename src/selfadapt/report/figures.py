@@ -23,7 +23,7 @@ FOUR_CURVES: Curves = (
     ("validation_accuracy_true", "validation, true labels", "#2f6690", "-"),
 )
 PORTIONS: Curves = (
-    ("untouched_accuracy_true", "samples that noise left alone", "#2f6690", "-"),
+    ("clean_accuracy_true", "samples that noise left alone", "#2f6690", "-"),
     ("corrupted_accuracy_true", "samples that noise changed", "#c8553d", "-"),
 )
 _PALETTE = ("#2f6690", "#c8553d", "#5b8e4b", "#8a5a9e", "#b8892b", "#3d8c8c", "#a34d6d", "#6b7280")

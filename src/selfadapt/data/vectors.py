@@ -1,0 +1,98 @@
+"""Vectors as data, and how they come from an .npz of floats.
+
+Shapes: N samples, D values of each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfadapt.data.arrays import Array, array_classes, content_ids, part_arrays, read_arrays
+from selfadapt.data.classes import numbered
+from selfadapt.data.images import content, taken
+from selfadapt.data.samples import Data, Samples
+from selfadapt.errors import UserError
+
+
+@dataclass(frozen=True)
+class VectorInputs:
+    """One float32 tensor of vectors."""
+
+    values_ND: Tensor
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (self.values_ND.shape[1],)
+
+    def __len__(self) -> int:
+        return len(self.values_ND)
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.values_ND.index_select(0, index_B.to(self.values_ND.device))
+
+    def take(self, index_n: Tensor) -> "VectorInputs":
+        return VectorInputs(taken(self.values_ND, index_n))
+
+    def signature(self) -> bytes:
+        return content(self.values_ND)
+
+
+def is_vectors(found: Mapping[str, Array]) -> bool:
+    """Whether the arrays of an .npz are meant as vectors, not as images."""
+    return found["x_train"].dtype.kind == "f" and found["x_train"].ndim == 2
+
+
+def vector_arrays(path: Path, *, unlabelled: bool = False) -> Data:
+    """An .npz file with float x_train of N×D and y_train, optionally x_val, y_val, x_test, y_test.
+
+    The values are taken as they are: scaling, where the columns need it, is the user's. An id is a hash of the vector.
+    """
+    found = read_arrays(path, unlabelled=unlabelled)
+    classes = array_classes(path, found["y_train"])
+    width = found["x_train"].shape[-1] if found["x_train"].ndim else 0
+
+    def part(name: str) -> Samples | None:
+        both = part_arrays(path, found, name)
+        if both is None or not both[0].size:
+            return None
+        values, labels = both
+        _check_vectors(path, f"x_{name}", values, width)
+        return vector_samples(
+            values,
+            numbered([str(label) for label in labels], classes, lambda i: f"{path}: y_{name}[{i}]"),
+            content_ids(name, values),
+            [f"x_{name}[{i}]" for i in range(len(labels))],
+        )
+
+    train = part("train")
+    if train is None:
+        raise UserError(f"{path}: x_train is empty")
+    return Data(name=path.stem, classes=classes, train=train, validation=part("val"), test=part("test"), augment="none")
+
+
+def _check_vectors(path: Path, name: str, values: Array, width: int) -> None:
+    if values.dtype.kind != "f" or values.ndim != 2:
+        raise UserError(
+            f"{path}: {name} is {values.dtype} of shape {values.shape}; vectors must be float of shape N×D, and images "
+            "uint8 of shape N×H×W or N×H×W×C"
+        )
+    if values.shape[1] != width:
+        raise UserError(f"{path}: {name} holds vectors of {values.shape[1]} values, but x_train of {width}")
+    wrong = np.argwhere(~np.isfinite(values.astype(np.float32)))
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        rows = len(np.unique(wrong[:, 0]))
+        raise UserError(
+            f"{path}: {name}[{row}, {column}] is {values[row, column]}, which is no finite float32; "
+            f"{rows} row{'s have' if rows > 1 else ' has'} such values"
+        )
+
+
+def vector_samples(values: Array, labels: Tensor, ids: Sequence[str], places: Sequence[str]) -> Samples:
+    """Samples over vectors of N×D; places say where each came from."""
+    inputs = VectorInputs(torch.from_numpy(np.ascontiguousarray(values, np.float32)))
+    return Samples(inputs=inputs, labels=labels, truth=None, ids=ids, paths=places)
