@@ -104,7 +104,7 @@ def features_of(
     keep: bool = True,
     on_progress: ProgressCallback = no_progress,
 ) -> Features:
-    """The features of all images, by the network in evaluation, folded. `progress` counts those found as done.
+    """The features of all images, by the network in evaluation, folded. Those that are found count as done.
 
     `workers` are processes, one for each core by default; 0 does all in this one. Without `keep` nothing is looked up
     or kept.
