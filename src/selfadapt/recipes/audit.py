@@ -16,6 +16,7 @@ from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, tr
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.peers.generalized_cross_entropy import TruncatedGeneralizedCrossEntropy
 from selfadapt.objectives.selective import Selective
+from selfadapt.recipes import lifecycle
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
 from selfadapt.targets.store import TargetStore
@@ -39,7 +40,9 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
+    lifecycle.list_unreadable(folder, data)  # so that all processes know of the same files
     verdicts, known_n = _judged(data, training)
+    lifecycle.list_unreadable(folder, data)
     _write_labels(folder, data, verdicts)
     summary = {**_summary(data, verdicts, known_n), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:

@@ -289,7 +289,6 @@ def _result(run: Run) -> dict[str, Any]:
     metrics = lifecycle.whole_metrics(run.folder, run.settings.epochs)
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
-    lifecycle.list_unreadable(run.folder, run.data)  # the audit must know of them
     audit, verdicts = audit_training(run.folder, run.data, run.training)
     if processes.rank() == 0:
         draw_suspects(run.folder, run.data, verdicts)
