@@ -64,7 +64,8 @@ RUN_OPTIONS = {
     "precision": _option(str, "float32, bfloat16 or float16. Default: float32."),
     "compile_model": _option(bool, "Compile the model with torch.compile.", "--compile"),
     "limit": _option(
-        int, "Use so many training samples: the first of a named set, a seeded share of each class of your own data."
+        int,
+        "Use so many training samples: the first of a named set, of your own a seeded share of each class.",
     ),
     "test_limit": _option(int, "Use so many test samples, chosen likewise."),
 }
