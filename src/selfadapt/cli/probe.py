@@ -21,7 +21,7 @@ def command(
     seed: int = typer.Option(0, help="Decides the order of its batches."),
     limit: int | None = typer.Option(
         None,
-        help="Use so many training samples: the first of a named set, a seeded share of each class of your own data.",
+        help="Use so many training samples: the first of a named set, of your own a seeded share of each class.",
     ),
     test_limit: int | None = typer.Option(None, help="Use so many test samples, chosen likewise."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),

@@ -6,6 +6,7 @@ Every kind strikes a sample with probability `rate`. Shapes: N samples, K classe
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,6 +23,8 @@ from selfadapt.errors import UserError
 LabelKind = Literal["symmetric", "symmetric-other", "asymmetric", "instance", "matrix"]
 ImageKind = Literal["gaussian", "random-pixels", "shuffled-pixels"]
 KINDS = (*get_args(LabelKind), *get_args(ImageKind))
+
+_READ_AT_ONCE = 64  # images; many such batches wait in memory while files are decoded
 
 # The paper's rules for CIFAR10 (Section 4.2). Elsewhere a class becomes the next one, in a circle.
 CIFAR10_FLIPS = {"truck": "automobile", "bird": "airplane", "deer": "horse", "cat": "dog", "dog": "cat"}
@@ -138,17 +141,19 @@ def _instance_dependent(
     num_pixels = math.prod(samples.inputs.shape)
     by_class = [(k, (samples.labels == k).nonzero().flatten()) for k in range(num_classes)]
     batches = [(k, index_B) for k, members in by_class for index_B in members.split(512) if len(index_B)]
-    reads = read_batches(samples.inputs, [index_B for _, index_B in batches])
+    pieces = [index_B.split(_READ_AT_ONCE) for _, index_B in batches]
+    reads = read_batches(samples.inputs, [index_b for of_batch in pieces for index_b in of_batch])
     last, projection_FK = -1, torch.empty(0)
-    for (k, _), read in zip(batches, reads, strict=True):
-        index_B = read.index_B
-        if not len(index_B):  # broken files keep their label
+    for (k, _), of_batch in zip(batches, pieces, strict=True):
+        fine = [read for read in islice(reads, len(of_batch)) if len(read.index_B)]
+        if not fine:  # broken files keep their label
             continue
         if k != last:
             last = k
             projection_FK = torch.randn(num_pixels, num_classes, generator=seeded(seed, "instance", k))
             projection_FK /= num_pixels**0.5
-        scores_BK = read.images_BCHW.flatten(1).float() / 255 @ projection_FK
+        index_B = torch.cat([read.index_B for read in fine])
+        scores_BK = torch.cat([read.images_BCHW.flatten(1) for read in fine]).float() / 255 @ projection_FK
         scores_BK[:, k] = -torch.inf
         odds_BK = scores_BK.softmax(1) * own_rate_N[index_B].unsqueeze(1)
         odds_BK[:, k] = 1 - own_rate_N[index_B]

@@ -17,6 +17,7 @@ from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, tr
 from selfadapt.objectives.objective import Evidence
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.lifecycle import list_unreadable
 from selfadapt.targets.store import TargetStore
 
 _PIECE = 65_536
@@ -36,7 +37,9 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
+    list_unreadable(folder, data)  # so that all processes know of the same files
     verdicts, known_n = _judged(data, training)
+    list_unreadable(folder, data)
     _write_labels(folder, data, verdicts)
     summary = {**_summary(data, verdicts, known_n), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
