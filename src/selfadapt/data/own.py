@@ -1,6 +1,5 @@
 """A user's own image files: a folder of class folders, or a table of paths and labels."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from selfadapt.data.table import csv_rows, parquet_rows
 from selfadapt.errors import UserError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+_LARGEST_CHOSEN = 64  # pixels; more is slow from scratch, and --image-size says so
 PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
 
@@ -116,7 +116,8 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         example = f", such as {unreadable[0][0]}: {unreadable[0][1]}" if unreadable else ""
         raise UserError(f"{name}: none of {len(entries)} files can be read as an image{example}")
     channels = 1 if all(head.grey for _, head in fine) else 3
-    width, height = _common_size(name, [(entry, head.size) for entry, head in fine], resize)
+    image_size = resize if resize is not None else _size_for([head.size for _, head in fine])
+    width, height = (image_size, image_size) if image_size is not None else fine[0][1].size
     classes = class_names(name, [entry.label for entry, _ in fine if entry.part == "train"])
     for entry, spelled, reason in left_out:
         if entry.label not in classes:
@@ -133,7 +134,7 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         if not chosen:
             return None
         return Samples(
-            inputs=ImageFiles([entry.path for entry in chosen], (channels, height, width), resize, white, broken),
+            inputs=ImageFiles([entry.path for entry in chosen], (channels, height, width), image_size, white, broken),
             labels=numbered([entry.label for entry in chosen], classes, lambda i: f"{name}: {chosen[i].id}"),
             truth=None,
             ids=[entry.id for entry in chosen],
@@ -149,6 +150,7 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         validation=part("validation"),
         test=part("test"),
         augment="crop-flip",
+        image_size=image_size if resize is None else None,
         unreadable=unreadable,
         white=white,
     )
@@ -174,17 +176,8 @@ def _header_or_reason(path: Path) -> Header | str:
         return "there is no such file" if not path.exists() else str(error)
 
 
-def _common_size(name: str, found: Sequence[tuple[Entry, tuple[int, int]]], resize: int | None) -> tuple[int, int]:
-    if resize is not None:
-        return resize, resize
-    sizes = Counter(size for _, size in found)
-    if len(sizes) > 1:
-        shown = [
-            next(f"{w}×{h} ({entry.id})" for entry, size in found if size == (w, h))
-            for (w, h), _ in sizes.most_common(2)
-        ]
-        raise UserError(
-            f"{name}: the images have {len(sizes)} different sizes, such as {' and '.join(shown)}; "
-            "bring them to one with --image-size, for instance --image-size 64"
-        )
-    return next(iter(sizes))
+def _size_for(sizes: Sequence[tuple[int, int]]) -> int | None:
+    """A size for images of many sizes: that of the shorter side, in the middle of all, up to 64. None if all agree."""
+    if len(set(sizes)) == 1:
+        return None
+    return min(_LARGEST_CHOSEN, sorted(min(size) for size in sizes)[len(sizes) // 2])

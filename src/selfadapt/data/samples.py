@@ -14,6 +14,7 @@ from torch import Tensor
 from selfadapt.data.augment import AugmentName
 from selfadapt.data.images import FileImages
 from selfadapt.data.inputs import Inputs
+from selfadapt.data.reader import Reader
 from selfadapt.data.reading import read_batches
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
@@ -33,6 +34,8 @@ class Samples:
     truth: Tensor | None
     ids: Sequence[str]
     paths: Sequence[str] | None = None
+    pictures: Inputs | None = None  # what a person sees of them, where the inputs are features
+    groups: Sequence[str] | None = None  # which of them belong together, such as those of one patient
     clean_inputs: Inputs | None = None  # as they were, where the images were corrupted
     corrupted: Tensor | None = None  # which images were corrupted
 
@@ -48,6 +51,8 @@ class Samples:
             truth=None if self.truth is None else self.truth[index],
             ids=[self.ids[i] for i in chosen],
             paths=None if self.paths is None else [self.paths[i] for i in chosen],
+            pictures=None if self.pictures is None else self.pictures.take(index),
+            groups=None if self.groups is None else [self.groups[i] for i in chosen],
             clean_inputs=None if self.clean_inputs is None else self.clean_inputs.take(index),
             corrupted=None if self.corrupted is None else self.corrupted[index],
         )
@@ -103,6 +108,8 @@ class Data:
     unreadable: Sequence[tuple[str, str]] = ()  # files that were skipped, and why
     white: float | None = None  # the value that became 255 in images of over 8 bits, if there are any
     mixed: bool = False  # the order mixes the classes, so that the first so many are a fair share
+    reader: Reader | None = None  # what made vectors of raw rows, if anything did
+    image_size: int | None = None  # to which images of many sizes were brought, if nobody said
 
     @property
     def num_classes(self) -> int:
@@ -187,12 +194,19 @@ def check_classes(data: Data, samples: Samples, broken: Mapping[str, str]) -> No
         )
 
 
-def channel_statistics(images: Inputs, most: int = 10_000) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel on the scale 0..1, from `most` images spread over the set."""
+def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel of images on the scale 0..1, or of each value of vectors.
+
+    They come from `most` inputs spread over the set.
+    """
+    chosen = torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
+    if len(inputs.shape) == 1:
+        values_nD = inputs.read(chosen).double()
+        return values_nD.mean(0).float(), values_nD.std(0, correction=0).clamp_min(1e-6).float()
+    images = inputs
     # Whole numbers are summed, so the result does not depend on how the images come in batches.
     total_C = torch.zeros(images.shape[0], dtype=torch.int64)
     square_C, pixels = total_C.clone(), 0
-    chosen = torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
     for read in read_batches(images, chosen.split(64)):
         if len(read.index_B):
             values = read.images_BCHW.long()

@@ -3,16 +3,16 @@
 `open_data` takes what the user wrote for DATA; `get_data` fetches a named set.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from selfadapt.data import own
-from selfadapt.data.arrays import arrays
+from selfadapt.data.arrays import arrays, read_arrays
 from selfadapt.data.augment import AugmentName
 from selfadapt.data.fetch import (
     CIFAR10_SHA1,
@@ -26,8 +26,12 @@ from selfadapt.data.fetch import (
 from selfadapt.data.home import home
 from selfadapt.data.images import TensorImages
 from selfadapt.data.inputs import Inputs
+from selfadapt.data.reader import Reader, Table
 from selfadapt.data.samples import Data, Samples, split_off
 from selfadapt.data.seeds import seeded
+from selfadapt.data.table import column_names
+from selfadapt.data.vector_tables import table_data
+from selfadapt.data.vectors import is_vectors, vector_arrays
 from selfadapt.errors import UserError
 from selfadapt.progress import ProgressCallback, no_progress
 
@@ -44,12 +48,56 @@ class Source:
     mixed: bool = True  # its official order mixes the classes
 
 
-def open_data(source: str, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns of a table of one's own hold what."""
+
+    label: str = "label"
+    text: str | None = None  # to be encoded; without it the columns themselves are the data
+    group: str | None = None  # samples that belong together
+
+    def open(self, path: Path, state: Mapping[str, Any] | None, on_progress: ProgressCallback) -> Data:
+        """A table of values or texts, read as it was when the reader had this state."""
+        from selfadapt.data.columns import fit_columns
+        from selfadapt.data.reader import reader_from_state
+        from selfadapt.data.text import fit_text
+
+        def fit(table: Table) -> Reader:
+            if state is not None:
+                return reader_from_state(state)
+            return fit_columns(table) if self.text is None else fit_text(table, self.text, on_progress=on_progress)
+
+        return table_data(path, fit, label_column=self.label, group_column=self.group)
+
+
+def kind_of(source: str, columns: Columns) -> Literal["named", "photos", "arrays", "vectors"]:
+    """What a source holds, as far as a look at its head tells."""
+    path = Path(source)
+    if source in SOURCES:
+        return "named"
+    if path.suffix == ".npz" and path.is_file():
+        return "vectors" if is_vectors(read_arrays(path, unlabelled=True)) else "arrays"
+    if path.suffix in (".csv", ".parquet") and path.is_file():
+        return "vectors" if columns.text is not None or "path" not in column_names(path) else "photos"
+    return "photos"
+
+
+def open_data(
+    source: str,
+    *,
+    resize: int | None = None,
+    unlabelled: bool = False,
+    white: float | None = None,
+    columns: Columns | None = None,
+    reader: Mapping[str, Any] | None = None,
+    on_progress: ProgressCallback = no_progress,
+) -> Data:
     """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path.
 
     With `unlabelled`, labels may be missing. `white` is what becomes 255 in files of over 8 bits; if not given, it is
-    found.
+    found. `columns` and the state of a `reader` are for tables that hold no images.
     """
+    columns = columns or Columns()
     if source in SOURCES:
         folder = home() / "data" / source
         if source != "digits" and not folder.exists():
@@ -62,9 +110,12 @@ def open_data(source: str, *, resize: int | None = None, unlabelled: bool = Fals
     if not path.exists():
         raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
     if path.suffix in (".csv", ".parquet"):
+        if kind_of(source, columns) == "vectors":
+            return columns.open(path, reader, on_progress)
         return own.table(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix == ".npz":
-        return arrays(path, unlabelled=unlabelled)
+        vectors = kind_of(source, columns) == "vectors"
+        return vector_arrays(path, unlabelled=unlabelled) if vectors else arrays(path, unlabelled=unlabelled)
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
 
 

@@ -26,3 +26,15 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
         return rows
     except (OSError, ArrowException) as error:
         raise UserError(f"{path} cannot be read as a .parquet file: {error}") from error
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of a .csv or .parquet, without reading its rows."""
+    if path.suffix != ".parquet":
+        try:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                return next(csv.reader(file, skipinitialspace=True), [])
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
+    rows = parquet_rows(path)
+    return list(rows[0]) if rows else []

@@ -1,7 +1,7 @@
 """Tables whose rows a reader makes vectors of: a .csv or .parquet with a label column."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,13 @@ from selfadapt.data.vectors import vector_samples
 from selfadapt.errors import UserError
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableData:
-    """A table as data, with the reader that was fitted to it, which answers for new rows."""
-
-    data: Data
-    reader: Reader
-    groups: Mapping[str, Sequence[str]] | None  # by part: which group each sample belongs to
-
-
 def table_data(
     path: Path,
     fit: Callable[[Table], Reader],
     *,
     label_column: str = "label",
     group_column: str | None = None,
-) -> TableData:
+) -> Data:
     """A .csv or .parquet whose rows a reader makes vectors of; the reader is fitted on the training rows alone.
 
     The columns `id` and `split` (train, val or test), where there are any, mean what they mean for tables of images.
@@ -59,23 +50,20 @@ def table_data(
             [_word(path, rows, i, label_column) for i in chosen], classes, lambda i: f"{path}, row {chosen[i] + 2}"
         )
         values = reader.read_all(table(part)).numpy()
-        return vector_samples(values, labels, [ids[i] for i in chosen], [f"row {i + 2}" for i in chosen])
+        own = vector_samples(values, labels, [ids[i] for i in chosen], [f"row {i + 2}" for i in chosen])
+        groups = None if group_column is None else [_word(path, rows, i, group_column) for i in chosen]
+        return replace(own, groups=groups)
 
     train = samples("train")
     assert train is not None
-    return TableData(
-        data=Data(
-            name=path.stem,
-            classes=classes,
-            train=train,
-            validation=samples("validation"),
-            test=samples("test"),
-            augment="none",
-        ),
+    return Data(
+        name=path.stem,
+        classes=classes,
+        train=train,
+        validation=samples("validation"),
+        test=samples("test"),
+        augment="none",
         reader=reader,
-        groups=None
-        if group_column is None
-        else {part: [_word(path, rows, i, group_column) for i in chosen] for part, chosen in parts.items()},
     )
 
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 
 class Backbone(nn.Module):
-    """A network from images to `num_features` features."""
+    """A network from inputs to `num_features` features. `lr_scale` multiplies the rate at which it learns."""
 
     num_features: int
+    lr_scale: float = 1.0
 
 
 class Normalised(Backbone):
@@ -25,15 +26,22 @@ class Normalised(Backbone):
     mean_C11: Tensor
     std_C11: Tensor
 
-    def __init__(self, backbone: Backbone, mean_C: Tensor, std_C: Tensor, dropout: float = 0.0) -> None:
-        """`dropout` is the share of features that training leaves out, before whatever head comes."""
+    def __init__(
+        self, backbone: Backbone, mean_C: Tensor, std_C: Tensor, dropout: float = 0.0, *, spatial: bool = True
+    ) -> None:
+        """`dropout` is the share of features that training leaves out, before whatever head comes.
+
+        Without `spatial` the inputs are vectors, and the numbers are those of their values.
+        """
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.num_features = backbone.num_features
-        self.register_buffer("mean_C11", mean_C.clone().view(-1, 1, 1))
-        self.register_buffer("std_C11", std_C.clone().view(-1, 1, 1))
+        around = (1, 1) if spatial else ()  # of an image the numbers hold for every pixel
+        self.register_buffer("mean_C11", mean_C.clone().view(-1, *around))
+        self.register_buffer("std_C11", std_C.clone().view(-1, *around))
         widths = [module.out_channels for module in backbone.modules() if isinstance(module, nn.Conv2d)]
-        self.layout = torch.channels_last if min(widths, default=8) >= 8 else torch.contiguous_format
+        narrow = min(widths, default=8) < 8
+        self.layout = torch.channels_last if spatial and not narrow else torch.contiguous_format
         self.backbone = backbone.to(memory_format=self.layout)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
@@ -41,6 +49,40 @@ class Normalised(Backbone):
         # (x - mean) / std in one pass over the pixels
         scaled = torch.addcmul(-self.mean_C11 / self.std_C11, images_BCHW, 1 / self.std_C11)
         return cast(Tensor, self.dropout(self.backbone(scaled)))
+
+
+class Given(Backbone):
+    """Vectors as they are: a head on it is a linear classifier."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, vectors_BD: Tensor) -> Tensor:
+        return vectors_BD
+
+
+class FineTuned(Backbone):
+    """A pretrained backbone that goes on learning, at a smaller rate than its head.
+
+    Batch normalisation keeps the statistics that it was trained with: those of small batches would do harm.
+    """
+
+    lr_scale = 0.1
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone, self.num_features = backbone, backbone.num_features
+
+    def train(self, mode: bool = True) -> "FineTuned":
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        return cast(Tensor, self.backbone(images_BCHW))
 
 
 class Classifier(nn.Module):

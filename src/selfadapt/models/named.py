@@ -5,7 +5,7 @@ import math
 from selfadapt.data.inputs import InputSpec
 from selfadapt.errors import UserError
 from selfadapt.models.alexnet import AlexNet
-from selfadapt.models.heads import Backbone
+from selfadapt.models.heads import Backbone, Given
 from selfadapt.models.mlp import MLP
 from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
 from selfadapt.models.vgg import VGG
@@ -19,7 +19,8 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
     "resnet50": ((3, 4, 6, 3), Bottleneck, 64),
     "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
 }
-NAMES = (*_RESNETS, "vgg16", "alexnet", "mlp")
+NAMES = (*_RESNETS, "vgg16", "alexnet", "mlp", "linear")
+FOR_VECTORS = ("linear", "mlp")
 FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
 
@@ -30,9 +31,12 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
     if name not in NAMES:
         raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     if name == "mlp":
-        return MLP(math.prod(spec.shape), width=width or 256)
-    if spec.kind != "image":
-        raise UserError(f"--model {name} takes images, and these are vectors; choose mlp")
+        return MLP(math.prod(spec.shape), width=width or 256, depth=2 if spec.kind == "image" else 1)
+    if (spec.kind == "vector") != (name == "linear"):
+        takes, these = ("vectors", "images") if name == "linear" else ("images", "vectors")
+        raise UserError(f"--model {name} takes {takes}, and these are {these}; choose another, such as mlp")
+    if name == "linear":
+        return Given(spec.shape[0])
     channels, height, width_pixels = spec.shape
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)

@@ -49,6 +49,10 @@ class Pretrained:
     def shape(self) -> Shape:
         return self.channels, self.frame.size, self.frame.size
 
+    def weights(self) -> dict[str, Tensor]:
+        """What timm calls the tensors, to be read by `pretrained` again."""
+        return {name: value for name, value in cast(TimmBackbone, self.backbone.backbone).network.state_dict().items()}
+
     def about(self) -> dict[str, Any]:
         """All that features depend on, besides the image."""
         return {
@@ -64,6 +68,11 @@ def timm_name(model: str) -> str | None:
     if model.startswith("timm/"):
         return model.removeprefix("timm/")
     return None if model in NAMES else model
+
+
+def network_size(name: str) -> int:
+    """The size of image, in pixels, that the network timm calls so was made for."""
+    return int(_configuration(name)["input_size"][-1])
 
 
 def pretrained(

@@ -52,7 +52,15 @@ class ERM:
         return Classifier(backbone, num_classes)
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
-        return [{"params": [parameter for parameter in model.parameters() if parameter.requires_grad]}]
+        scales: dict[int, float] = {}
+        for module in model.modules():
+            if isinstance(module, Backbone):
+                scales |= {id(p): min(module.lr_scale, scales.get(id(p), 1.0)) for p in module.parameters()}
+        groups: dict[float, list[nn.Parameter]] = {}
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                groups.setdefault(scales.get(id(parameter), 1.0), []).append(parameter)
+        return [{"params": own, "lr_scale": scale} for scale, own in groups.items()]
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return None

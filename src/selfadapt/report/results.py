@@ -6,6 +6,7 @@ samples.csv     each training and validation sample: id, path, part, given label
 unreadable.csv  files that could not be read and were left out, if there are any
 checkpoint/     everything that is needed to go on
 trainings/      likewise, by name, for a method that takes several trainings
+backbone.safetensors  the pretrained network whose features the head learns from, if it does
 targets*.bin    the targets, where they are kept in a file
 labels.csv      the verdict on each training label, most suspicious first
 transition.csv  the estimated odds of each given label (column) for each true class (row)
@@ -97,6 +98,10 @@ class RunFolder:
     @property
     def has_checkpoint(self) -> bool:
         return self.checkpoints.is_dir() and any(not path.name.startswith(".") for path in self.checkpoints.iterdir())
+
+    @property
+    def backbone_file(self) -> Path:
+        return self.path / "backbone.safetensors"
 
     @property
     def targets_file(self) -> Path:

@@ -76,9 +76,9 @@ def _answers_on(
 def _trained(run: Run, passes: int) -> None:
     if passes < 0:
         raise UserError(f"--passes {passes} must be at least 0")
-    if run.training.epoch < run.settings.fit.epochs:
+    if run.training.epoch < run.settings.epochs:
         raise UserError(
-            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.fit.epochs} epochs "
+            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.epochs} epochs "
             f"are done; go on with: selfadapt train --resume --out {run.folder.path}"
         )
 

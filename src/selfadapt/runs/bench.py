@@ -60,7 +60,7 @@ class RunBench:
     def _note_start(self, history: list[Metrics]) -> None:
         """Write down when the targets begin to move, once that is known."""
         run = self.run
-        start_epoch = run.training.objective.started(history, run.settings.fit.epochs)
+        start_epoch = run.training.objective.started(history, run.settings.epochs)
         content = run.folder.read_run()
         if content["start_epoch"] != start_epoch:
             run.folder.write_run({**content, "start_epoch": start_epoch})

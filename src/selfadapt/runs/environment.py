@@ -81,6 +81,7 @@ def described(data: Data) -> dict[str, Any]:
             "fingerprint": data.fingerprint,
             "shape": data.train.inputs.shape,
             "white": data.white,
+            "reader": None if data.reader is None else data.reader.state_dict(),
             "samples": sizes,
             "unreadable": len(data.unreadable),
         },

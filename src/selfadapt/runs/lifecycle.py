@@ -7,25 +7,24 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
 
 from selfadapt import processes
 from selfadapt.data.augment import named_augment
 from selfadapt.data.corruption import Noise, actual_rate
-from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.samples import Data, channel_statistics
 from selfadapt.data.seeds import draw
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
-from selfadapt.models.heads import Normalised
-from selfadapt.models.named import FIXED_SIZE, backbone
+from selfadapt.models.named import FIXED_SIZE
 from selfadapt.objectives.objective import Objective
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device, described, device_name, repeatable, take_environment
+from selfadapt.runs.export import write_tensors
+from selfadapt.runs.network import begin_with, build_model, load_pretrained
 from selfadapt.runs.prepare import prepared, recall, sample_rows
 from selfadapt.runs.settings import Kind, RunSettings, normal_form, option_of
 from selfadapt.runs.threads import take_useful_threads
@@ -108,9 +107,10 @@ def build_training(
     repeatable(device)
     torch.manual_seed(settings.seed)
     inputs = data.train.inputs
-    model = build_model(settings, objective, inputs.shape, channel_statistics(inputs), data.num_classes)
+    statistics = channel_statistics(inputs)
+    model = build_model(settings, objective, inputs.shape, statistics, data.num_classes, with_weights=not goes_on)
     if settings.model.pretrained is not None and not goes_on:
-        _begin_with(RunFolder(Path(settings.model.pretrained)), model)
+        begin_with(RunFolder(Path(settings.model.pretrained)), model)
     loader = _loader(settings, data, device)
     targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
     if processes.rank():  # else all would draw the same dropout masks; the first draws as one alone does
@@ -119,28 +119,17 @@ def build_training(
     return Training(objective, model, targets, loader, fit, num_classes=data.num_classes, device=device)
 
 
-def build_model(
-    settings: RunSettings,
-    objective: Objective,
-    shape: tuple[int, ...],
-    statistics: tuple[Tensor, Tensor],
-    num_classes: int,
-) -> nn.Module:
-    """The untrained network of a run, for images of this shape whose channels have these means and deviations."""
-    network = backbone(settings.model.name, InputSpec.of(shape), width=settings.model.width)
-    return objective.build(Normalised(network, *statistics, dropout=settings.model.dropout), num_classes)
-
-
 def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLoader:
     augment, batch_size, micro_batches = settings.data.augment, settings.fit.batch_size, settings.fit.micro_batches
     assert augment is not None
     assert batch_size is not None
+    vectors, fixed = len(data.train.inputs.shape) == 1, settings.model.name in FIXED_SIZE
     loader = SampleLoader(
         data.train,
         batch_size=batch_size,
         seed=settings.seed,
         device=device,
-        augment=named_augment(augment, data.train.inputs.shape[1], keep_size=settings.model.name in FIXED_SIZE),
+        augment=None if vectors else named_augment(augment, data.train.inputs.shape[1], keep_size=fixed),
         part=(processes.rank(), processes.count()),
         views=settings.views,
     )
@@ -160,25 +149,11 @@ def _storage(settings: RunSettings, folder: RunFolder | None) -> Storage:
     return Storage.parse(settings.fit.targets, device=choose_device(settings.device), file=file)
 
 
-def _begin_with(folder: RunFolder, model: nn.Module) -> None:
-    """Put the weights of a network that was trained without labels, and its normalisation, into a new model."""
-    saved = checkpoint.load_newest(folder.checkpoints)
-    folder.read_run()
-    if saved is None:
-        raise UserError(f"{folder.path} holds no trained network")
-    learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
-    own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
-    different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]
-    if different or not own:
-        raise UserError(
-            f"the network in {folder.path} is another one than this ({different[0] if different else 'no backbone'} "
-            "differs); give the same --model and --width, and images of the same kind"
-        )
-    model.load_state_dict({**model.state_dict(), **learned})
-
-
 def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Training) -> None:
     """Write down everything that decides the outcome, before the first step."""
+    if settings.on_features and processes.rank() == 0:
+        network = load_pretrained(settings.model, settings.data.image_size)
+        write_tensors(folder.backbone_file, network.weights())
     folder.write_samples(sample_rows(data))
     folder.forget_unreadable()  # of a start that was broken off
     list_unreadable(folder, data)
@@ -187,7 +162,7 @@ def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Train
         "settings": settings.to_json(),
         "method": settings.method.words,
         "seed": settings.seed,
-        "start_epoch": settings.method.started((), settings.fit.epochs),
+        "start_epoch": settings.method.started((), settings.epochs),
         "noise": _noise(settings, data),
         "device": settings.device,
         **described(data),

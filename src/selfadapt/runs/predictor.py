@@ -1,6 +1,6 @@
-"""A trained run at work on images of a user's own: a prediction for each, or abstention."""
+"""A trained run at work on inputs of a user's own: a prediction for each, or abstention."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,63 +8,113 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.images import Shape, TensorImages, UnreadableImage, decode
+from selfadapt.data.images import ImageFiles, TensorImages, UnreadableImage, decode
+from selfadapt.data.inputs import Inputs
+from selfadapt.data.reader import Table, reader_from_state
+from selfadapt.data.table import csv_rows, parquet_rows
+from selfadapt.data.vectors import VectorInputs
 from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
 from selfadapt.evaluation.mc_dropout import mc_dropout
+from selfadapt.models.features import features_of
+from selfadapt.models.pretrained import Pretrained
 from selfadapt.objectives.objective import Objective
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.abstention import Answers, answers, by_dropout
 from selfadapt.runs.environment import choose_device
-from selfadapt.runs.lifecycle import build_model
+from selfadapt.runs.network import build_model, load_pretrained
 from selfadapt.runs.settings import RunSettings
 from selfadapt.runs.threads import take_useful_threads
+
+_TABLES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network, and the threshold up to which it abstains, if there is one."""
+    """A trained network, what it needs to read inputs, and the threshold up to which it abstains, if there is one."""
 
     model: nn.Module
     objective: Objective
     classes: Sequence[str]
-    shape: Shape
+    shape: tuple[int, ...]
     device: torch.device
     selector: str = "softmax-response"
     threshold: float | None = None
     passes: int = 0
     white: float | None = None  # of images of over 8 bits that it was trained on, if there were any
+    network: Pretrained | None = None  # whose features a head was trained on
+    reader: Mapping[str, Any] | None = None  # the state of what made vectors of rows
 
     @classmethod
     def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
         """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
         content = folder.read_run()
         settings, classes = RunSettings.from_json(content["settings"], "labels"), content["data"]["classes"]
-        channels, height, width = shape = content["data"]["shape"]
+        shape = tuple(content["data"]["shape"])
         own = choose_device(device)
         take_useful_threads(settings, shape, own)
-        statistics = torch.zeros(channels), torch.ones(channels)  # the checkpoint has the true ones
-        model = build_model(settings, settings.method, shape, statistics, len(classes))
+        statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # the checkpoint has the true ones
+        model = build_model(settings, settings.method, shape, statistics, len(classes), with_weights=False)
         saved = checkpoint.load_newest(folder.checkpoints, own)
         if saved is None:
             raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
         model.to(own).load_state_dict(saved.model)
+        network = None
+        if settings.on_features:
+            network = load_pretrained(settings.model, settings.data.image_size, folder.backbone_file)
         rule = (folder.read_if_there(folder.calibration_file) if abstain else None) or {}
         return cls(
             model=model,
             objective=settings.method,
             classes=classes,
-            shape=(channels, height, width),
+            shape=shape,
             device=own,
             selector=rule.get("selector", "softmax-response"),
             threshold=rule.get("threshold"),
             passes=rule.get("passes", 0),
             white=content["data"].get("white"),
+            network=network,
+            reader=content["data"].get("reader"),
         )
 
     def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-        """A record for each file, in their order."""
+        """A record for each file, in their order; of a table for each row."""
+        if len(self.shape) == 1 and self.network is None:
+            for path in paths:
+                yield from self._rows(path)
+            return
+        inputs, errors = self._features(paths) if self.network is not None else self._pixels(paths)
+        records = self._records(inputs) if len(inputs) else iter(())
+        for position, path in enumerate(paths):
+            if position in errors:
+                yield {"path": str(path), "error": errors[position]}
+            else:
+                yield {"path": str(path), **next(records)}
+
+    def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
+        """A record for each row of a table that the run's reader can read."""
+        if self.reader is None or path.suffix not in _TABLES:
+            raise UserError(
+                f"{path} cannot be read: this run was trained on vectors"
+                + ("" if self.reader is None else "; give a .csv or .parquet with the columns of its data")
+            )
+        rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
+        if rows:
+            table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")
+            values_ND = reader_from_state(self.reader).read_all(table)
+            for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
+                yield {"path": str(path), "row": number, **record}
+
+    def _features(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
+        assert self.network is not None
+        files = ImageFiles(paths, self.network.shape, self.network.frame, self.white)
+        found = features_of(files, self.network, device=self.device, keep=False)
+        errors = dict(found.broken)
+        fine = [position for position in range(len(paths)) if position not in errors]
+        return VectorInputs(found.values_NF[fine]), errors
+
+    def _pixels(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
         pixels: dict[int, Tensor] = {}
         errors: dict[int, str] = {}
         for position, path in enumerate(paths):
@@ -72,15 +122,11 @@ class Predictor:
                 pixels[position] = self._read(path)
             except UnreadableImage as error:
                 errors[position] = str(error)
-        records = self._records(torch.stack(list(pixels.values()))) if pixels else iter(())
-        for position, path in enumerate(paths):
-            if position in errors:
-                yield {"path": str(path), "error": errors[position]}
-            else:
-                yield {"path": str(path), **next(records)}
+        stacked = torch.stack(list(pixels.values())) if pixels else torch.zeros(0, *self.shape, dtype=torch.uint8)
+        return TensorImages(stacked), errors
 
-    def _records(self, images_NCHW: Tensor) -> Iterator[dict[str, Any]]:
-        own = self._answers(TensorImages(images_NCHW))
+    def _records(self, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        own = self._answers(inputs)
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
             abstains = self.threshold is not None and confidence <= self.threshold
             guess = self.classes[number]
@@ -91,11 +137,11 @@ class Predictor:
                 "guess": guess,
             }
 
-    def _answers(self, images: TensorImages) -> Answers:
+    def _answers(self, inputs: Inputs) -> Answers:
         if by_dropout(self.selector):
-            predicted_N, found = mc_dropout(self.model, images, len(self.classes), self.device, passes=self.passes)
+            predicted_N, found = mc_dropout(self.model, inputs, len(self.classes), self.device, passes=self.passes)
             return Answers(predicted_N, found[self.selector])
-        return answers(outputs(self.model, images, self.device), self.objective, len(self.classes))[self.selector]
+        return answers(outputs(self.model, inputs, self.device), self.objective, len(self.classes))[self.selector]
 
     def _read(self, path: Path) -> Tensor:
         """A file in the shape that the network was trained on."""

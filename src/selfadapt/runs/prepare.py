@@ -19,8 +19,10 @@ from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
+from selfadapt.models.pretrained import network_size, timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.network import with_features
 from selfadapt.runs.settings import RunSettings
 
 
@@ -34,20 +36,36 @@ def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress)
     else:
         data = data.limited(settings.data.limit, settings.data.test_limit, settings.seed)
     settings.method.suited(settings.task(data))
-    return data
+    return with_features(data, settings, on_progress) if settings.on_features else data
 
 
 def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFolder | None = None) -> Data:
     """The data as they are, decoded if they fit; on the scale of a run that was begun, if there is one."""
-    white = None if begun is None else begun.read_run()["data"].get("white")
+    about = {} if begun is None else begun.read_run()["data"]
     unlabelled = settings.kind == "pretraining"
-    data = open_data(settings.data.source, resize=settings.data.image_size, unlabelled=unlabelled, white=white)
+    data = open_data(
+        settings.data.source,
+        resize=_image_size(settings),
+        unlabelled=unlabelled,
+        white=about.get("white"),
+        columns=settings.columns,
+        reader=about.get("reader"),
+        on_progress=on_progress,
+    )
     if processes.rank():  # the first process decodes for all
         processes.wait_for_all()
-    data = keep_decoded(data, stream=settings.data.stream, on_progress=on_progress)
+    data = keep_decoded(data, stream=settings.data.stream or settings.on_features, on_progress=on_progress)
     if processes.rank() == 0:
         processes.wait_for_all()
     return _without_labels(data) if unlabelled and data.unlabelled is not None else data
+
+
+def _image_size(settings: RunSettings) -> int | None:
+    """The size that image files are brought to: the one asked for, or that of a pretrained network."""
+    name = timm_name(settings.model.name or "")
+    if settings.data.image_size is not None or name is None:
+        return settings.data.image_size
+    return network_size(name)
 
 
 def _without_labels(data: Data) -> Data:
@@ -109,6 +127,8 @@ def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallba
             parts[part] = _recalled(own_rows, pool, place, data, settings)
     whole = data.limited(None, settings.data.test_limit, settings.seed)
     recalled = replace(whole, train=parts["train"], validation=parts.get("validation"))
+    if settings.on_features:
+        recalled = with_features(recalled, settings, on_progress, folder)
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:
         warnings.warn(f"the data of {folder.path} have changed since it began", stacklevel=2)

@@ -6,7 +6,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from selfadapt.data.inputs import InputSpec
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.seeds import seeded
 from selfadapt.engine import checkpoint
@@ -15,11 +14,11 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs, predicted_classes
 from selfadapt.evaluation.probe import collapsed, effective_rank, spread
 from selfadapt.models.heads import Backbone, Normalised, unwrapped
-from selfadapt.models.named import backbone
 from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.bench import RunBench
 from selfadapt.runs.lifecycle import Run, TrainingCallback, conclude, list_unreadable, whole_metrics
+from selfadapt.runs.network import bare_backbone
 from selfadapt.runs.settings import RunSettings
 
 _WATCHED = 2_000  # images whose features are looked at after each epoch
@@ -82,13 +81,13 @@ def _probed(run: Run, samples: Samples) -> float | None:
 
 
 def _result(run: Run) -> dict[str, Any]:
-    metrics, held_out = whole_metrics(run.folder, run.settings.fit.epochs), run.data.test or run.data.validation
+    metrics, held_out = whole_metrics(run.folder, run.settings.epochs), run.data.test or run.data.validation
     last = metrics[-1]
     return {
         "run": str(run.folder.path),
         "method": run.settings.method_name,
         "views": run.settings.views,
-        "epochs": run.settings.fit.epochs,
+        "epochs": run.settings.epochs,
         "online_probe_accuracy": _probed(run, held_out) if held_out and _labelled(run.data) else None,
         "feature_std": last["feature_std"],
         "output_std": last["output_std"],
@@ -109,7 +108,7 @@ def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = Tr
         raise UserError(f"{folder.path} holds no trained network; go on with: selfadapt pretrain --resume")
     own = {name.removeprefix("backbone."): value for name, value in saved.model.items() if name.startswith("backbone.")}
     torch.manual_seed(settings.seed)
-    bare = backbone(settings.model.name, InputSpec.of(content["data"]["shape"]), width=settings.model.width)
+    bare = bare_backbone(settings, tuple(content["data"]["shape"]))
     network = Normalised(bare, own["mean_C11"].flatten(), own["std_C11"].flatten())
     if trained:
         network.load_state_dict(own)

@@ -104,7 +104,7 @@ def _predict(training: Training, inputs: Inputs) -> Tensor:
 
 def _result(run: Run) -> dict[str, Any]:
     """The result is the last epoch's. The best validation accuracy is by the labels as given: there are no others."""
-    metrics = whole_metrics(run.folder, run.settings.fit.epochs)
+    metrics = whole_metrics(run.folder, run.settings.epochs)
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
     list_unreadable(run.folder, run.data)  # the audit must know of them
@@ -117,7 +117,7 @@ def _result(run: Run) -> dict[str, Any]:
     return {
         "run": str(run.folder.path),
         "method": run.settings.method_name,
-        "epochs": run.settings.fit.epochs,
+        "epochs": run.settings.epochs,
         "network": run.settings.method.result,
         "result_epoch": kept[-1] if kept else len(metrics),
         "test_accuracy": None if test is None else accuracy(_predict(run.training, test.inputs), test.labels),

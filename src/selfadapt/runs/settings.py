@@ -15,12 +15,14 @@ from selfadapt.setting import Setting, check_settings, from_plain, plain, settin
 
 if TYPE_CHECKING:
     from selfadapt.data.samples import Data
+    from selfadapt.data.sources import Columns
     from selfadapt.engine.fit import FitSettings
     from selfadapt.objectives.method import Method, Task
 
 Kind = Literal["labels", "pretraining"]
 
 SMALL_SET = 5_000  # training samples
+PHOTOS = "tf_efficientnet_lite0"  # whose weights are installed with a package
 _WARM_UP = 30 / 800  # of the epochs without labels, as in the paper
 
 
@@ -52,6 +54,13 @@ class DataSettings:
     label_share: float | None = setting(
         None, "Learn from this share of each class only, such as 0.01.", above=0, most=1, unset="all"
     )
+    label_column: str = setting("label", "The column of a table that holds the labels.")
+    text_column: str | None = setting(
+        None, "The column of a table that holds texts, to be encoded as vectors.", unset="none: columns are the data"
+    )
+    group_column: str | None = setting(
+        None, "The column of a table that tells which samples belong together (patient, video, user)."
+    )
     stream: bool = setting(False, "Decode image files on demand instead of keeping a decoded copy.")
     limit: int | None = setting(
         None,
@@ -69,11 +78,24 @@ class DataSettings:
 class ModelSettings:
     """The network."""
 
-    name: str = setting(
-        "resnet-small",
-        "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16, alexnet or mlp.",
+    name: str | None = setting(
+        None,
+        "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16, alexnet, mlp, linear (for vectors, as mlp is "
+        "too), or any of timm's; timm/NAME for one that has a name of ours.",
         option="--model",
+        unset=f"{PHOTOS} for photos of your own, linear for vectors, else resnet-small",
     )
+    weights: str | None = setting(
+        None,
+        "What one of timm's begins with: pretrained, none or a .safetensors or .pth file.",
+        unset="pretrained",
+    )
+    tune: Literal["head", "all"] | None = setting(
+        None,
+        "What of a pretrained network learns: head (on features taken once) or all.",
+        unset="head on a CPU, all on a GPU",
+    )
+    head: Literal["linear", "mlp"] = setting("linear", "The head on features: linear, or mlp with one hidden layer.")
     width: int | None = setting(None, "Width of the model's first stage.", least=1, unset="the model's own")
     dropout: float = setting(
         0.0, "The share of features that training leaves out before the last layer.", least=0, below=1
@@ -90,8 +112,18 @@ class ModelSettings:
 class TrainingSettings:
     """How long and in which steps the network is trained."""
 
-    epochs: int = setting(60, "How often every sample is seen.", least=1)
-    batch_size: int | None = setting(None, "Samples in a step.", least=1, unset="256, or 64 below 5,000 samples")
+    epochs: int | None = setting(
+        None,
+        "How often every sample is seen.",
+        least=1,
+        unset="60; 20 for a head; 15 for fine-tuning; 100 without labels",
+    )
+    batch_size: int | None = setting(
+        None,
+        "Samples in a step.",
+        least=1,
+        unset="256, or 64 below 5,000 samples; 256 for a head; 32 for fine-tuning; 128 or 512 without labels",
+    )
     micro_batches: int = setting(
         1,
         "Gradient accumulation: forward a batch in so many micro-batches, to save memory.",
@@ -99,8 +131,12 @@ class TrainingSettings:
         aliases=("--pieces",),
     )
     optimizer: Literal["sgd", "adam", "adamw", "lars"] = setting("sgd", "sgd, adam, adamw or lars.")
-    lr: float = setting(0.1, "Learning rate, at its largest.", least=0)
-    weight_decay: float | None = setting(None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples")
+    lr: float | None = setting(
+        None, "Learning rate, at its largest.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning"
+    )
+    weight_decay: float | None = setting(
+        None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head"
+    )
     warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows from 0.", least=0, unset="0")
     schedule: str = setting(
         "cosine", "How the learning rate falls: cosine, constant, step:25 (halved every 25 epochs) or multistep:75,90."
@@ -113,21 +149,25 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        parse_schedule(self.schedule, self.epochs)
+        parse_schedule(self.schedule, self.epochs or 1)
 
 
 _PARTS: dict[str, type] = {"data": DataSettings, "model": ModelSettings, "fit": TrainingSettings}
 _WORD_FOR_PART = {"data": "source", "model": "name"}  # parts that a user calls by the name of their main setting
 _DEFAULTS: dict[Kind, dict[str, Any]] = {
     "labels": {"method": "sat"},
-    "pretraining": {"method": "sat", "epochs": 100, "model": "resnet18", "augment": "self-supervised"},
+    "pretraining": {"method": "sat", "model": "resnet18", "augment": "self-supervised"},
 }
 _OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
     "labels": {"views"},
-    "pretraining": {"labels", "noise", "validation", "label_share", "dropout", "pretrained"},
+    "pretraining": {"labels", "noise", "validation", "label_share", "dropout", "pretrained", "weights", "tune", "head"}
+    | {"label_column", "text_column", "group_column"},
 }
 # What `resolved` chooses where it is not given; the settings of a method are such, too.
-_LEFT_OPEN = {"batch_size", "weight_decay", "warmup_epochs", "augment", "device"}
+_LEFT_OPEN = {
+    "model", "weights", "tune", "epochs", "batch_size", "lr", "weight_decay", "warmup_epochs", "augment", "image_size",
+    "device",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +200,7 @@ class RunSettings:
                 raise UserError(f"{option_of(word)} is no setting of {name}")
             part, own = homes[word]
             parts[part][own] = value
-        return cls(
+        chosen = cls(
             kind=kind,
             data=DataSettings(**parts["data"]),
             model=ModelSettings(**parts["model"]),
@@ -169,6 +209,7 @@ class RunSettings:
             fit=TrainingSettings(**parts["fit"]),
             **parts["own"],
         )
+        return chosen._with_network()
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], kind: Kind) -> "RunSettings":
@@ -215,7 +256,7 @@ class RunSettings:
         return Task(
             num_classes=data.num_classes,
             num_samples=len(data.train),
-            epochs=self.fit.epochs,
+            epochs=self.fit.epochs or self._chosen_fit(data)["epochs"],
             seed=self.seed,
             views=self.views,
             optimizer=self.fit.optimizer,
@@ -223,32 +264,80 @@ class RunSettings:
             noise_rate=None if self.data.noise is None else actual_rate(data.train),
         )
 
+    def _with_network(self) -> "RunSettings":
+        """These settings with a network that suits the data, as far as a look at their head tells."""
+        from selfadapt.data.sources import kind_of
+        from selfadapt.models.pretrained import timm_name
+        from selfadapt.runs.environment import choose_device
+
+        model = self.model
+        if model.name is None:
+            found = kind_of(self.data.source, self.columns)
+            model = replace(model, name={"photos": PHOTOS, "vectors": "linear"}.get(found, "resnet-small"))
+        assert model.name is not None
+        if timm_name(model.name) is None:
+            for word, value in (("--weights", model.weights), ("--tune", model.tune)):
+                if value not in (None, "none", "all"):
+                    raise UserError(f"{word} {value} is for networks of timm's; {model.name} is none, and begins anew")
+        else:
+            weights = model.weights or "pretrained"
+            on_gpu = choose_device(self.device).type != "cpu"
+            tune = model.tune or ("all" if on_gpu or weights == "none" else "head")
+            model = replace(model, weights=weights, tune=tune)
+        return replace(self, model=model)
+
+    @property
+    def columns(self) -> "Columns":
+        from selfadapt.data.sources import Columns
+
+        return Columns(label=self.data.label_column, text=self.data.text_column, group=self.data.group_column)
+
+    @property
+    def on_features(self) -> bool:
+        """Whether a head learns from features of a pretrained network."""
+        return self.model.tune == "head"
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there are, once that is settled."""
+        assert self.fit.epochs is not None
+        return self.fit.epochs
+
     def resolved(self, data: "Data") -> "RunSettings":
         """These settings with what was left open chosen for the data and the machine.
 
         Large sets take the paper's values for CIFAR. A small set has so few steps in an epoch, and is memorised so
-        soon, that it wants smaller batches and a stronger decay.
+        soon, that it wants smaller batches and a stronger decay. A head on features learns fast, and memorises fast.
         """
         from selfadapt.runs.environment import device_name
 
-        small = len(data.train) < SMALL_SET
-        if self.kind == "labels":
-            batch_size, weight_decay, warm_up = 64 if small else 256, 5e-3 if small else 5e-4, 0.0
-        else:
-            batch_size = 512 if len(data.train) >= 10 * SMALL_SET else 128
-            weight_decay, warm_up = 5e-5, round(_WARM_UP * self.fit.epochs, 3)
-        return replace(
+        fit = {name: value for name, value in self._chosen_fit(data).items() if getattr(self.fit, name) is None}
+        settled = replace(
             self,
-            method=self.method.suited(self.task(data)),
-            data=replace(self.data, augment=self.data.augment or data.augment),
-            fit=replace(
-                self.fit,
-                batch_size=self.fit.batch_size or batch_size,
-                weight_decay=weight_decay if self.fit.weight_decay is None else self.fit.weight_decay,
-                warmup_epochs=warm_up if self.fit.warmup_epochs is None else self.fit.warmup_epochs,
+            data=replace(
+                self.data,
+                augment=self.data.augment or data.augment,
+                image_size=self.data.image_size or data.image_size,
             ),
+            fit=replace(self.fit, **fit),
             device=device_name(self.device),
         )
+        return replace(settled, method=settled.method.suited(settled.task(data)))
+
+    def _chosen_fit(self, data: "Data") -> dict[str, Any]:
+        size, epochs = len(data.train), self.fit.epochs
+        if self.kind == "pretraining":
+            epochs = epochs or 100
+            batch_size, warm_up = 512 if size >= 10 * SMALL_SET else 128, round(_WARM_UP * epochs, 3)
+            steps = {"epochs": epochs, "batch_size": batch_size, "warmup_epochs": warm_up}
+            return {**steps, "lr": 0.1, "weight_decay": 5e-5}
+        if self.on_features or self.model.name == "linear":
+            return {"epochs": 20, "lr": 0.003, "batch_size": 256, "weight_decay": 0.3, "warmup_epochs": 0.0}
+        if self.model.tune == "all" and self.model.weights != "none":
+            return {"epochs": 15, "lr": 0.01, "batch_size": 32, "weight_decay": 5e-4, "warmup_epochs": 1.0}
+        small = size < SMALL_SET
+        batch_size, weight_decay = (64, 5e-3) if small else (256, 5e-4)
+        return {"epochs": 60, "lr": 0.1, "batch_size": batch_size, "weight_decay": weight_decay, "warmup_epochs": 0.0}
 
     def fit_settings(self) -> "FitSettings":
         """What the loop needs of these."""
@@ -256,6 +345,8 @@ class RunSettings:
         from selfadapt.engine.optim import OptimizerSettings
 
         fit = self.fit
+        assert fit.epochs is not None
+        assert fit.lr is not None
         assert fit.weight_decay is not None
         assert fit.warmup_epochs is not None
         return FitSettings(

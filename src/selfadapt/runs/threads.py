@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
-from selfadapt.data.inputs import InputSpec
-from selfadapt.models.named import backbone
+from selfadapt.runs.network import bare_backbone
 from selfadapt.runs.settings import RunSettings
 
 WORK_OF_A_THREAD = 25e6  # multiply-adds in a layer: about a millisecond
@@ -58,7 +57,7 @@ def take_useful_threads(settings: RunSettings, shape: tuple[int, ...], device: t
     if device.type != "cpu":
         torch.set_num_threads(cores)
         return
-    network = backbone(settings.model.name, InputSpec.of(shape), width=settings.model.width)
+    network = bare_backbone(settings, shape)
     assert settings.fit.batch_size is not None
     at_once = settings.fit.batch_size / settings.fit.micro_batches / processes.count()
     torch.set_num_threads(useful_threads(at_once * layer_work(network, shape), cores))

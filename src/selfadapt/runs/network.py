@@ -1,0 +1,143 @@
+"""The network of a run: which one suits the data, how it is built, and features taken once where only a head learns.
+
+Beginning with a pretrained network, a run either tunes a head on features that are taken once, or all of the network.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt import processes
+from selfadapt.data.inputs import InputSpec
+from selfadapt.data.samples import Data, Samples
+from selfadapt.data.vectors import VectorInputs
+from selfadapt.engine import checkpoint
+from selfadapt.errors import UserError
+from selfadapt.models.features import features_of
+from selfadapt.models.heads import Backbone, FineTuned, Normalised
+from selfadapt.models.named import backbone
+from selfadapt.models.pretrained import Pretrained, pretrained, timm_name
+from selfadapt.objectives.objective import Objective
+from selfadapt.progress import ProgressCallback
+from selfadapt.report.results import RunFolder
+from selfadapt.runs.environment import choose_device
+from selfadapt.runs.settings import ModelSettings, RunSettings
+
+
+def load_pretrained(model: ModelSettings, size: int | None, file: Path | None = None) -> Pretrained:
+    """The pretrained network of these settings, with the weights that a run kept in a file, if it did."""
+    name = timm_name(model.name or "")
+    assert name is not None
+    weights = str(file) if file is not None and file.exists() else model.weights or "pretrained"
+    return pretrained(name, weights=weights, size=size)
+
+
+def bare_backbone(settings: RunSettings, shape: tuple[int, ...]) -> Backbone:
+    """The backbone that learns, without weights: the whole of a network, or what a head needs of vectors."""
+    model, spec = settings.model, InputSpec.of(shape)
+    assert model.name is not None
+    name = timm_name(model.name)
+    if spec.kind == "vector":
+        return backbone(model.name if name is None else model.head, spec, width=model.width)
+    if name is None:
+        return backbone(model.name, spec, width=model.width)
+    return pretrained(name, weights="none", size=shape[1], channels=shape[0]).backbone
+
+
+def build_model(
+    settings: RunSettings,
+    objective: Objective,
+    shape: tuple[int, ...],
+    statistics: tuple[Tensor, Tensor],
+    num_classes: int,
+    *,
+    with_weights: bool = True,
+) -> nn.Module:
+    """The network of a run before training, for inputs of this shape with these means and deviations.
+
+    One of timm's brings means and deviations of its own and, `with_weights`, what it has learned.
+    """
+    model = settings.model
+    spatial = InputSpec.of(shape).kind == "image"
+    if spatial and timm_name(model.name or "") is not None:
+        begun = with_weights and model.weights != "none"
+        whole = load_pretrained(model, shape[1]).backbone if begun else bare_backbone(settings, shape)
+        whole.dropout = nn.Dropout(model.dropout)
+        return objective.build(FineTuned(whole) if model.weights != "none" else whole, num_classes)
+    network = bare_backbone(settings, shape)
+    return objective.build(Normalised(network, *statistics, dropout=model.dropout, spatial=spatial), num_classes)
+
+
+def begin_with(folder: RunFolder, model: nn.Module) -> None:
+    """Put the weights of a network that was trained without labels, and its normalisation, into a new model."""
+    saved = checkpoint.load_newest(folder.checkpoints)
+    folder.read_run()
+    if saved is None:
+        raise UserError(f"{folder.path} holds no trained network")
+    learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
+    own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
+    different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]
+    if different or not own:
+        raise UserError(
+            f"the network in {folder.path} is another one than this ({different[0] if different else 'no backbone'} "
+            "differs); give the same --model and --width, and images of the same kind"
+        )
+    model.load_state_dict({**model.state_dict(), **learned})
+
+
+def with_features(
+    data: Data, settings: RunSettings, on_progress: ProgressCallback, folder: RunFolder | None = None
+) -> Data:
+    """The data with the features of a pretrained network in place of images. Files that cannot be read are taken out.
+
+    `folder` is that of a run that was begun; its samples must all be there.
+    """
+    if any(samples.corrupted is not None for samples in data.parts.values()):
+        raise UserError("--noise in images needs a network that sees them: add --tune all, or --weights none")
+    network = load_pretrained(
+        settings.model, settings.data.image_size, None if folder is None else folder.backbone_file
+    )
+    device = choose_device(settings.device)
+    unreadable = list(data.unreadable)
+
+    def taken(name: str, samples: Samples) -> Samples:
+        if processes.rank():  # the first process takes features for all, and the others find them
+            processes.wait_for_all()
+        found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
+        if processes.rank() == 0:
+            processes.wait_for_all()
+        vectors = replace(samples, inputs=VectorInputs(found.values_NF), pictures=samples.inputs)
+        if not found.broken:
+            return vectors
+        if folder is not None and name != "test":
+            position, reason = found.broken[0]
+            raise UserError(
+                f"{len(found.broken)} files of {folder.path} cannot be read any more, such as "
+                f"{samples.ids[position]}: {reason}; restore them"
+            )
+        unreadable.extend((samples.ids[position], reason) for position, reason in found.broken)
+        broken = {position for position, _ in found.broken}
+        return vectors.take(torch.tensor([i for i in range(len(samples)) if i not in broken], dtype=torch.int64))
+
+    parts = {name: taken(name, samples) for name, samples in data.parts.items()}
+    _check_classes(data, parts["train"], dict(unreadable))
+    return replace(
+        data,
+        train=parts["train"],
+        validation=parts.get("validation"),
+        test=parts.get("test"),
+        augment="none",
+        unreadable=unreadable,
+    )
+
+
+def _check_classes(data: Data, train: Samples, broken: dict[str, str]) -> None:
+    """Refuse to go on if no file of a class could be read."""
+    for number in sorted(set(data.train.labels.tolist()) - set(train.labels.tolist())):
+        lost = next(i for i, label in enumerate(data.train.labels.tolist()) if label == number)
+        raise UserError(
+            f"{data.name}: no training file of the class {data.classes[number]!r} can be read, such as "
+            f"{data.train.ids[lost]}: {broken.get(data.train.ids[lost], 'unknown')}; mend them, or take the class away"
+        )
