@@ -20,6 +20,7 @@ from selfadapt.cli import (
     coverage,
     data,
     demo,
+    embed,
     export,
     labels,
     methods,
@@ -46,8 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, export, transfer,
-    report,
+    demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
+    transfer, report,
 )  # fmt: skip
 app.add_typer(data.app)
 

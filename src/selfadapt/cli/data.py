@@ -6,7 +6,9 @@ from selfadapt.cli.output import Json, Quiet, count_bar, print_json
 
 EXAMPLE = "Example: selfadapt data get cifar10"
 
-app = typer.Typer(name="data", help="Fetch named data sets, and list them.", no_args_is_help=True, epilog=EXAMPLE)
+app = typer.Typer(
+    name="data", help="Fetch named data sets, list them, and see what is cached.", no_args_is_help=True, epilog=EXAMPLE
+)
 
 
 @app.command("get", epilog=EXAMPLE)
@@ -43,3 +45,26 @@ def list_sources(as_json: bool = Json) -> None:
     for name, source in SOURCES.items():
         words = "here" if here[name] else "can be fetched" if source.fetch else "to be put there by hand"
         print(f"{name:<15}{words}")
+
+
+@app.command("cache", epilog="Example: selfadapt data cache --empty")
+def cache(
+    empty: bool = typer.Option(False, "--empty", help="Remove all of it; it is computed again when it is needed."),
+    as_json: bool = Json,
+) -> None:
+    """Show what is kept below $SELFADAPT_HOME to be faster next time: decoded images and features."""
+    from selfadapt.data.home import home
+    from selfadapt.data.kept import forget, kept
+
+    entries = kept()
+    freed = forget(entries) if empty else 0
+    if as_json:
+        shown = [{"kind": own.kind, "path": str(own.path), "bytes": own.bytes, "words": own.words} for own in entries]
+        print_json({"path": str(home()), "bytes": sum(own.bytes for own in entries) - freed, "entries": shown})
+        return
+    if empty:
+        print(f"{freed / 1e6:,.1f} MB removed from {home()}")
+        return
+    for own in entries:
+        print(f"{own.kind:<10}{own.bytes / 1e6:>10,.1f} MB  {own.words or own.path.name}")
+    print(f"{sum(own.bytes for own in entries) / 1e6:,.1f} MB in {home()}")

@@ -42,7 +42,7 @@ def opened(path: Path, device: str, *, quiet: bool) -> "Run":
     from selfadapt.report.results import RunFolder
     from selfadapt.runs.lifecycle import reopen
 
-    with count_bar("decoding images", quiet=quiet) as on_progress:
+    with count_bar("reading data", quiet=quiet) as on_progress:
         return reopen(RunFolder(path), on_progress=on_progress, device=device, to_train=False)
 
 
@@ -77,8 +77,10 @@ def run_to_the_end(
     name = "" if settings is None else f"{Path(settings.data.source).stem}-{settings.method_name}"
     folder = RunFolder(out or new_folder(name))
     with folder.locked():
-        with count_bar("decoding images", quiet=quiet) as on_progress:
+        with count_bar("reading data", quiet=quiet) as on_progress:
             run = start(settings, folder, on_progress) if settings else reopen(folder, kind, given, on_progress)
+        for line in () if quiet or goes_on else run.settings.choices(run.data):
+            print(line, file=sys.stderr)
         try:
             with progress_bar(f"{run.settings.method_name} on {run.data.name}", quiet=quiet) as on_step:
                 result = train(run, on_step)

@@ -51,7 +51,7 @@ class Pretrained:
 
     def weights(self) -> dict[str, Tensor]:
         """What timm calls the tensors, to be read by `pretrained` again."""
-        return {name: value for name, value in cast(TimmBackbone, self.backbone.backbone).network.state_dict().items()}
+        return dict(cast(TimmBackbone, self.backbone.backbone).network.state_dict())
 
     def about(self) -> dict[str, Any]:
         """All that features depend on, besides the image."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from selfadapt.data.images import ImageFiles
 from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Data
 from selfadapt.engine.fit import Training
@@ -23,6 +24,7 @@ from selfadapt.targets.store import TargetStore
 _PIECE = 65_536
 _MOST_CLASSES = 1000  # for which the odds of every pair of classes are written
 _SHOWN = 40  # suspects on the contact sheet
+_SHOWN_SIZE = 96  # pixels, of pictures that come from files
 
 
 def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[dict[str, Any], Verdicts]:
@@ -160,7 +162,12 @@ def draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
     if not chosen:
         path.unlink(missing_ok=True)
         return
-    (read,) = read_batches(data.train.inputs, [torch.tensor(chosen)], workers=0)
+    pictures = data.train.pictures or data.train.inputs
+    if len(pictures.shape) == 1:  # vectors have nothing to show
+        return
+    if isinstance(pictures, ImageFiles):
+        pictures = replace(pictures, shape=(pictures.shape[0], _SHOWN_SIZE, _SHOWN_SIZE), resize=_SHOWN_SIZE)
+    (read,) = read_batches(pictures, [torch.tensor(chosen)], workers=0)
     images = [image.permute(1, 2, 0).numpy() for image in read.images_BCHW]
     captions = [
         f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}"

@@ -303,6 +303,25 @@ class RunSettings:
         assert self.fit.epochs is not None
         return self.fit.epochs
 
+    def choices(self, data: "Data") -> list[str]:
+        """What was chosen for the user about the network and the images, in a line each."""
+        model, lines = self.model, []
+        if self.on_features:
+            lines.append(
+                f"features of {model.name} ({model.weights} weights) are taken once, and a {model.head} head learns on "
+                "them; --tune all trains the whole network, --weights none begins from nothing"
+            )
+        elif model.tune == "all" and model.weights != "none":
+            lines.append(
+                f"all of {model.name} is fine-tuned, beginning with {model.weights} weights; --tune head is much faster"
+            )
+        if data.image_size is not None:
+            lines.append(
+                f"the images have many sizes and are brought to {data.image_size}×{data.image_size}; --image-size N "
+                "for another one"
+            )
+        return lines
+
     def resolved(self, data: "Data") -> "RunSettings":
         """These settings with what was left open chosen for the data and the machine.
 
