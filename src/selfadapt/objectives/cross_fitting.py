@@ -272,7 +272,7 @@ def _best_decay(
     """The decay of the least loss, and its heads: downwards from `first`, and upwards if that does not help.
 
     `factors` are those that `first` is divided by, one after the other, while that helps; then multiplied by.
-    Less decay must be better by more than the standard error of the difference. In doubt the smoother head ranks better.
+    Less decay must be better by more than the standard error of the difference. In doubt the smoother head.
     """
     best_decay, (best_DPK, least_N) = first, fit(first, start_DPK)
     for down in (True, False):

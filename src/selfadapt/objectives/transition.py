@@ -1,11 +1,11 @@
 """How labels go wrong: V[k, j] = P(given label j | true class k), estimated without a single true label.
 
-    r_ik ∝ q_ik V[k, y_i]                                       the posterior of the true class, given prediction and label
-    C[k, j] = sum over i with y_i = j of (max_k q_ik)^4 r_ik    a sure prediction tells more of the label than an unsure one
+    r_ik ∝ q_ik V[k, y_i]                                       the posterior of the true class
+    C[k, j] = sum over i with y_i = j of (max_k q_ik)^4 r_ik    a sure prediction tells more of the label
     V[k, j] = (C[k, j] + s B[k, j]) / (sum_j C[k, j] + s)       B: symmetric noise of the same rate
 
-The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the shrinkage
-is chosen by the likelihood of each fold's counts under the V of the others: 27 small classes give counts that are
+The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the
+shrinkage is chosen by the likelihood of each fold's counts under the V of the others: 27 small classes give counts that are
 mostly chance, and then s is large; where labels go wrong in certain ways, it is small.
 
 Shapes: N samples, K classes, F folds.
@@ -23,6 +23,7 @@ _STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
 _POWER = 4
 _FIRST_RATE = 0.1
 _RATES = (1e-4, 1 - 1e-4)
+_TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Transition:
 def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tensor:
     """r: what the true class is, given the prediction and the label."""
     rows_NK = predicted_NK * matrix_KK.T[labels_N]
-    return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(1e-30)
+    return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(_TINY)
 
 
 def estimate_transition(
@@ -83,9 +84,23 @@ def _symmetric(rate: Tensor, num_classes: int) -> Tensor:
     return matrix_KK.fill_diagonal_(float(1 - rate))
 
 
-def posterior_pieces(
-    predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor
-) -> Iterator[tuple[slice, Tensor]]:
+def posterior_pieces(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The posterior piece by piece, for tables too large to be held twice."""
     for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
         yield piece, posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
+
+
+def doubts(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
+    """The log odds that a label is wrong, and the likeliest class but the given one.
+
+    log  sum over k other than y of q_k V[k, y]  -  log q_y V[y, y]
+    """
+    doubt_N, rival_N = torch.empty(len(labels_N)), torch.empty_like(labels_N)
+    for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
+        given_n1 = labels_N[piece].unsqueeze(1)
+        rows_nK = predicted_NK[piece] * matrix_KK.T[labels_N[piece]]
+        right_n = rows_nK.gather(1, given_n1).squeeze(1)
+        others_nK = rows_nK.scatter(1, given_n1, 0.0)
+        doubt_N[piece] = others_nK.sum(1).clamp_min(_TINY).log() - right_n.clamp_min(_TINY).log()
+        rival_N[piece] = others_nK.scatter(1, given_n1, -1.0).argmax(1)
+    return doubt_N, rival_N
