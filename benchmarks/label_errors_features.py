@@ -7,8 +7,8 @@ nothing. Settings were frozen on plants and CIFAR10 before text, digits and tabl
 
 Ours is `cross_fit`. Everybody gets the same shuffled folds. cleanlab is given the held-out predictions of softmax
 regressions whose decay was chosen, as a user could, by the likelihood of the given labels; all four of its scores are
-shown, and the best one, which takes the truth to know. `erm` is one head on all samples, judging labels it has seen. k-NN
-is SimiFeat's vote of ten neighbours. cleanlab's time is that of scikit-learn's LogisticRegression on standardised
+shown, and the best one, which takes the truth to know. `erm` is one head on all samples, judging labels it has seen.
+k-NN is SimiFeat's vote of ten neighbours. cleanlab's time is that of scikit-learn's LogisticRegression on standardised
 features with five values of C, on the same folds, in the same process, one after the other; processor seconds.
 """
 
@@ -282,7 +282,7 @@ def write_page() -> None:
         ),
         *part(
             "The list's own cut",
-            "Precision and recall of the suspects, and what the audit expected: value [interval], held in so many seeds.",
+            "Precision and recall of the suspects, and what the audit expected: value [interval], true so often.",
             {
                 **plain("precision", "recall", "cleanlab's precision", "cleanlab's recall"),
                 "expected precision": lambda rows: _expected(rows, "precision"),

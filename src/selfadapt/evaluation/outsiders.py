@@ -7,8 +7,9 @@ a picture of a class that is like ours lies among them, and the head is torn:
     h_i = entropy of q_i
     outsider_i = sigmoid((z(d_i) + z(h_i) - 6) / 2)
 
-with z the distance from the median, in medians of such distances. The distance is 1 - cosine of features, each scaled by its deviation. n_c is a tenth of the class, so that a handful of
-outsiders who resemble each other do not vouch for each other. At 0.5 a sample is six such deviations out.
+with z the distance from the median, in medians of such distances. d is 1 - cosine of features, each scaled by its
+deviation. n_c is a tenth of the class, so that a handful of outsiders who resemble each other do not vouch for each
+other. At 0.5 a sample is six deviations out.
 
 Shapes: N samples, R of them to compare with, F features, K classes.
 """

@@ -121,11 +121,13 @@ def fit_heads(
     expected_P = _dot(slope_DPK, direction_DPK)
     step_P = torch.ones_like(value_P)
     for _ in range(passes - 1):
-        if bool((-0.5 * expected_P <= tolerance).all()):
+        going_P = -0.5 * expected_P > tolerance  # a problem stops by itself, whatever the others do
+        if not bool(going_P.any()):
             break
         trial_DPK = heads_DPK + direction_DPK * step_P.view(1, -1, 1)
         trial_value_P, trial_slope_DPK = loss(trial_DPK)
         better_P = trial_value_P <= value_P + _ENOUGH * step_P * expected_P + 1e-7 * value_P.abs()
+        better_P &= going_P
         keep_1P1 = better_P.view(1, -1, 1)
         moved_DPK = torch.where(keep_1P1, trial_DPK - heads_DPK, 0.0)
         turned_DPK = torch.where(keep_1P1, trial_slope_DPK - slope_DPK, 0.0)

@@ -47,6 +47,7 @@ class CrossFitting:
     """How to cross-fit."""
 
     rounds: int = 6  # in which targets move
+    decay: float | None = None  # instead of those that would be chosen
     first_decay: float = 1e-3  # from which the search begins, for samples of mean squared length 1
     passes: int = 8  # over the samples, in a fit that begins where another one stopped
     first_passes: int = 20
@@ -151,12 +152,13 @@ def _cross_fit(task: _Task, axes: PrincipalAxes) -> CrossFitted:
         return heads_DFK, -log_NK.gather(1, task.labels_N.unsqueeze(1)).squeeze(1)
 
     nothing_DFK = torch.zeros(task.axes_ND.shape[1], folds, classes)
-    plain_decay, plain_DFK = _best_decay(fit_labels, settings.first_decay, _FACTORS, nothing_DFK)
-    moved = _Moved.start(task, plain_decay, plain_DFK)
+    first, factors = (settings.first_decay, _FACTORS) if settings.decay is None else (settings.decay, ())
+    plain_decay, plain_DFK = _best_decay(fit_labels, first, factors, nothing_DFK)
+    moved = _Moved.start(task, plain_decay)
     decay, outer_DFK = plain_decay, plain_DFK
     for round_ in range(settings.rounds):
         moved.move_targets()
-        if round_ == settings.rounds // 2:
+        if round_ == settings.rounds // 2 and settings.decay is None:
             decay, outer_DFK = _best_decay(moved.fit_outer, decay, _FINE_FACTORS, outer_DFK)
         if round_ < settings.rounds - 1:
             moved.fit_inner(decay)
@@ -204,14 +206,18 @@ class _Moved:
         self.transitions = [Transition.at_first(classes) for _ in range(folds)]
 
     @classmethod
-    def start(cls, task: _Task, decay: float, plain_DFK: Tensor) -> "_Moved":
-        """Inner heads fitted to the labels as they are. Only those of f and g that differ in more than order are."""
-        moved = cls(task, plain_DFK[:, [outer for outer, _ in task.inner_folds()]])
+    def start(cls, task: _Task, decay: float) -> "_Moved":
+        """Inner heads fitted to the labels as they are. That of f and g is also that of g and f.
+
+        They begin at nothing: every head there is by now has seen the labels of f or of g.
+        """
+        nothing_DPK = torch.zeros(task.axes_ND.shape[1], len(task.inner_folds()), task.num_classes)
+        moved = cls(task, nothing_DPK)
         labels_N1K = _one_hot(task.labels_N, task.num_classes).unsqueeze(1)
         left_out = [tuple(sorted([outer, *others])) for outer, others in moved.pairs]
         distinct = sorted(set(left_out))
         seen_NP = task.without([list(folds) for folds in distinct])
-        start_DPK = moved.heads_DPK[:, [left_out.index(folds) for folds in distinct]]
+        start_DPK = nothing_DPK[:, : len(distinct)]
         decay_P = torch.full((len(distinct),), decay)
         passes = task.settings.first_passes
         heads_DPK = fit_heads(task.axes_ND, labels_N1K, seen_NP, decay_P, start_DPK, passes=passes, tolerance=1e-3)

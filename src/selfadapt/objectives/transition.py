@@ -5,8 +5,8 @@
     V[k, j] = (C[k, j] + s B[k, j]) / (sum_j C[k, j] + s)       B: symmetric noise of the same rate
 
 The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the
-shrinkage is chosen by the likelihood of each fold's counts under the V of the others: 27 small classes give counts that are
-mostly chance, and then s is large; where labels go wrong in certain ways, it is small.
+shrinkage is chosen by the likelihood of each fold's counts under the V of the others: 27 small classes give counts
+that are mostly chance, and then s is large; where labels go wrong in certain ways, it is small.
 
 Shapes: N samples, K classes, F folds.
 """
