@@ -68,7 +68,7 @@ def joined_groups(first_N: Tensor, second_N: Tensor) -> Tensor:
 
 
 def _thumbnail(pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> Tensor:
-    values = torch.from_numpy(np.ascontiguousarray(pixels)).float()
+    values = torch.tensor(np.asarray(pixels)).float()
     values_CHW = values.unsqueeze(0) if values.dim() == 2 else values.permute(2, 0, 1)[:3]
     if len(values_CHW) == 1:
         values_CHW = values_CHW.repeat(3, 1, 1)

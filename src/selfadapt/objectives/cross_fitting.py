@@ -37,7 +37,9 @@ from selfadapt.models.softmax_regression import PrincipalAxes, fit_heads, pieces
 from selfadapt.objectives.transition import Transition, estimate_transition, posterior_pieces
 
 _LARGE = 4e10  # numbers multiplied in one pass above which inner folds are joined and axes are cut
-_LARGE_AXES = 256
+_LARGE_AXES = (
+    256  # all that is large together, on CIFAR10 (one seed): 0.864 for 0.852 asymmetric, 0.970 for 0.971 symmetric
+)
 _FACTORS = tuple(10 ** (step / 2) for step in range(1, 11))  # decays tried on the labels, below and above the first
 _FINE_FACTORS = (2.0,)  # and on moved targets, which confirm themselves a little the less decay there is
 
@@ -51,6 +53,9 @@ class CrossFitting:
     first_decay: float = 1e-3  # from which the search begins, for samples of mean squared length 1
     passes: int = 8  # over the samples, in a fit that begins where another one stopped
     first_passes: int = 20
+
+
+_LARGE_SETTINGS = CrossFitting(rounds=4, passes=5, first_passes=10)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def cross_fit(
         fold_N=fold_N[order_N],
         num_classes=num_classes,
         inner=2 if large else int(fold_N.max()),
-        settings=settings or CrossFitting(),
+        settings=settings or (_LARGE_SETTINGS if large else CrossFitting()),
     )
     back_N = order_N.argsort()
     found = _cross_fit(task, axes)
