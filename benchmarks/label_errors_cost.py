@@ -1,0 +1,88 @@
+"""The table of docs/results/label-errors-cost.md: what judging every label costs, by samples and classes.
+
+    python -m benchmarks.label_errors_cost [--samples 1000,10000,100000] [--classes 10,100,1000] [--threads 2]
+
+Synthetic features, 1,280 of them: a Gaussian around the mean of the class, 20 % symmetric noise. Processor seconds and
+wall seconds of `cross_fit` with the statement of quality, and the most memory the process held, each size in a process
+of its own.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.grid import table
+from selfadapt.data.folds import deal_into_folds
+from selfadapt.data.seeds import seeded
+from selfadapt.evaluation.label_quality import expected_quality
+from selfadapt.evaluation.recovery import average_precision
+from selfadapt.objectives.cross_fitting import cross_fit
+from selfadapt.objectives.transition import doubts
+
+HOME = Path("runs/label-errors-cost")
+PAGE = Path("docs/results/label-errors-cost.md")
+FEATURES = 1280
+
+
+def measure(samples: int, classes: int) -> dict[str, float]:
+    generator = seeded(0, "cost")
+    truth_N = torch.randint(classes, (samples,), generator=generator)
+    means_KF = torch.randn(classes, FEATURES, generator=generator) * 0.15
+    features_NF = torch.randn(samples, FEATURES, generator=generator)
+    for rows in torch.arange(samples).split(8192):
+        features_NF[rows] += means_KF[truth_N[rows]]
+    drawn_N = torch.randint(classes, (samples,), generator=generator)
+    labels_N = torch.where(torch.rand(samples, generator=generator) < 0.2, drawn_N, truth_N)
+    wall, began = time.monotonic(), time.process_time()
+    fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), classes)
+    matrix_KK = fitted.transition.matrix_KK
+    doubt_N, _ = doubts(fitted.predicted_NK, labels_N, matrix_KK)
+    expected_quality(fitted.predicted_NK, labels_N, matrix_KK, cut=int((doubt_N > 0).sum()))
+    return {
+        "processor seconds": time.process_time() - began,
+        "seconds": time.monotonic() - wall,
+        "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        "average precision": average_precision(doubt_N.argsort(descending=True), labels_N != truth_N) or 0.0,
+    }
+
+
+def write_page() -> None:
+    files = sorted(HOME.glob("*.json"), key=lambda file: [int(part) for part in file.stem.split("x")])
+    rows = [(file.stem.split("x"), json.loads(file.read_text())) for file in files]
+    lines = [[*size, *(f"{value:.2f}" for value in row.values())] for size, row in rows]
+    header = ["samples", "classes", *rows[0][1]]
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    words = (__doc__ or "").split("\n\n", 2)[2].strip()
+    PAGE.write_text("\n".join(["# What judging every label costs", "", words, "", *table(header, lines)]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", default="1000,10000,100000")
+    parser.add_argument("--classes", default="10,100,1000")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--one", action="store_true", help="this size here, and print it")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    if chosen.one:
+        print(json.dumps(measure(int(chosen.samples), int(chosen.classes))))
+        return
+    HOME.mkdir(parents=True, exist_ok=True)
+    for samples in chosen.samples.split(","):
+        for classes in chosen.classes.split(","):
+            size = ["--samples", samples, "--classes", classes, "--threads", str(chosen.threads)]
+            command = [sys.executable, "-m", "benchmarks.label_errors_cost", "--one", *size]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            (HOME / f"{samples}x{classes}.json").write_text(done.stdout)
+            print(samples, classes, done.stdout.strip(), flush=True)
+            write_page()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""The list of wrong labels, for people who have features or predictions already.
+
+    from selfadapt import find_label_errors
+    found = find_label_errors(labels, features=features)
+    print(found.summary)
+    found.to_csv("labels.csv")
+
+With `features` a head is fitted by folds (objectives/cross_fitting.py). With `probabilities`, predictions for each
+sample by a model of your own that did not see it, nothing is fitted: the same posterior and the same estimate of how
+labels go wrong are applied to them.
+
+Shapes: N samples, F features, K classes.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfadapt.data.duplicates import find_duplicates, group_numbers, joined_groups
+from selfadapt.data.folds import deal_into_folds
+from selfadapt.evaluation.label_quality import Interval, ListQuality, expected_quality
+from selfadapt.evaluation.outsiders import outsiders
+from selfadapt.objectives.cross_fitting import cross_fit
+from selfadapt.objectives.transition import Transition, doubts, estimate_transition, posterior
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_FOLDS = 5
+_FEW = 5  # samples below which a class is too small to judge its labels
+_LEAST_SAMPLES = 10
+_STEPS = 20  # of EM, where nothing else is done
+
+
+class LabelVerdict(NamedTuple):
+    """One row of the list."""
+
+    id: str
+    given: str
+    suggested: str
+    confidence: float
+    weight: float
+    suspect: bool
+    outsider: float
+
+
+@dataclass(frozen=True)
+class ClassVerdict:
+    """What was found in one class, as it is given."""
+
+    name: str
+    given: int
+    judged_wrong: int
+    too_few: bool  # to judge any of its labels
+
+
+@dataclass(frozen=True)
+class LabelSummary:
+    samples: int
+    suspects: int
+    noise_rate: Interval
+    expected_precision: Interval | None  # of the suspects; None without any
+    expected_recall: Interval | None
+    quality: ListQuality  # at each depth of the list
+    duplicates: tuple[tuple[str, ...], ...]
+    conflicts: int  # duplicates with different labels
+    classes: tuple[ClassVerdict, ...]
+    transition: Array  # K×K: the odds of each given label for each true class
+
+    def __str__(self) -> str:
+        rate = self.noise_rate
+        lines = [
+            f"{self.suspects} of {self.samples} labels look wrong; "
+            f"about {rate.value:.1%} are (between {rate.low:.1%} and {rate.high:.1%})"
+        ]
+        if self.expected_precision is not None and self.expected_recall is not None:
+            right, found = self.expected_precision, self.expected_recall
+            lines.append(
+                f"of the suspects about {right.value:.0%} are wrong ({right.low:.0%} to {right.high:.0%}), "
+                f"which is {found.value:.0%} of all wrong labels ({found.low:.0%} to {found.high:.0%})"
+            )
+        if self.duplicates:
+            lines.append(f"{len(self.duplicates)} groups of duplicates, {self.conflicts} of them with several labels")
+        few = [row.name for row in self.classes if row.too_few]
+        if few:
+            lines.append(f"too few samples to judge: {', '.join(few)}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """A verdict on each label, most suspicious first. `order` holds the positions in what was given."""
+
+    order: Array
+    id: Array
+    given: Array
+    suggested: Array
+    confidence: Array  # of the suggested class
+    weight: Array  # of the sample in training: the largest entry of its target
+    suspect: Array
+    outsider: Array
+    summary: LabelSummary
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[LabelVerdict]:
+        columns = (getattr(self, name).tolist() for name in LabelVerdict._fields)
+        return (LabelVerdict(*row) for row in zip(*columns, strict=True))
+
+    def to_csv(self, path: str | Path) -> None:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(LabelVerdict._fields)
+            for row in self:
+                numbers = (f"{row.confidence:.6f}", f"{row.weight:.6f}", int(row.suspect), f"{row.outsider:.6f}")
+                writer.writerow((row.id, row.given, row.suggested, *numbers))
+
+    def to_pandas(self) -> Any:
+        """The list as a data frame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame({name: getattr(self, name) for name in LabelVerdict._fields})
+
+
+def find_label_errors(
+    labels: Any,
+    features: Any = None,
+    probabilities: Any = None,
+    groups: Any = None,
+    *,
+    ids: Sequence[str] | None = None,
+    classes: Sequence[Any] | None = None,
+    duplicates: Sequence[Sequence[int]] | None = None,
+    seed: int = 0,
+) -> LabelErrors:
+    """Judge every label, by `features` (N×F) or out-of-sample `probabilities` (N×K).
+
+    `groups` names what must not be split among folds (patient, video). `classes` are the names of the columns of
+    `probabilities`; without them the columns stand for the sorted labels. `duplicates` are groups of positions that are
+    copies of each other; without them they are looked for among the features.
+    """
+    given_N = _array(labels, "labels")
+    if given_N.ndim != 1:
+        raise ValueError(f"labels must be one for each sample, but their shape is {given_N.shape}")
+    if (features is None) == (probabilities is None):
+        raise ValueError("pass either features= (N×F) or probabilities= (N×K, each by a model that did not see it)")
+    values_NX = _table(probabilities if features is None else features, len(given_N), features is None)
+    names, labels_N = _coded(given_N, classes, values_NX.shape[1] if features is None else None)
+    if ids is not None and len(ids) != len(given_N):
+        raise ValueError(f"there are {len(given_N)} labels but {len(ids)} ids")
+    count = len(given_N)
+    if duplicates is None:
+        duplicates = [] if features is None else find_duplicates(values_NX)
+    groups_N = group_numbers([list(members) for members in duplicates], count)
+    if groups is not None:
+        groups_N = joined_groups(groups_N, _group_codes(groups, count))
+    fold_N = deal_into_folds(labels_N, _folds(groups_N), seed, groups_N)
+    if features is None:
+        predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
+        begin = Transition.at_first(len(names))
+        transition = estimate_transition(predicted_NK, labels_N, fold_N, begin, steps=_STEPS)
+    else:
+        fitted = cross_fit(values_NX, labels_N, fold_N, len(names))
+        predicted_NK, transition = fitted.predicted_NK, fitted.transition
+    verdicts = _Verdicts.of(predicted_NK, labels_N, transition.matrix_KK, seed)
+    verdicts = verdicts.with_duplicates(predicted_NK, labels_N, transition.matrix_KK, duplicates)
+    far_N = _outsiders(None if features is None else values_NX, predicted_NK, verdicts.suggested_N)
+    name_N = np.array([str(position) for position in range(count)] if ids is None else [str(name) for name in ids])
+    order = verdicts.order()
+    return LabelErrors(
+        order=order,
+        id=name_N[order],
+        given=names[labels_N.numpy()][order],
+        suggested=names[verdicts.suggested_N.numpy()][order],
+        confidence=verdicts.confidence_N.numpy()[order],
+        weight=verdicts.weight_N.numpy()[order],
+        suspect=verdicts.suspect_N.numpy()[order],
+        outsider=far_N.numpy()[order],
+        summary=_summary(verdicts, labels_N, names, name_N, duplicates, transition.matrix_KK),
+    )
+
+
+@dataclass(frozen=True)
+class _Verdicts:
+    doubt_N: Tensor
+    suggested_N: Tensor
+    confidence_N: Tensor
+    weight_N: Tensor
+    suspect_N: Tensor
+    few_K: Tensor
+    first_N: Tensor  # those that go before all others
+    quality: ListQuality
+
+    @classmethod
+    def of(cls, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, seed: int) -> "_Verdicts":
+        doubt_N, rival_N = doubts(predicted_NK, labels_N, matrix_KK)
+        rows_NK = posterior(predicted_NK, labels_N, matrix_KK)
+        few_K = torch.bincount(labels_N, minlength=len(matrix_KK)) < _FEW
+        judged_N = ~few_K[labels_N]
+        likeliest_N = rows_NK.argmax(1)
+        suspect_N = (doubt_N > 0) & (likeliest_N != labels_N) & judged_N
+        suggested_N = torch.where(suspect_N, rival_N, labels_N)
+        confidence_N = rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1)
+        quality = expected_quality(
+            predicted_NK[judged_N], labels_N[judged_N], matrix_KK, cut=int(suspect_N.sum()), seed=seed
+        )
+        rate = min(max(quality.noise_rate.value, 1e-6), 1 - 1e-6)  # nothing is known of a label that cannot be judged
+        doubt_N = torch.where(judged_N, doubt_N, float(np.log(rate / (1 - rate))))
+        weight_N = rows_NK.amax(1)
+        first_N = torch.zeros_like(suspect_N)
+        return cls(doubt_N, suggested_N, confidence_N, weight_N, suspect_N, few_K, first_N, quality)
+
+    def with_duplicates(
+        self, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, duplicates: Sequence[Sequence[int]]
+    ) -> "_Verdicts":
+        """Copies with different labels go first, and those are suspect that are not what all copies together say."""
+        suggested_N, suspect_N, first_N = self.suggested_N.clone(), self.suspect_N.clone(), self.first_N.clone()
+        confidence_N = self.confidence_N.clone()
+        for group in duplicates:
+            members = torch.as_tensor(list(group))
+            if len(labels_N[members].unique()) < 2:
+                continue
+            log_K = predicted_NK[members].clamp_min(1e-30).log().mean(0)
+            log_K = log_K + matrix_KK.T[labels_N[members]].clamp_min(1e-30).log().sum(0)
+            together = int(log_K.argmax())
+            first_N[members] = True
+            suspect_N[members] = labels_N[members] != together
+            suggested_N[members] = together
+            confidence_N[members] = log_K.softmax(0)[together]
+        return _Verdicts(
+            self.doubt_N, suggested_N, confidence_N, self.weight_N, suspect_N, self.few_K, first_N, self.quality
+        )
+
+    def order(self) -> Array:
+        by_doubt = self.doubt_N.argsort(descending=True, stable=True)
+        by_first = (~self.first_N[by_doubt]).long().argsort(stable=True)
+        return by_doubt[by_first].numpy()
+
+
+def _summary(
+    verdicts: _Verdicts,
+    labels_N: Tensor,
+    names: Array,
+    name_N: Array,
+    duplicates: Sequence[Sequence[int]],
+    matrix_KK: Tensor,
+) -> LabelSummary:
+    suspects = int(verdicts.suspect_N.sum())
+    precision, recall = verdicts.quality.at(suspects) if suspects else (None, None)
+    given_K = torch.bincount(labels_N, minlength=len(names)).tolist()
+    wrong_K = torch.bincount(labels_N[verdicts.suspect_N], minlength=len(names)).tolist()
+    rows = zip(names, given_K, wrong_K, verdicts.few_K.tolist(), strict=True)
+    return LabelSummary(
+        samples=len(labels_N),
+        suspects=suspects,
+        noise_rate=verdicts.quality.noise_rate,
+        expected_precision=precision,
+        expected_recall=recall,
+        quality=verdicts.quality,
+        duplicates=tuple(tuple(name_N[list(group)].tolist()) for group in duplicates),
+        conflicts=sum(len(labels_N[list(group)].unique()) > 1 for group in duplicates),
+        classes=tuple(ClassVerdict(str(name), given, wrong, few) for name, given, wrong, few in rows),
+        transition=matrix_KK.numpy(),
+    )
+
+
+def _outsiders(features_NF: Tensor | None, predicted_NK: Tensor, suggested_N: Tensor) -> Tensor:
+    """Without features the predictions stand for them."""
+    return outsiders(predicted_NK if features_NF is None else features_NF, predicted_NK, suggested_N)
+
+
+def _array(values: Any, name: str) -> Array:
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} hold NaN or infinity; leave those samples out")
+        if not (array == np.round(array)).all():
+            raise ValueError(f"{name} must be class names or whole numbers, but they hold fractions")
+        array = array.astype(np.int64)
+    if array.dtype.kind == "O":
+        array = np.array([str(value) for value in array])
+    return array
+
+
+def _table(values: Any, count: int, of_odds: bool) -> Tensor:
+    name = "probabilities" if of_odds else "features"
+    table_NX = torch.as_tensor(values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)).float()
+    if table_NX.dim() != 2 or len(table_NX) != count:
+        raise ValueError(f"{name} must be {count} rows, one for each label, but their shape is {tuple(table_NX.shape)}")
+    if count < _LEAST_SAMPLES:
+        raise ValueError(f"{count} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
+    bad = (~table_NX.isfinite()).any(1).nonzero().flatten()
+    if len(bad):
+        raise ValueError(f"{name} hold NaN or infinity in {len(bad)} rows, first in row {int(bad[0])}")
+    if of_odds and bool((table_NX < 0).any() | (table_NX.sum(1) <= 0).any()):
+        raise ValueError("probabilities must not be negative, and each row must hold some; pass softmax outputs")
+    return table_NX
+
+
+def _coded(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:
+    """The names of the classes, and each label as a number among them."""
+    names = np.unique(given_N) if classes is None else np.array(list(classes))
+    whole = given_N.dtype.kind in "iu"
+    if classes is None and columns is not None and whole and given_N.min() >= 0 and given_N.max() < columns:
+        names = np.arange(columns)
+    if len(np.unique(given_N)) < 2:
+        raise ValueError("all labels are the same; there must be at least two classes")
+    if columns is not None and columns != len(names):
+        raise ValueError(f"probabilities have {columns} columns but there are {len(names)} classes; pass classes=")
+    place = {name: position for position, name in enumerate(names.tolist())}
+    unknown = [label for label in given_N.tolist() if label not in place]
+    if unknown:
+        raise ValueError(f"label {unknown[0]!r} is not among classes=")
+    return names, torch.tensor([place[label] for label in given_N.tolist()])
+
+
+def _group_codes(groups: Any, count: int) -> Tensor:
+    values = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    if values.shape != (count,):
+        raise ValueError(f"groups must be one for each of the {count} labels, but their shape is {values.shape}")
+    return torch.from_numpy(np.unique(values.astype(str), return_inverse=True)[1])
+
+
+def _folds(groups_N: Tensor) -> int:
+    apart = len(groups_N.unique())
+    if apart < 3:
+        raise ValueError(f"the samples fall into {apart} groups; there must be at least three to hold some out")
+    return min(_FOLDS, apart)

@@ -1,0 +1,106 @@
+"""How labels go wrong: V[k, j] = P(given label j | true class k), estimated without a single true label.
+
+    r_ik ∝ q_ik V[k, y_i]                                       the posterior of the true class
+    C[k, j] = sum over i with y_i = j of (max_k q_ik)^4 r_ik    a sure prediction tells more of the label
+    V[k, j] = (C[k, j] + s B[k, j]) / (sum_j C[k, j] + s)       B: symmetric noise of the same rate
+
+The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the
+shrinkage is chosen by the likelihood of each fold's counts under the V of the others: 27 small classes give counts
+that are mostly chance, and then s is large; where labels go wrong in certain ways, it is small.
+
+Shapes: N samples, K classes, F folds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfadapt.models.softmax_regression import pieces_of
+
+_STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+_POWER = 4
+_FIRST_RATE = 0.1
+_RATES = (1e-4, 1 - 1e-4)
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Transition:
+    matrix_KK: Tensor
+    strength: float  # s
+
+    @classmethod
+    def at_first(cls, num_classes: int) -> "Transition":
+        return cls(_symmetric(torch.tensor(_FIRST_RATE), num_classes), _STRENGTHS[-1])
+
+
+def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tensor:
+    """r: what the true class is, given the prediction and the label."""
+    rows_NK = predicted_NK * matrix_KK.T[labels_N]
+    return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(_TINY)
+
+
+def estimate_transition(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, begin: Transition, *, steps: int
+) -> Transition:
+    """V after so many steps of EM from `begin` on."""
+    transition, num_classes, folds = begin, predicted_NK.shape[1], int(fold_N.max()) + 1
+    for _ in range(steps):
+        counts_FKK = torch.zeros(folds * num_classes, num_classes)
+        for piece in pieces_of(len(labels_N), num_classes):
+            rows_nK = posterior(predicted_NK[piece], labels_N[piece], transition.matrix_KK)
+            rows_nK *= predicted_NK[piece].amax(1, keepdim=True) ** _POWER
+            counts_FKK.index_add_(0, fold_N[piece] * num_classes + labels_N[piece], rows_nK)
+        transition = shrunk(counts_FKK.view(folds, num_classes, num_classes).transpose(1, 2))
+    return transition
+
+
+def shrunk(counts_FKK: Tensor) -> Transition:
+    """V from the counts C of each fold, with the strength that the other folds speak for."""
+    counts_KK = counts_FKK.sum(0)
+
+    def likelihood(strength: float) -> float:
+        others = ((counts_KK - fold_KK).clamp_min(0) for fold_KK in counts_FKK)
+        terms = (
+            (fold_KK * _towards_symmetric(other_KK, strength).log()).sum()
+            for fold_KK, other_KK in zip(counts_FKK, others, strict=True)
+        )
+        return float(sum(terms))
+
+    strength = max(_STRENGTHS, key=likelihood)
+    return Transition(_towards_symmetric(counts_KK, strength), strength)
+
+
+def _towards_symmetric(counts_KK: Tensor, strength: float) -> Tensor:
+    right = counts_KK.diagonal().sum() / counts_KK.sum().clamp_min(1e-12)
+    prior_KK = _symmetric((1 - right).clamp(*_RATES), len(counts_KK))
+    return (counts_KK + strength * prior_KK) / (counts_KK.sum(1, keepdim=True) + strength)
+
+
+def _symmetric(rate: Tensor, num_classes: int) -> Tensor:
+    matrix_KK = (rate / max(1, num_classes - 1)).repeat(num_classes, num_classes)
+    return matrix_KK.fill_diagonal_(float(1 - rate))
+
+
+def posterior_pieces(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The posterior piece by piece, for tables too large to be held twice."""
+    for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
+        yield piece, posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
+
+
+def doubts(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
+    """The log odds that a label is wrong, and the likeliest class but the given one.
+
+    log  sum over k other than y of q_k V[k, y]  -  log q_y V[y, y]
+    """
+    doubt_N, rival_N = torch.empty(len(labels_N)), torch.empty_like(labels_N)
+    for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
+        given_n1 = labels_N[piece].unsqueeze(1)
+        rows_nK = predicted_NK[piece] * matrix_KK.T[labels_N[piece]]
+        right_n = rows_nK.gather(1, given_n1).squeeze(1)
+        others_nK = rows_nK.scatter(1, given_n1, 0.0)
+        doubt_N[piece] = others_nK.sum(1).clamp_min(_TINY).log() - right_n.clamp_min(_TINY).log()
+        rival_N[piece] = others_nK.scatter(1, given_n1, -1.0).argmax(1)
+    return doubt_N, rival_N

@@ -1,0 +1,110 @@
+"""Self-adaptive training by folds: what it finds, and that no judge knows the label it judges."""
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from selfadapt.data.folds import deal_into_folds
+from selfadapt.data.seeds import seeded
+from selfadapt.evaluation.recovery import average_precision
+from selfadapt.objectives.cross_fitting import CrossFitting, cross_fit
+from selfadapt.objectives.transition import (
+    Transition,
+    doubts,
+    estimate_transition,
+    posterior,
+    shrunk,
+)
+
+
+def _digits(rows: int = 900) -> tuple[Tensor, Tensor]:
+    x, y = load_digits(return_X_y=True)
+    order = torch.randperm(len(y), generator=seeded(0, "rows"))[:rows]
+    return torch.from_numpy(x).float()[order], torch.from_numpy(y).long()[order]
+
+
+def test_posterior_and_doubt_are_bayes_rule() -> None:
+    generator = np.random.default_rng(0)
+    predicted = generator.dirichlet(np.ones(4), 20)
+    matrix = generator.dirichlet(np.ones(4), 4)
+    labels = generator.integers(4, size=20)
+    expected = np.array([[predicted[i, k] * matrix[k, labels[i]] for k in range(4)] for i in range(20)])
+    expected /= expected.sum(1, keepdims=True)
+    given = torch.from_numpy(predicted).float(), torch.from_numpy(labels), torch.from_numpy(matrix).float()
+    np.testing.assert_allclose(posterior(*given).numpy(), expected, rtol=1e-4)
+    doubt_N, rival_N = doubts(*given)
+    right = expected[np.arange(20), labels]
+    np.testing.assert_allclose(doubt_N.numpy(), np.log((1 - right) / right), rtol=1e-3, atol=1e-4)
+    for i in range(20):
+        assert rival_N[i] == max((k for k in range(4) if k != labels[i]), key=lambda k: expected[i, k])
+
+
+def test_transition_is_found_where_predictions_are_right() -> None:
+    generator = seeded(0, "transition")
+    truth_N = torch.randint(4, (20_000,), generator=generator)
+    matrix_KK = torch.tensor([[0.9, 0.1, 0, 0], [0, 0.7, 0.3, 0], [0, 0, 1.0, 0], [0.2, 0, 0, 0.8]])
+    labels_N = torch.multinomial(matrix_KK[truth_N], 1, generator=generator).squeeze(1)
+    predicted_NK = torch.full((20_000, 4), 0.01).scatter_(1, truth_N.unsqueeze(1), 0.97)
+    fold_N = torch.arange(20_000) % 5
+    found = estimate_transition(predicted_NK, labels_N, fold_N, Transition.at_first(4), steps=20)
+    torch.testing.assert_close(found.matrix_KK, matrix_KK, atol=0.03, rtol=0)
+    assert found.strength <= 100
+
+
+def test_counts_without_a_pattern_are_shrunk_hard() -> None:
+    generator = np.random.default_rng(0)
+    even = np.full((5, 30, 30), 0.01) + np.eye(30) * 10
+    patterned = even + np.roll(np.eye(30), 1, 1) * 3
+    weak, strong = (
+        shrunk(torch.from_numpy(generator.poisson(counts)).float()).strength for counts in (even, patterned)
+    )
+    assert weak >= 1000
+    assert strong <= 30
+
+
+def test_confused_digits_are_found_and_undone() -> None:
+    x, truth_N = _digits()
+    labels_N = torch.where(torch.rand(len(truth_N), generator=seeded(1, "struck")) < 0.3, (truth_N + 1) % 10, truth_N)
+    wrong_N = labels_N != truth_N
+    fitted = cross_fit(x, labels_N, deal_into_folds(labels_N, 5, 0), 10, CrossFitting(rounds=4))
+    doubt_N, _ = doubts(fitted.predicted_NK, labels_N, fitted.transition.matrix_KK)
+    plain_N = -fitted.plain_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
+    ours, plain = (
+        average_precision(values_N.argsort(descending=True), wrong_N) or 0.0 for values_N in (doubt_N, plain_N)
+    )
+    assert ours > 0.95
+    assert ours > plain + 0.1
+    fresh_NF, fresh_N = (part[900:] for part in _digits(1797))
+    plain_right = ((fitted.axes(fresh_NF) @ fitted.plain_head_DK).argmax(1) == fresh_N).float().mean()
+    assert (fitted.predict(fresh_NF).argmax(1) == fresh_N).float().mean() > plain_right + 0.05
+
+
+def test_a_judge_answers_the_same_whatever_the_label_that_it_judges() -> None:
+    """At a decay of its own: the one that would be chosen depends a little on all labels."""
+    x, labels_N = _digits(300)
+    fold_N = deal_into_folds(labels_N, 3, 0)
+    other_N = torch.where(fold_N == 1, labels_N[torch.randperm(300, generator=seeded(2, "labels"))], labels_N)
+    assert bool((other_N != labels_N).any())
+    settings = CrossFitting(rounds=3, decay=1e-3)
+    one, other = (cross_fit(x, given_N, fold_N, 10, settings) for given_N in (labels_N, other_N))
+    rows = fold_N == 1
+    torch.testing.assert_close(one.predicted_NK[rows], other.predicted_NK[rows], atol=1e-5, rtol=0)
+    assert (one.predicted_NK[~rows] - other.predicted_NK[~rows]).abs().max() > 0.05
+
+
+def test_on_labels_of_pure_noise_agreement_is_chance() -> None:
+    generator = seeded(3, "noise")
+    x = torch.randn(3000, 20, generator=generator)
+    labels_N = torch.arange(3000)[torch.randperm(3000, generator=generator)] % 5
+    fitted = cross_fit(x, labels_N, deal_into_folds(labels_N, 5, 0), 5)
+    agreement = (fitted.predicted_NK.argmax(1) == labels_N).double().mean().item()
+    assert abs(agreement - 0.2) < 3 * (0.2 * 0.8 / 3000) ** 0.5
+
+
+def test_same_input_same_bits() -> None:
+    x, labels_N = _digits(300)
+    fold_N = deal_into_folds(labels_N, 5, 0)
+    one, other = (cross_fit(x, labels_N, fold_N, 10, CrossFitting(rounds=2)) for _ in range(2))
+    assert torch.equal(one.predicted_NK, other.predicted_NK)
+    assert torch.equal(one.head_DK, other.head_DK)
