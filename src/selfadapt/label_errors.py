@@ -24,14 +24,14 @@ from torch import Tensor
 
 from selfadapt.data.duplicates import find_duplicates, group_numbers, joined_groups
 from selfadapt.data.folds import deal_into_folds
-from selfadapt.evaluation.label_quality import Interval, ListQuality, expected_quality
+from selfadapt.evaluation.held_out import HeldOutVerdicts
+from selfadapt.evaluation.label_quality import Interval, ListQuality
 from selfadapt.evaluation.outsiders import outsiders
 from selfadapt.objectives.cross_fitting import cross_fit
-from selfadapt.objectives.transition import Transition, doubts, estimate_transition, posterior
+from selfadapt.objectives.transition import Transition, estimate_transition
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FOLDS = 5
-_FEW = 5  # samples below which a class is too small to judge its labels
 _LEAST_SAMPLES = 10
 _STEPS = 20  # of EM, where nothing else is done
 
@@ -167,11 +167,11 @@ def find_label_errors(
     else:
         fitted = cross_fit(values_NX, labels_N, fold_N, len(names))
         predicted_NK, transition = fitted.predicted_NK, fitted.transition
-    verdicts = _Verdicts.of(predicted_NK, labels_N, transition.matrix_KK, seed)
+    verdicts = HeldOutVerdicts.of(predicted_NK, labels_N, transition.matrix_KK, seed)
     verdicts = verdicts.with_duplicates(predicted_NK, labels_N, transition.matrix_KK, duplicates)
     far_N = _outsiders(None if features is None else values_NX, predicted_NK, verdicts.suggested_N)
     name_N = np.array([str(position) for position in range(count)] if ids is None else [str(name) for name in ids])
-    order = verdicts.order()
+    order = verdicts.order_N.numpy()
     return LabelErrors(
         order=order,
         id=name_N[order],
@@ -185,65 +185,8 @@ def find_label_errors(
     )
 
 
-@dataclass(frozen=True)
-class _Verdicts:
-    doubt_N: Tensor
-    suggested_N: Tensor
-    confidence_N: Tensor
-    weight_N: Tensor
-    suspect_N: Tensor
-    few_K: Tensor
-    first_N: Tensor  # those that go before all others
-    quality: ListQuality
-
-    @classmethod
-    def of(cls, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, seed: int) -> "_Verdicts":
-        doubt_N, rival_N = doubts(predicted_NK, labels_N, matrix_KK)
-        rows_NK = posterior(predicted_NK, labels_N, matrix_KK)
-        few_K = torch.bincount(labels_N, minlength=len(matrix_KK)) < _FEW
-        judged_N = ~few_K[labels_N]
-        likeliest_N = rows_NK.argmax(1)
-        suspect_N = (doubt_N > 0) & (likeliest_N != labels_N) & judged_N
-        suggested_N = torch.where(suspect_N, rival_N, labels_N)
-        confidence_N = rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1)
-        quality = expected_quality(
-            predicted_NK[judged_N], labels_N[judged_N], matrix_KK, cut=int(suspect_N.sum()), seed=seed
-        )
-        rate = min(max(quality.noise_rate.value, 1e-6), 1 - 1e-6)  # nothing is known of a label that cannot be judged
-        doubt_N = torch.where(judged_N, doubt_N, float(np.log(rate / (1 - rate))))
-        weight_N = rows_NK.amax(1)
-        first_N = torch.zeros_like(suspect_N)
-        return cls(doubt_N, suggested_N, confidence_N, weight_N, suspect_N, few_K, first_N, quality)
-
-    def with_duplicates(
-        self, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, duplicates: Sequence[Sequence[int]]
-    ) -> "_Verdicts":
-        """Copies with different labels go first, and those are suspect that are not what all copies together say."""
-        suggested_N, suspect_N, first_N = self.suggested_N.clone(), self.suspect_N.clone(), self.first_N.clone()
-        confidence_N = self.confidence_N.clone()
-        for group in duplicates:
-            members = torch.as_tensor(list(group))
-            if len(labels_N[members].unique()) < 2:
-                continue
-            log_K = predicted_NK[members].clamp_min(1e-30).log().mean(0)
-            log_K = log_K + matrix_KK.T[labels_N[members]].clamp_min(1e-30).log().sum(0)
-            together = int(log_K.argmax())
-            first_N[members] = True
-            suspect_N[members] = labels_N[members] != together
-            suggested_N[members] = together
-            confidence_N[members] = log_K.softmax(0)[together]
-        return _Verdicts(
-            self.doubt_N, suggested_N, confidence_N, self.weight_N, suspect_N, self.few_K, first_N, self.quality
-        )
-
-    def order(self) -> Array:
-        by_doubt = self.doubt_N.argsort(descending=True, stable=True)
-        by_first = (~self.first_N[by_doubt]).long().argsort(stable=True)
-        return by_doubt[by_first].numpy()
-
-
 def _summary(
-    verdicts: _Verdicts,
+    verdicts: HeldOutVerdicts,
     labels_N: Tensor,
     names: Array,
     name_N: Array,

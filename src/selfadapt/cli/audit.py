@@ -1,6 +1,7 @@
 """`selfadapt audit`"""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -21,16 +22,35 @@ def command(
     from selfadapt.runs.audit import audit_training, draw_suspects
 
     own = opened(run, device, quiet=quiet or as_json)
-    summary, verdicts = audit_training(own.folder, own.data, own.training)
-    draw_suspects(own.folder, own.data, verdicts)
+    audit = audit_training(own.folder, own.data, own.training)
+    draw_suspects(own.folder, own.data, audit)
     write_run_page(own.folder)
+    summary = audit.summary
     if as_json:
         print_json(summary)
         return
-    rate = percent(summary["estimated_noise_rate"])
-    print(f"suspect labels      {summary['suspects']} of {len(own.data.train)}, {rate}")
+    print(f"suspect labels      {summary['suspects']} of {len(own.data.train)} training labels")
+    for name, part in summary["parts"].items():
+        if name != "train":
+            print(f"{'':<20}{part['suspects']} of {part['labels']} {name} labels")
+    print(f"labels that are wrong, by estimate  {_range(summary, 'estimated_noise_rate')}")
+    if summary["expected_precision"] is not None:
+        print(f"of the suspects, wrong  {_range(summary, 'expected_precision')}")
+        print(f"of the wrong, suspect   {_range(summary, 'expected_recall')}")
+    if summary["duplicates"]:
+        print(f"copies of one sample  {summary['duplicates']} groups, in {own.folder.duplicates_file}")
+    few = [row["class"] for row in summary["classes"] if row["too_few"]]
+    if few:
+        print(f"too few to judge    {', '.join(few)}")
     if "precision" in summary:
         print(f"truly wrong         {summary['wrong']}")
         print(f"precision, recall   {percent(summary['precision'])}, {percent(summary['recall'])}")
         print(f"labels recovered    {percent(summary['recovery'])}")
     print(f"the list            {summary['labels']}")
+
+
+def _range(summary: dict[str, Any], name: str) -> str:
+    value = percent(summary[name])
+    if summary[f"{name}_low"] is None:
+        return value
+    return f"{value} ({percent(summary[f'{name}_low'])} to {percent(summary[f'{name}_high'])})"

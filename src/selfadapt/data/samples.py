@@ -109,6 +109,7 @@ class Data:
     white: float | None = None  # the value that became 255 in images of over 8 bits, if there are any
     mixed: bool = False  # the order mixes the classes, so that the first so many are a fair share
     reader: Reader | None = None  # what made vectors of raw rows, if anything did
+    duplicates: Sequence[Sequence[str]] = ()  # groups of ids that are copies of each other
     image_size: int | None = None  # to which images of many sizes were brought, if nobody said
 
     @property
@@ -225,14 +226,15 @@ def split_off(
 ) -> tuple[Samples, Samples]:
     """Part the samples at random so that each class keeps its share: (the rest, the fraction).
 
-    A class gives `fewest` samples at least, if it has them.
+    A class gives `fewest` samples at least, if it has them. Samples of a group stay together.
     """
-    chosen = []
-    for label in samples.labels.unique():
-        members = (samples.labels == label).nonzero().flatten()
+    heads = _first_of_each_group(samples)
+    labels_n, chosen = samples.labels[heads], []
+    for label in labels_n.unique():
+        members = heads[labels_n == label]
         shuffled = members[torch.randperm(len(members), generator=generator)]
         chosen.append(shuffled[: max(fewest, round(fraction * len(members)))])
-    held_out = torch.cat(chosen).sort().values
+    held_out = _whole_groups(samples, torch.cat(chosen)).sort().values
     kept = torch.ones(len(samples), dtype=torch.bool)
     kept[held_out] = False
     if not len(held_out) or not kept.any():
@@ -241,3 +243,18 @@ def split_off(
             "add samples, give a validation part, or do without one (--validation 0)"
         )
     return samples.take(kept.nonzero().flatten()), samples.take(held_out)
+
+
+def _first_of_each_group(samples: Samples) -> Tensor:
+    if samples.groups is None:
+        return torch.arange(len(samples))
+    first = {group: place for place, group in reversed(list(enumerate(samples.groups)))}
+    return torch.tensor(sorted(first.values()))
+
+
+def _whole_groups(samples: Samples, chosen: Tensor) -> Tensor:
+    """These samples with all others of their groups."""
+    if samples.groups is None:
+        return chosen
+    wanted = {samples.groups[place] for place in chosen.tolist()}
+    return torch.tensor([place for place, group in enumerate(samples.groups) if group in wanted])

@@ -97,6 +97,16 @@ class Classifier(nn.Module):
         return cast(Tensor, self.head(self.backbone(images_BCHW)))
 
 
+class CorrectedClassifier(Classifier):
+    """A classifier that knows how labels go wrong, P(given j | true k). Its outputs are those for the true class."""
+
+    transition_KK: Tensor
+
+    def __init__(self, backbone: Backbone, num_classes: int) -> None:
+        super().__init__(backbone, num_classes)
+        self.register_buffer("transition_KK", torch.eye(num_classes))
+
+
 def projection_head(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Sequential:
     """One hidden layer with batch normalisation: projector and predictor of self-supervised methods."""
     return nn.Sequential(

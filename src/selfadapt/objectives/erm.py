@@ -36,6 +36,7 @@ class ERM:
     paper: ClassVar[str] = "Vapnik, Principles of Risk Minimization for Learning Theory, 1991"
     needs: ClassVar[str] = ""
     result: ClassVar[str] = "last epoch"
+    settles: ClassVar[bool] = False
     abstains: ClassVar[bool] = False
     uses_up_validation: ClassVar[bool] = False
 

@@ -6,7 +6,7 @@ for the loop, and most are nothing else; one that takes several trainings asks a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, Self
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
 from torch import Tensor, nn
 
@@ -25,12 +25,21 @@ class Task:
     optimizer: str = "sgd"
     has_validation: bool = True
     noise_rate: float | None = None  # the share of wrong labels, where noise was put in
+    linear: bool = False  # whether the network is a linear head on vectors
 
 
 class Trained(Protocol):
     """A training that is done."""
 
     model: nn.Module
+
+
+class Vectors(NamedTuple):
+    """The training samples of a head: vectors (N×D), labels, and which belong together, if any do."""
+
+    values_ND: Tensor
+    labels_N: Tensor
+    groups_N: Tensor | None
 
 
 class Bench(Protocol):
@@ -45,6 +54,13 @@ class Bench(Protocol):
         """
         ...
 
+    def settle(self, solve: Callable[[Vectors, nn.Module], Tensor]) -> Trained:
+        """The main training, if it takes no steps: `solve` gives the model its weights, and returns predictions (N×K).
+
+        The predictions become the targets.
+        """
+        ...
+
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
         """Class probabilities (n×K) of those samples of a part that can be read."""
         ...
@@ -55,6 +71,7 @@ class Method(Objective, Protocol):
     paper: ClassVar[str]  # where it comes from
     needs: ClassVar[str]  # what it needs beyond labelled samples, in words
     result: ClassVar[str]  # which network is the result, in words
+    settles: ClassVar[bool]  # whether it trains in one go, without steps
     abstains: ClassVar[bool]  # whether it says itself how confident it is
     uses_up_validation: ClassVar[bool]  # whether it chooses by the validation samples, which then cannot vouch for it
 

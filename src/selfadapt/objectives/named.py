@@ -18,6 +18,7 @@ from selfadapt.objectives.baselines.mixup import Mixup
 from selfadapt.objectives.baselines.selective_net import SelectiveNet
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
 from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.folds import SelfAdaptiveFolds
 from selfadapt.objectives.method import Method
 from selfadapt.objectives.noisy_labels import (
     SelfAdaptive,
@@ -35,6 +36,7 @@ from selfadapt.objectives.selective import Selective
 
 NOISY_LABELS: dict[str, type[Method]] = {
     "sat": SelfAdaptive,
+    "sat-folds": SelfAdaptiveFolds,
     "sat-paper": SelfAdaptiveOfThePaper,
     "sat-sce": SelfAdaptiveSymmetric,
     "sat-no-weights": WithoutWeights,

@@ -79,6 +79,7 @@ class Evidence:
 
     label_share: float = 0.0  # what of a target is still its given label, and so no evidence
     weighed: bool = False  # whether training weighs a sample by its target
+    held_out: bool = False  # targets are predictions that never saw the label, and the network is a CorrectedClassifier
 
 
 class Objective(Protocol):

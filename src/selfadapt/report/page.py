@@ -243,7 +243,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
 
 
 def _draw_matrices(folder: RunFolder, classes: Sequence[str]) -> list[Picture]:
-    labels = folder.read_labels()
+    labels = [row for row in folder.read_labels() if row["part"] == "train"]
     known = bool(labels) and "truth" in labels[0]
     column, words = ("truth", "true label") if known else ("given", "given label")
     number = {name: k for k, name in enumerate(classes)}

@@ -8,7 +8,8 @@ checkpoint/     everything that is needed to go on
 trainings/      likewise, by name, for a method that takes several trainings
 backbone.safetensors  the pretrained network whose features the head learns from, if it does
 targets*.bin    the targets, where they are kept in a file
-labels.csv      the verdict on each training label, most suspicious first
+labels.csv      the verdict on each label of every part, most suspicious first
+duplicates.csv  copies of one sample: the number of their group, id, path, part and given label
 transition.csv  the estimated odds of each given label (column) for each true class (row)
 decisions.csv   what a person decided about labels, if anything: id and label
 corrected.csv   the corrected labels, once they are asked for
@@ -37,7 +38,8 @@ from typing import IO, Any
 from selfadapt import processes
 from selfadapt.errors import UserError
 
-LABEL_COLUMNS = ("id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth")
+LABEL_COLUMNS = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider", "truth")
+DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; 1 had no number
 _LOCKED: set[Path] = set()  # folders in which this process trains
@@ -118,6 +120,10 @@ class RunFolder:
     @property
     def transition_file(self) -> Path:
         return self.path / "transition.csv"
+
+    @property
+    def duplicates_file(self) -> Path:
+        return self.path / "duplicates.csv"
 
     @property
     def coverage_file(self) -> Path:
@@ -303,6 +309,17 @@ class RunFolder:
 
     def read_labels(self) -> list[dict[str, str]]:
         return _read_table(self.labels_file, LABEL_COLUMNS[:-1])
+
+    def write_duplicates(self, rows: Iterable[Sequence[str]]) -> None:
+        write_table(self.duplicates_file, DUPLICATE_COLUMNS, rows)
+
+    def read_duplicates(self) -> list[list[str]]:
+        """The ids of each group of copies."""
+        groups: dict[str, list[str]] = {}
+        if self.duplicates_file.exists():
+            for row in _read_table(self.duplicates_file, DUPLICATE_COLUMNS):
+                groups.setdefault(row["group"], []).append(row["id"])
+        return list(groups.values())
 
     def write_transition(self, classes: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
         lines = ([name, *(f"{odds:.6f}" for odds in row)] for name, row in zip(classes, rows, strict=True))

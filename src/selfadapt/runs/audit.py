@@ -1,7 +1,14 @@
-"""The audit of a run: a verdict on every training label, as labels.csv and in numbers."""
+"""The audit of a run: a verdict on every label of every part, as labels.csv and in numbers.
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+Training labels are judged by what the method knows of them (its `evidence`); validation and test labels, which no
+method trains on, by the predictions of the finished network. Where training labels are judged by predictions that never
+saw them, all parts are judged alike, by the odds that a label is wrong, and one ranking holds for all.
+
+Shapes: N samples, K classes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -10,14 +17,19 @@ from torch.nn.functional import one_hot
 
 from selfadapt.data.images import ImageFiles
 from selfadapt.data.reading import read_batches
-from selfadapt.data.samples import Data
+from selfadapt.data.samples import Data, Samples
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, predict
+from selfadapt.evaluation.held_out import HeldOutVerdicts
+from selfadapt.evaluation.label_quality import Interval, ListQuality
+from selfadapt.evaluation.outsiders import outsiders
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
+from selfadapt.models.heads import unwrapped
 from selfadapt.objectives.objective import Evidence
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.copies import places_of
 from selfadapt.runs.lifecycle import list_unreadable
 from selfadapt.targets.store import TargetStore
 
@@ -27,12 +39,35 @@ _SHOWN = 40  # suspects on the contact sheet
 _SHOWN_SIZE = 96  # pixels, of pictures that come from files
 
 
-def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[dict[str, Any], Verdicts]:
-    """Judge every training label, write labels.csv and transition.csv, and return the summary and the verdicts.
+@dataclass(frozen=True, kw_only=True)
+class JudgedPart:
+    """Verdicts on the labels of one part."""
 
-    The evidence is the targets, less what is left of the label in them; a method without targets is judged by its
-    predictions on the training images.
-    """
+    name: str
+    samples: Samples
+    suggested_N: Tensor
+    confidence_N: Tensor
+    weight_N: Tensor
+    suspect_N: Tensor
+    suspicion_N: Tensor  # larger where the label is more doubtful, on one scale for all parts
+    known_n: Tensor  # the samples of which there is something to judge by
+    outsider_N: Tensor | None = None
+    few_K: Tensor | None = None  # classes too small to be judged
+
+    @property
+    def order_N(self) -> Tensor:
+        return self.suspicion_N.argsort(descending=True, stable=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    parts: Sequence[JudgedPart]  # training first
+    quality: ListQuality | None  # what to expect of the list of training labels, where that can be told
+    summary: dict[str, Any]
+
+
+def audit_training(folder: RunFolder, data: Data, training: Training) -> Audit:
+    """Judge every label, write labels.csv and transition.csv, and return what was found."""
     start = training.objective.started(training.history, training.settings.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
@@ -40,15 +75,87 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> tuple[d
             f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
         )
     list_unreadable(folder, data)  # so that all processes know of the same files
-    verdicts, known_n = _judged(data, training)
+    evidence = training.objective.evidence(training.progress)
+    held_out = evidence is not None and evidence.held_out
+    parts, quality = _judge_held_out(data, training) if held_out else (_judge_parts(data, training), None)
     list_unreadable(folder, data)
-    _write_labels(folder, data, verdicts)
-    summary = {**_summary(data, verdicts, known_n), "labels": str(folder.labels_file)}
+    _write_labels(folder, data, parts)
+    train = parts[0]
+    summary = {**_summary(data, parts, quality), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
-        transition_KK = transition_matrix(verdicts.suggested_N[known_n], data.train.labels[known_n], data.num_classes)
+        known_n = train.known_n
+        transition_KK = transition_matrix(train.suggested_N[known_n], data.train.labels[known_n], data.num_classes)
         folder.write_transition(data.classes, transition_KK.tolist())
         summary["transition"] = str(folder.transition_file)
-    return summary, verdicts
+    return Audit(parts=parts, quality=quality, summary=summary)
+
+
+def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], ListQuality]:
+    """All parts by predictions that never saw the labels: those of the folds, and those of the finished head."""
+    assert training.targets is not None
+    matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
+    train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_PIECE)])
+    others = [samples for name, samples in data.parts.items() if name != "train"]
+    predicted_NK = torch.cat(
+        [train_NK, *(predict(training.model, own.inputs, data.num_classes, training.device) for own in others)]
+    )
+    labels_N = torch.cat([data.train.labels, *(own.labels for own in others)])
+    vectors_ND = torch.cat([own.inputs.read(torch.arange(len(own))) for own in (data.train, *others)])
+    ids = [sample_id for own in (data.train, *others) for sample_id in own.ids]
+    seed = 0
+    verdicts = HeldOutVerdicts.of(predicted_NK, labels_N, matrix_KK, seed)
+    copies = places_of(ids, data.duplicates)
+    verdicts = verdicts.with_duplicates(predicted_NK, labels_N, matrix_KK, copies)
+    quality = HeldOutVerdicts.of(train_NK, data.train.labels, matrix_KK, seed).quality
+    outsider_N = outsiders(vectors_ND, predicted_NK, verdicts.suggested_N)
+    rank_N = torch.empty(len(ids))
+    rank_N[verdicts.order_N] = torch.arange(len(ids), 0, -1).float()
+    parts, begin = [], 0
+    for name, samples in data.parts.items():
+        own = slice(begin, begin + len(samples))
+        begin += len(samples)
+        parts.append(
+            JudgedPart(
+                name=name,
+                samples=samples,
+                suggested_N=verdicts.suggested_N[own],
+                confidence_N=verdicts.confidence_N[own],
+                weight_N=verdicts.weight_N[own],
+                suspect_N=verdicts.suspect_N[own],
+                suspicion_N=rank_N[own],
+                known_n=torch.arange(len(samples)),
+                outsider_N=outsider_N[own],
+                few_K=verdicts.few_K,
+            )
+        )
+    return parts, quality
+
+
+def _judge_parts(data: Data, training: Training) -> list[JudgedPart]:
+    """Training labels by the method's evidence, the others by the network's predictions."""
+    verdicts, known_n = _judged(data, training)
+    parts = [_part("train", data.train, verdicts, known_n)]
+    for name, samples in data.parts.items():
+        if name != "train":
+            predicted_NK = predict(training.model, samples.inputs, data.num_classes, training.device)
+            known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
+            rows = [predicted_NK[known_n]]
+            found = judge(lambda rows=rows: rows, samples.labels[known_n], weighted=False)  # type: ignore[misc]
+            parts.append(_part(name, samples, _for_all(samples, found, known_n), known_n))
+    return parts
+
+
+def _part(name: str, samples: Samples, verdicts: Verdicts, known_n: Tensor) -> JudgedPart:
+    return JudgedPart(
+        name=name,
+        samples=samples,
+        suggested_N=verdicts.suggested_N,
+        confidence_N=verdicts.confidence_N,
+        weight_N=verdicts.weight_N,
+        suspect_N=verdicts.suggested_N != samples.labels,
+        suspicion_N=-verdicts.support_N,
+        known_n=known_n,
+    )
 
 
 def judge_labels(data: Data, training: Training) -> Verdicts:
@@ -63,16 +170,20 @@ def _judged(data: Data, training: Training) -> tuple[Verdicts, Tensor]:
     share_n = None if evidence is None else _label_shares(training, evidence)[known_n]
     weighted = evidence is not None and evidence.weighed
     found = judge(rows, labels[known_n], weighted=weighted, label_share_N=share_n)
+    return _for_all(data.train, found, known_n), known_n
+
+
+def _for_all(samples: Samples, found: Verdicts, known_n: Tensor) -> Verdicts:
+    """Verdicts on all samples, from those on the known ones. The others keep their labels, and come last."""
+    labels, ones_N = samples.labels, torch.ones(len(samples))
     if len(known_n) == len(labels):
-        return found, known_n
-    ones_N = torch.ones(len(labels))
-    verdicts = Verdicts(
+        return found
+    return Verdicts(
         suggested_N=labels.index_copy(0, known_n, found.suggested_N),
         confidence_N=(ones_N / 2).index_copy(0, known_n, found.confidence_N),
         weight_N=ones_N.index_copy(0, known_n, found.weight_N),
         support_N=ones_N.index_copy(0, known_n, found.support_N),
     )
-    return verdicts, known_n
 
 
 def _beliefs(
@@ -108,17 +219,21 @@ def _label_shares(training: Training, before: Evidence) -> Tensor:
     return torch.where(visited_N, after.label_share, before.label_share)
 
 
-def _suspects(data: Data, verdicts: Verdicts) -> Tensor:
-    return verdicts.suggested_N != data.train.labels
-
-
-def _summary(data: Data, verdicts: Verdicts, known_n: Tensor) -> dict[str, Any]:
-    """The figures of the audit, over the samples that were judged."""
-    suspect_N = _suspects(data, verdicts)
+def _summary(data: Data, parts: Sequence[JudgedPart], quality: ListQuality | None) -> dict[str, Any]:
+    """The figures of the audit, over the training samples that were judged, and what was found in each part."""
+    train = parts[0]
+    suspect_N, known_n, suspects = train.suspect_N, train.known_n, int(train.suspect_N.sum())
+    precision, recall = (None, None) if quality is None or not suspects else quality.at(suspects)
+    rate = suspect_N[known_n].double().mean().item()
     summary: dict[str, Any] = {
-        "suspects": int(suspect_N.sum()),
-        "estimated_noise_rate": suspect_N[known_n].double().mean().item(),
+        "suspects": suspects,
+        **_interval("estimated_noise_rate", None if quality is None else quality.noise_rate, rate),
+        **_interval("expected_precision", precision),
+        **_interval("expected_recall", recall),
         "not_judged": len(data.train) - len(known_n),
+        "duplicates": len(data.duplicates),
+        "parts": {own.name: {"labels": len(own.samples), "suspects": int(own.suspect_N.sum())} for own in parts},
+        "classes": _classes(data, train),
     }
     truth = data.train.truth
     if truth is not None:
@@ -127,50 +242,77 @@ def _summary(data: Data, verdicts: Verdicts, known_n: Tensor) -> dict[str, Any]:
         caught = int((suspect_N & wrong_N).sum())
         summary |= {
             "wrong": int(wrong_N.sum()),
-            "precision": caught / int(suspect_N.sum()) if suspect_N.any() else None,
+            "precision": caught / suspects if suspects else None,
             "recall": caught / int(wrong_N.sum()) if wrong_N.any() else None,
-            "recovery": accuracy(verdicts.suggested_N[known_n], truth[known_n]),
-            "average_precision": average_precision(verdicts.order_N[known_N[verdicts.order_N]], wrong_N),
+            "recovery": accuracy(train.suggested_N[known_n], truth[known_n]),
+            "average_precision": average_precision(train.order_N[known_N[train.order_N]], wrong_N),
         }
+    if quality is not None:
+        summary["quality"] = [
+            {"depth": depth, "precision": asdict(own), "recall": asdict(found)}
+            for depth, own, found in zip(quality.depths, quality.precision, quality.recall, strict=True)
+        ]
     return summary
 
 
-def _write_labels(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
-    train, suspect_N = data.train, _suspects(data, verdicts)
+def _interval(name: str, found: Interval | None, otherwise: float | None = None) -> dict[str, float | None]:
+    if found is None:
+        return {name: otherwise, f"{name}_low": None, f"{name}_high": None}
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def _classes(data: Data, train: JudgedPart) -> list[dict[str, Any]]:
+    """What was found in each class, as it is given."""
+    given_K = torch.bincount(data.train.labels, minlength=data.num_classes).tolist()
+    wrong_K = torch.bincount(data.train.labels[train.suspect_N], minlength=data.num_classes).tolist()
+    few_K = [False] * data.num_classes if train.few_K is None else train.few_K.tolist()
+    return [
+        {"class": name, "given": given, "judged_wrong": wrong, "too_few": few}
+        for name, given, wrong, few in zip(data.classes, given_K, wrong_K, few_K, strict=True)
+    ]
+
+
+def _write_labels(folder: RunFolder, data: Data, parts: Sequence[JudgedPart]) -> None:
+    truth_known = data.train.truth is not None
+    places = [(own, i) for own in parts for i in range(len(own.samples))]
+    suspicion_N = torch.cat([own.suspicion_N for own in parts])
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for i in verdicts.order_N.tolist():
+        for place in suspicion_N.argsort(descending=True, stable=True).tolist():
+            own, i = places[place]
+            samples = own.samples
             row = (
-                train.ids[i],
-                "" if train.paths is None else train.paths[i],
-                data.classes[int(train.labels[i])],
-                data.classes[int(verdicts.suggested_N[i])],
-                f"{float(verdicts.confidence_N[i]):.6f}",
-                f"{float(verdicts.weight_N[i]):.6f}",
-                str(int(suspect_N[i])),
+                samples.ids[i],
+                "" if samples.paths is None else samples.paths[i],
+                own.name,
+                data.classes[int(samples.labels[i])],
+                data.classes[int(own.suggested_N[i])],
+                f"{float(own.confidence_N[i]):.6f}",
+                f"{float(own.weight_N[i]):.6f}",
+                str(int(own.suspect_N[i])),
+                "" if own.outsider_N is None else f"{float(own.outsider_N[i]):.6f}",
             )
-            yield row if train.truth is None else (*row, data.classes[int(train.truth[i])])
+            truth = samples.labels if samples.truth is None else samples.truth
+            yield (*row, data.classes[int(truth[i])]) if truth_known else row
 
-    folder.write_labels(rows(), truth_known=train.truth is not None)
+    folder.write_labels(rows(), truth_known=truth_known)
 
 
-def draw_suspects(folder: RunFolder, data: Data, verdicts: Verdicts) -> None:
-    """A sheet of the most suspicious images, as figures/suspects.svg."""
-    suspect_N = _suspects(data, verdicts)
-    chosen = [i for i in verdicts.order_N.tolist() if suspect_N[i]][:_SHOWN]
+def draw_suspects(folder: RunFolder, data: Data, audit: Audit) -> None:
+    """A sheet of the most suspicious training images, as figures/suspects.svg."""
+    train = audit.parts[0]
+    chosen = [i for i in train.order_N.tolist() if train.suspect_N[i]][:_SHOWN]
     path = folder.figures / "suspects.svg"
-    if not chosen:
-        path.unlink(missing_ok=True)
-        return
     pictures = data.train.pictures or data.train.inputs
-    if len(pictures.shape) == 1:  # vectors have nothing to show
+    if not chosen or len(pictures.shape) == 1:  # vectors have nothing to show
+        path.unlink(missing_ok=True)
         return
     if isinstance(pictures, ImageFiles):
         pictures = replace(pictures, shape=(pictures.shape[0], _SHOWN_SIZE, _SHOWN_SIZE), resize=_SHOWN_SIZE)
     (read,) = read_batches(pictures, [torch.tensor(chosen)], workers=0)
     images = [image.permute(1, 2, 0).numpy() for image in read.images_BCHW]
     captions = [
-        f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(verdicts.suggested_N[i])]}"
+        f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(train.suggested_N[i])]}"
         for i in read.index_B.tolist()
     ]
     if images:  # none, if the files broke meanwhile

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
-from selfadapt.objectives.method import Trained
+from selfadapt.objectives.method import Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.runs.lifecycle import Run, TrainingCallback, build_training, list_unreadable, restore
 from selfadapt.targets.store import Storage
@@ -27,9 +28,27 @@ class RunBench:
         """`measure` gives the metrics of an epoch of the main training; `on_step` is called after each step of any."""
         self.run, self.measure, self.on_step = run, measure, on_step
         self.has_validation = run.data.validation is not None
+        self._clock = time.monotonic()
 
     def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
         return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
+
+    def settle(self, solve: Callable[[Vectors, nn.Module], Tensor]) -> Trained:
+        run, training = self.run, self.run.training
+        if training.epoch == training.settings.epochs:
+            return training
+        train, everyone_N = run.data.train, torch.arange(len(run.data.train))
+        codes = {group: number for number, group in enumerate(dict.fromkeys(train.groups or ()))}
+        groups_N = None if train.groups is None else torch.tensor([codes[group] for group in train.groups])
+        predicted_NK = solve(Vectors(train.inputs.read(everyone_N), train.labels, groups_N), training.model)
+        assert training.targets is not None
+        training.targets.update(everyone_N, predicted_NK, momentum=0.0)
+        training.accumulator.predicted_N.copy_(predicted_NK.argmax(1))
+        losses_N = -predicted_NK.gather(1, train.labels.unsqueeze(1)).clamp_min(1e-12).log()
+        training.accumulator.add_loss(torch.tensor([[losses_N.sum().item(), len(train)]]))
+        training.end_epoch(self._record(training))
+        training.save(run.folder.checkpoints)
+        return training
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
         samples, run = getattr(self.run.data, part), self.run
@@ -41,21 +60,25 @@ class RunBench:
         training.objective = objective
         if begin is not None and (training.epoch, training.step) == (0, 0):
             begin(training.model)
-        folder.forget_metrics_after(training.epoch)
-        clock = time.monotonic()
-
-        def record(training: Training) -> Metrics:
-            nonlocal clock
-            metrics = self.measure(self.run)
-            now = time.monotonic()
-            seconds, clock = now - clock, now
-            folder.append_metrics({**metrics, "seconds": round(seconds, 3)})
-            self._note_start([*training.history, metrics])
-            return metrics
-
-        fit(training, folder.checkpoints, after_epoch=record, after_step=self.on_step, before_save=self._list_broken)
+        self._clock = time.monotonic()
+        fit(
+            training,
+            folder.checkpoints,
+            after_epoch=self._record,
+            after_step=self.on_step,
+            before_save=self._list_broken,
+        )
         processes.wait_for_all()
         return training
+
+    def _record(self, training: Training) -> Metrics:
+        """Measure an epoch of the main training, and write its metrics down."""
+        folder, metrics, now = self.run.folder, self.measure(self.run), time.monotonic()
+        seconds, self._clock = now - self._clock, now
+        folder.forget_metrics_after(training.epoch)
+        folder.append_metrics({**metrics, "seconds": round(seconds, 3)})
+        self._note_start([*training.history, metrics])
+        return metrics
 
     def _note_start(self, history: list[Metrics]) -> None:
         """Write down when the targets begin to move, once that is known."""

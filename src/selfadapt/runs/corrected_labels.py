@@ -14,7 +14,7 @@ def write_corrected_labels(folder: RunFolder, confidence: float, path: Path | No
     if not 0 <= confidence <= 1:
         raise UserError(f"--confidence {confidence} must be within 0..1")
     classes = set(folder.read_run()["data"]["classes"])
-    verdicts = {row["id"]: row for row in folder.read_labels()}
+    verdicts = {row["id"]: row for row in folder.read_labels() if row["part"] == "train"}
     decided = _decisions(folder, classes)
     strangers = [sample_id for sample_id in decided if sample_id not in verdicts]
     if strangers:

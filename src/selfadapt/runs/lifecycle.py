@@ -25,7 +25,7 @@ from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device, described, device_name, repeatable, take_environment
 from selfadapt.runs.export import write_tensors
 from selfadapt.runs.network import begin_with, build_model, load_pretrained
-from selfadapt.runs.prepare import prepared, recall, sample_rows
+from selfadapt.runs.prepare import duplicate_rows, prepared, recall, sample_rows
 from selfadapt.runs.settings import Kind, RunSettings, normal_form, option_of
 from selfadapt.runs.threads import take_useful_threads
 from selfadapt.targets.store import Storage
@@ -155,6 +155,8 @@ def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Train
         network = load_pretrained(settings.model, settings.data.image_size)
         write_tensors(folder.backbone_file, network.weights())
     folder.write_samples(sample_rows(data))
+    if data.duplicates:
+        folder.write_duplicates(duplicate_rows(data))
     folder.forget_unreadable()  # of a start that was broken off
     list_unreadable(folder, data)
     processes.wait_for_all()

@@ -22,6 +22,7 @@ from selfadapt.errors import UserError
 from selfadapt.models.pretrained import network_size, timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.copies import with_duplicates
 from selfadapt.runs.network import with_features
 from selfadapt.runs.settings import RunSettings
 
@@ -32,11 +33,11 @@ def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress)
     if settings.kind == "labels":
         if data.num_classes < 2:
             raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
-        data = _with_labels(data, settings)
+        data = _with_labels(data, settings, on_progress)
     else:
         data = data.limited(settings.data.limit, settings.data.test_limit, settings.seed)
     settings.method.suited(settings.task(data))
-    return with_features(data, settings, on_progress) if settings.on_features else data
+    return data
 
 
 def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFolder | None = None) -> Data:
@@ -78,15 +79,24 @@ def _without_labels(data: Data) -> Data:
     return replace(data, train=train, validation=None, test=None, classes=(UNLABELLED,))
 
 
-def _with_labels(data: Data, settings: RunSettings) -> Data:
-    """Labels of a file, then noise, the split, the limits and the share of labels."""
+def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallback) -> Data:
+    """Labels of a file, then noise, the split, the limits and the share of labels.
+
+    Vectors come before the split, because copies of one sample stay on one side of it.
+    """
     own, seed = settings.data, settings.seed
     if own.labels is not None:
         data = apply_labels(data, Path(own.labels))
     if own.noise is not None:
         data = corrupt(data, Noise.parse(own.noise), seed)
+    vectors = settings.on_features or len(data.train.inputs.shape) == 1
+    if vectors:
+        data = data.limited(own.limit, own.test_limit, seed)
+        data = with_features(data, settings, on_progress) if settings.on_features else data
+        data = with_duplicates(data)
     data = data.with_validation(own.validation, seeded(seed, "split"))
-    data = data.limited(own.limit, own.test_limit, seed)
+    if not vectors:
+        data = data.limited(own.limit, own.test_limit, seed)
     if own.label_share is not None and own.label_share < 1:
         _, few = split_off(data.train, own.label_share, seeded(seed, "few labels"), fewest=1)
         data = replace(data, train=few)
@@ -105,6 +115,21 @@ def sample_rows(data: Data) -> list[tuple[str, ...]]:
             corrupted = "" if samples.corrupted is None else str(int(samples.corrupted[i]))
             rows.append((sample_id, path, part, data.classes[int(samples.labels[i])], truth, corrupted))
     return rows
+
+
+def duplicate_rows(data: Data) -> list[tuple[str, ...]]:
+    """The rows of duplicates.csv."""
+    known = {
+        sample_id: (sample_id, "" if samples.paths is None else samples.paths[i], part, data.classes[int(label)])
+        for part, samples in data.parts.items()
+        for i, (sample_id, label) in enumerate(zip(samples.ids, samples.labels.tolist(), strict=True))
+    }
+    return [
+        (str(number), *known[sample_id])
+        for number, group in enumerate(data.duplicates, start=1)
+        for sample_id in group
+        if sample_id in known
+    ]
 
 
 def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallback = no_progress) -> Data:
@@ -129,6 +154,7 @@ def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallba
     recalled = replace(whole, train=parts["train"], validation=parts.get("validation"))
     if settings.on_features:
         recalled = with_features(recalled, settings, on_progress, folder)
+    recalled = replace(recalled, duplicates=folder.read_duplicates())
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:
         warnings.warn(f"the data of {folder.path} have changed since it began", stacklevel=2)

@@ -108,9 +108,9 @@ def _result(run: Run) -> dict[str, Any]:
     test, validation_part = run.data.test, run.data.validation
     content = run.folder.read_run()
     list_unreadable(run.folder, run.data)  # the audit must know of them
-    audit, verdicts = audit_training(run.folder, run.data, run.training)
+    audit = audit_training(run.folder, run.data, run.training)
     if processes.rank() == 0:
-        draw_suspects(run.folder, run.data, verdicts)
+        draw_suspects(run.folder, run.data, audit)
     validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
     kept = [epoch for epoch in range(1, len(metrics) + 1) if run.training.objective.keeps(metrics[:epoch])]
     others = sum(content.get("other_trainings_seconds", {}).values())
@@ -125,11 +125,11 @@ def _result(run: Run) -> dict[str, Any]:
         if validation_part is None
         else accuracy(_predict(run.training, validation_part.inputs), validation_part.labels),
         "best_validation_accuracy": max(validation, default=None),
-        "label_recovery": audit.get("recovery"),
+        "label_recovery": audit.summary.get("recovery"),
         "noise": content["noise"],
         "start_epoch": content["start_epoch"],
         "seconds": round(sum(record["seconds"] for record in metrics) + others, 3),
         "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
         "unreadable": list_unreadable(run.folder, run.data),
-        "audit": audit,
+        "audit": audit.summary,
     }

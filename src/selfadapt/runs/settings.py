@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Kind = Literal["labels", "pretraining"]
 
 SMALL_SET = 5_000  # training samples
+FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
 PHOTOS = "tf_efficientnet_lite0"  # whose weights are installed with a package
 _WARM_UP = 30 / 800  # of the epochs without labels, as in the paper
 
@@ -209,7 +210,10 @@ class RunSettings:
             fit=TrainingSettings(**parts["fit"]),
             **parts["own"],
         )
-        return chosen._with_network()
+        chosen = chosen._with_network()
+        if "method" not in settings and kind == "labels" and chosen._linear and not parts["method"]:
+            chosen = replace(chosen, method_name=FOR_HEADS, method=method_class(kind, FOR_HEADS)())
+        return chosen
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], kind: Kind) -> "RunSettings":
@@ -262,6 +266,7 @@ class RunSettings:
             optimizer=self.fit.optimizer,
             has_validation=data.validation is not None,
             noise_rate=None if self.data.noise is None else actual_rate(data.train),
+            linear=self._linear,
         )
 
     def _with_network(self) -> "RunSettings":
@@ -296,6 +301,10 @@ class RunSettings:
     def on_features(self) -> bool:
         """Whether a head learns from features of a pretrained network."""
         return self.model.tune == "head"
+
+    @property
+    def _linear(self) -> bool:
+        return self.model.head == "linear" if self.on_features else self.model.name == "linear"
 
     @property
     def epochs(self) -> int:
@@ -351,7 +360,13 @@ class RunSettings:
             steps = {"epochs": epochs, "batch_size": batch_size, "warmup_epochs": warm_up}
             return {**steps, "lr": 0.1, "weight_decay": 5e-5}
         if self.on_features or self.model.name == "linear":
-            return {"epochs": 20, "lr": 0.003, "batch_size": 256, "weight_decay": 0.3, "warmup_epochs": 0.0}
+            return {
+                "epochs": 1 if self.method.settles else 20,
+                "lr": 0.003,
+                "batch_size": 256,
+                "weight_decay": 0.3,
+                "warmup_epochs": 0.0,
+            }
         if self.model.tune == "all" and self.model.weights != "none":
             return {"epochs": 15, "lr": 0.01, "batch_size": 32, "weight_decay": 5e-4, "warmup_epochs": 1.0}
         small = size < SMALL_SET

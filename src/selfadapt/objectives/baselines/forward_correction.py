@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier, unwrapped
+from selfadapt.models.heads import Backbone, CorrectedClassifier, unwrapped
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Trained
@@ -38,16 +38,6 @@ def estimate_transition(probabilities_NK: Tensor, outliers: float = 0.3) -> Tens
     typical_K = ranked_N_of_K.gather(0, (outliers * members_K).long().unsqueeze(0)).squeeze(0)
     rows_KK = probabilities_NK[typical_K]
     return rows_KK / rows_KK.sum(1, keepdim=True)
-
-
-class CorrectedClassifier(Classifier):
-    """A classifier that knows how labels go wrong. Its outputs are those for the true class."""
-
-    transition_KK: Tensor
-
-    def __init__(self, backbone: Backbone, num_classes: int) -> None:
-        super().__init__(backbone, num_classes)
-        self.register_buffer("transition_KK", torch.eye(num_classes))
 
 
 @dataclass(frozen=True, kw_only=True)
