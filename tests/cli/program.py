@@ -1,4 +1,4 @@
-"""Running the program in tests: in this process, or in one of its own."""
+"""Running the program in tests, from the quickest to the most real: in this process, in a fork, as a fresh program."""
 
 import io
 import json
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from forks import Program
 from selfadapt.cli.app import main
 
 
@@ -26,7 +27,14 @@ class Result:
 
 
 def process(*arguments: str | Path, folder: Path) -> Result:
-    """The program in a process of its own."""
+    """The program in a process of its own, with torch already loaded."""
+    program = Program(*arguments, folder=folder)
+    words, errors = program.communicate()
+    return Result(program.wait(), words, errors)
+
+
+def fresh_process(*arguments: str | Path, folder: Path) -> Result:
+    """The program as a user starts it. It takes seconds to begin, so only tests that need that use it."""
     command = [sys.executable, "-m", "selfadapt", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
     return Result(result.returncode, result.stdout, result.stderr)
