@@ -9,10 +9,12 @@ of a set of strings (PYTHONHASHSEED), and how long imports take. Tests of these 
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
@@ -54,6 +56,9 @@ def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., Non
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     work(*arguments)
 
 
@@ -62,6 +67,7 @@ class Program:
 
     def __init__(self, *arguments: str | Path, folder: Path) -> None:
         self._output = Path(tempfile.mkdtemp(prefix="selfadapt-"))
+        weakref.finalize(self, shutil.rmtree, self._output, ignore_errors=True)
         self._process = fork(_run, [str(argument) for argument in arguments], self._output, folder=folder)
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -100,7 +106,8 @@ def _run(arguments: list[str], output: Path) -> None:
             os.dup2(file.fileno(), descriptor)
     from selfadapt.engine import launch
 
-    launch.subprocess = SimpleNamespace(Popen=_Worker, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
+    stand_in = SimpleNamespace(Popen=_Worker, TimeoutExpired=subprocess.TimeoutExpired)
+    launch.subprocess = stand_in  # type: ignore[attr-defined, assignment]
     _main(arguments)
 
 
@@ -141,7 +148,4 @@ class _Worker:
 
 def _work(arguments: list[str], environment: dict[str, str]) -> None:
     os.setsid()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     _as_fresh(environment, Path.cwd(), _main, (arguments,))

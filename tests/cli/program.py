@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from forks import Program
 from selfadapt.cli.app import main
+from selfadapt.engine.fit import Training
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,35 @@ def run_json(*arguments: str | Path, folder: Path, program: Callable[..., Result
     assert result.returncode == 0, result.stderr
     content: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return content
+
+
+@contextmanager
+def signal_after(steps: int) -> Iterator[None]:
+    """SIGTERM comes while `run` trains, in the middle of the step with this number."""
+    taken = 0
+    ordinary = Training.take_step
+
+    def take_step(self: Training, *given: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == steps:
+            signal.raise_signal(signal.SIGTERM)
+        ordinary(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "take_step", take_step)
+        yield
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything of a run but the time it took; a checkpoint's manifest holds the hashes of its files."""
+    newest = max((folder / "checkpoint").iterdir())
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in metrics:
+        del record["seconds"]
+    return {
+        "checkpoint": json.loads((newest / "manifest.json").read_text()),
+        "metrics": metrics,
+        "labels": (folder / "labels.csv").read_text(),
+        "samples": (folder / "samples.csv").read_text(),
+    }
