@@ -16,11 +16,11 @@ demo: .venv/ready
 	$(BIN)/selfadapt demo
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not alone"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 cover: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term:skip-covered -n 2 -m "not alone"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --cov --cov-report=term:skip-covered -n 2 --dist worksteal -m "not alone"
 
 check: .venv/ready
 	$(BIN)/ruff check

@@ -1,5 +1,7 @@
 """Fixtures that several rooms share."""
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,9 @@ import torch
 
 from selfadapt.data.images import TensorImages
 from selfadapt.data.samples import Samples
+from selfadapt.data.sources import get_data
+
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process that compiles starts several more
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +30,20 @@ def tiny_samples() -> Samples:
     noise = torch.randint(0, 60, (48, 1, 4, 4), generator=generator)
     images = (labels.view(-1, 1, 1, 1) * 90 + noise).to(torch.uint8)
     return Samples(inputs=TensorImages(images), labels=labels, truth=labels, ids=[f"tiny/{i}" for i in range(48)])
+
+
+@pytest.fixture(scope="session")
+def home_with_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home for data that holds CIFAR10, fetched and rebuilt once for all of pytest's processes. Leave it as it is."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    home = shared / "home"
+    with open(shared / "cifar10.lock", "w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("SELFADAPT_HOME", str(home))
+        get_data("cifar10")
+    return home
 
 
 @pytest.fixture

@@ -82,7 +82,9 @@ def test_files_named_in_the_method_page_hold_what_it_says() -> None:
             if file.endswith(".py"):
                 text = (source / file).read_text(encoding="utf-8")
                 for name in names:
-                    assert re.search(rf"\b(def|class|) ?{name.split('.')[-1]}\b", text), f"{name} is not in {file}"
+                    last = name.split(".")[-1]
+                    defined = rf'^\s*(?:(?:def|class) {last}\b|{last} *[:=])|"{last}"'
+                    assert re.search(defined, text, flags=re.MULTILINE), f"{name} is not in {file}"
                     checked += 1
     assert checked > 10
 

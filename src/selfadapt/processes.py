@@ -4,6 +4,7 @@ torchrun, or `--devices`, starts the processes and tells each its place in the e
 Every function below is called by all of them at the same time.
 """
 
+import gc
 import os
 from datetime import timedelta
 
@@ -30,6 +31,8 @@ def join(device: torch.device | None = None) -> None:
 
 def leave() -> None:
     if _together():
+        torch.compiler.reset()  # a network that was compiled holds the group, and its threads for ever
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Running the program in tests: in this process, or in one of its own."""
+"""Running the program in tests, from the quickest to the most real: in this process, in a fork, as a fresh program."""
 
 import io
 import json
@@ -7,15 +7,17 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forks import Program
 from selfadapt.cli.app import main
+from selfadapt.engine.fit import Training
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,14 @@ class Result:
 
 
 def process(*arguments: str | Path, folder: Path) -> Result:
-    """The program in a process of its own."""
+    """The program in a process of its own, with torch already loaded."""
+    program = Program(*arguments, folder=folder)
+    words, errors = program.communicate()
+    return Result(program.wait(), words, errors)
+
+
+def fresh_process(*arguments: str | Path, folder: Path) -> Result:
+    """The program as a user starts it. It takes seconds to begin, so only tests that need that use it."""
     command = [sys.executable, "-m", "selfadapt", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
     return Result(result.returncode, result.stdout, result.stderr)
@@ -57,3 +66,35 @@ def run_json(*arguments: str | Path, folder: Path, program: Callable[..., Result
     assert result.returncode == 0, result.stderr
     content: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return content
+
+
+@contextmanager
+def signal_after(steps: int) -> Iterator[None]:
+    """SIGTERM comes while `run` trains, in the middle of the step with this number."""
+    taken = 0
+    ordinary = Training.take_step
+
+    def take_step(self: Training, *given: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == steps:
+            signal.raise_signal(signal.SIGTERM)
+        ordinary(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "take_step", take_step)
+        yield
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything of a run but the time it took; a checkpoint's manifest holds the hashes of its files."""
+    newest = max((folder / "checkpoint").iterdir())
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in metrics:
+        del record["seconds"]
+    return {
+        "checkpoint": json.loads((newest / "manifest.json").read_text()),
+        "metrics": metrics,
+        "labels": (folder / "labels.csv").read_text(),
+        "samples": (folder / "samples.csv").read_text(),
+    }

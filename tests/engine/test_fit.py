@@ -5,12 +5,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.functional import cross_entropy
 
 from networks import Smooth, small_training
@@ -18,7 +20,7 @@ from selfadapt.data.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import Accumulator, FitSettings, Training, fit
+from selfadapt.engine.fit import Accumulator, FitSettings, Precision, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
 from selfadapt.errors import TrainingError, UserError
 from selfadapt.models.heads import Backbone
@@ -144,6 +146,8 @@ def test_a_nan_meant_for_the_targets_names_the_place_too(tiny_samples: Samples) 
     training.epoch = 2
     with pytest.raises(TrainingError, match=r"epoch 3, step 1, at the samples tiny/\d+.* and 11 more"):
         fit(training)
+    assert training.targets is not None
+    assert training.targets.read(torch.arange(48)).isfinite().all(), "no row may keep what is not finite"
 
 
 def test_mixed_precision_trains(tiny_samples: Samples) -> None:
@@ -154,6 +158,55 @@ def test_mixed_precision_trains(tiny_samples: Samples) -> None:
     fit(_training(tiny_samples), after_epoch=lambda t: exact.append(t.accumulator.loss))
     assert losses == pytest.approx(exact, rel=0.05)
     assert losses != exact
+
+
+class _Stopped(Exception):
+    pass
+
+
+def test_float16_trains_with_scaled_losses_and_resumes_to_the_same_bits(tiny_samples: Samples, tmp_path: Path) -> None:
+    """The scale halves where a gradient overflows, doubles after a while, and goes on from where it was."""
+    scales: list[float] = []
+
+    def on_progress(training: Training) -> None:
+        scales.append(training.scaler.get_scale())
+
+    def begun() -> Training:
+        training = _training(tiny_samples, precision="float16")
+        training.scaler = GradScaler("cpu", init_scale=2.0**24, growth_interval=3)  # too much for half precision
+        return training
+
+    def stop(training: Training) -> None:
+        if (training.epoch, training.step) == (1, 2):
+            training.save(tmp_path)
+            raise _Stopped
+
+    whole, halted, resumed = begun(), begun(), begun()
+    fit(whole, after_step=on_progress)
+    assert scales[0] == 2.0**23, "the first step overflows"
+    assert any(later > earlier for earlier, later in pairwise(scales)), "later ones do not"
+    with pytest.raises(_Stopped):
+        fit(halted, after_step=stop)
+    saved = checkpoint.load_newest(tmp_path)
+    assert saved is not None
+    assert saved.state["scaler"]["scale"] == scales[4], "three steps in the first epoch, two in the second"
+    resumed.restore(saved)
+    fit(resumed)
+    assert resumed.scaler.state_dict() == whole.scaler.state_dict()
+    for name, tensor in whole.model.state_dict().items():
+        assert tensor.isfinite().all()
+        assert torch.equal(resumed.model.state_dict()[name], tensor), name
+    assert whole.targets is not None
+    assert resumed.targets is not None
+    assert torch.equal(resumed.targets.read(torch.arange(48)), whole.targets.read(torch.arange(48)))
+
+
+def test_float16_gives_about_what_float32_does(tiny_samples: Samples) -> None:
+    losses: dict[Precision, list[float]] = {"float16": [], "float32": []}
+    for precision, own in losses.items():
+        fit(_training(tiny_samples, precision=precision), after_epoch=lambda t, own=own: own.append(t.accumulator.loss))  # type: ignore[misc]
+    assert losses["float16"] == pytest.approx(losses["float32"], rel=0.01)
+    assert losses["float16"] != losses["float32"]
 
 
 @pytest.mark.slow

@@ -1,13 +1,19 @@
 """The run folder and its page, from files alone."""
 
+import base64
+import io
 import json
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from selfadapt.errors import UserError
+from selfadapt.report.figures import contact_sheet
 from selfadapt.report.page import write_comparison_page, write_run_page
 from selfadapt.report.results import RunFolder, whole_file
 from selfadapt.runs.lifecycle import start
@@ -86,6 +92,23 @@ def test_the_page_stands_alone(folder: RunFolder) -> None:
     outline = _outline(folder.page)
     assert outline.pictures == 6
     assert not outline.outside
+
+
+def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    images = [generator.integers(0, 256, shape, np.uint8) for shape in ((8, 8, 1), (5, 9, 3), *[(4, 4, 1)] * 7)]
+    captions = ["3 → <b>", "a & b → c", *"cdefghi"]
+    contact_sheet(images, captions, tmp_path / "sheet.svg")
+    root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
+    assert [element.text for element in root if element.tag.endswith("text")] == captions
+    pictures = [element for element in root if element.tag.endswith("image")]
+    for element, expected in zip(pictures, images, strict=True):
+        content = base64.b64decode(element.attrib["href"].removeprefix("data:image/png;base64,"))
+        found = np.asarray(Image.open(io.BytesIO(content)))
+        np.testing.assert_array_equal(found.reshape(expected.shape), expected)
+    places = {(element.attrib["x"], element.attrib["y"]) for element in pictures}
+    assert len(places) == 9
+    assert len({y for _, y in places}) == 2, "eight in a row"
 
 
 def test_a_page_over_several_runs_links_to_each(folder: RunFolder, tmp_path: Path) -> None:

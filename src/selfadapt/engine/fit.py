@@ -122,10 +122,11 @@ class Training:
         self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
         self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        scaled = settings.precision == "float16"
         self.optimizer = make_optimizer(
-            settings.optimizer, objective.parameter_groups(self.model, settings.optimizer.lr), device
+            settings.optimizer, objective.parameter_groups(self.model, settings.optimizer.lr), device, scaled=scaled
         )
-        self.scaler = GradScaler(device.type, enabled=settings.precision == "float16")
+        self.scaler = GradScaler(device.type, enabled=scaled)
         self.epoch = self.step = 0
         self.accumulator = Accumulator(loader.num_samples, device)
         self.history: list[Metrics] = []

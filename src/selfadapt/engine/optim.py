@@ -45,15 +45,23 @@ def learning_rate(settings: OptimizerSettings, epoch: float, epochs: int) -> flo
 
 
 def make_optimizer(
-    settings: OptimizerSettings, parameters: list[nn.Parameter] | list[dict[str, Any]], device: torch.device
+    settings: OptimizerSettings,
+    parameters: list[nn.Parameter] | list[dict[str, Any]],
+    device: torch.device,
+    *,
+    scaled: bool = False,
 ) -> Optimizer:
-    """The optimiser over these parameters or groups of them, with fused kernels where the device has them."""
+    """The optimiser over these parameters or groups of them, with fused kernels where the device has them.
+
+    `scaled`: losses are scaled, so a step that overflows is skipped. torch's fused SGD does not survive that in its
+    first step: its momentum is then memory that nobody has set.
+    """
     lr, decay = settings.lr, settings.weight_decay
     if settings.name == "lars":
         return LARS(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay)
     fused = device.type in ("cpu", "cuda", "xpu", "mps")
     if settings.name == "sgd":
-        return SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, fused=fused)
+        return SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, fused=fused and not scaled)
     kind = Adam if settings.name == "adam" else AdamW
     return kind(parameters, lr=lr, weight_decay=decay, fused=fused)
 
