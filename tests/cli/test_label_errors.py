@@ -1,0 +1,134 @@
+"""The list of wrong labels on vectors: every part judged, duplicates, outsiders, what the list is worth."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from cli.program import run, run_json
+from selfadapt import find_label_errors
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _digits(folder: Path, *, wrong: float = 0.2, seed: int = 0) -> tuple[Path, Array]:
+    """Digits as vectors in three parts, some labels of each moved on by one, and which those are."""
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(1797)
+    values, truth = load_digits().data[order].astype(np.float32), load_digits().target[order]
+    wrong_N = generator.random(1797) < wrong
+    given = np.where(wrong_N, (truth + 1) % 10, truth)
+    arrays: dict[str, Any] = {}
+    for name, part in {"train": slice(0, 1200), "val": slice(1200, 1400), "test": slice(1400, 1797)}.items():
+        arrays[f"x_{name}"], arrays[f"y_{name}"] = values[part], given[part]
+    np.savez(folder / "digits.npz", **arrays)
+    return folder / "digits.npz", wrong_N
+
+
+def _labels(run_folder: Path) -> list[dict[str, str]]:
+    with open(run_folder / "labels.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Array]:
+    folder = tmp_path_factory.mktemp("vectors")
+    path, wrong_N = _digits(folder)
+    result = run_json("train", path, "--out", "run", folder=folder)
+    assert result["method"] == "sat-folds"
+    assert result["test_accuracy"] > 0.7, "labels of the test part are wrong too"
+    return folder, wrong_N
+
+
+def test_every_label_of_every_part_is_judged_on_one_scale(trained: tuple[Path, Array]) -> None:
+    folder, wrong_N = trained
+    rows = _labels(folder / "run")
+    first = {"train": 0, "validation": 1200, "test": 1400}
+    assert [sum(row["part"] == part for row in rows) for part in first] == [1200, 200, 397]
+    places = [first[row["part"]] + int(row["path"].split("[")[1].rstrip("]")) for row in rows]
+    wrong = wrong_N[places]
+    depth = int(wrong_N.sum())
+    assert wrong[:depth].mean() > 0.93, "the most suspicious are wrong"
+    for part in first:
+        assert np.mean([w for w, row in zip(wrong[:depth], rows, strict=False) if row["part"] == part]) > 0.85
+    audit = run_json("audit", "run", folder=folder)
+    share = wrong_N[:1200].mean()
+    assert audit["estimated_noise_rate_low"] <= share <= audit["estimated_noise_rate_high"]
+    assert audit["estimated_noise_rate"] == pytest.approx(share, abs=0.04)
+    caught = [w for w, row in zip(wrong, rows, strict=True) if row["suspect"] == "1" and row["part"] == "train"]
+    assert audit["expected_precision_low"] <= np.mean(caught) <= audit["expected_precision_high"]
+    assert audit["expected_recall_low"] <= np.sum(caught) / wrong_N[:1200].sum() <= audit["expected_recall_high"]
+    assert len(audit["classes"]) == 10
+
+
+def test_the_run_and_the_call_find_the_same(trained: tuple[Path, Array]) -> None:
+    folder, _ = trained
+    with np.load(folder / "digits.npz") as arrays:
+        found = find_label_errors(arrays["y_train"], features=arrays["x_train"])
+    suspects = {row["path"] for row in _labels(folder / "run") if row["part"] == "train" and row["suspect"] == "1"}
+    called = {f"x_train[{place}]" for place, suspect in zip(found.order, found.suspect, strict=True) if suspect}
+    assert len(suspects & called) / len(suspects | called) > 0.97  # folds are dealt alike, but parts differ in number
+
+
+def test_copies_stay_together_and_those_with_two_labels_come_first(tmp_path: Path) -> None:
+    path, _ = _digits(tmp_path, wrong=0.0)
+    with np.load(path) as arrays:
+        content = {name: arrays[name] for name in arrays.files}
+    for name in ("x_val", "y_val"):
+        del content[name]
+    content["x_train"] = np.concatenate([content["x_train"], content["x_train"][:6]])
+    moved = np.array([0, 0, 0, 0, 1, 1])
+    content["y_train"] = np.concatenate([content["y_train"], (content["y_train"][:6] + moved) % 10])
+    np.savez(path, **content)
+    run_json("train", path, "--out", "run", folder=tmp_path)
+    with open(tmp_path / "run" / "duplicates.csv", newline="") as file:
+        copies = list(csv.DictReader(file))
+    assert len({row["group"] for row in copies}) == 6
+    part = {row["id"]: row["part"] for row in _labels(tmp_path / "run")}
+    for group in {row["group"] for row in copies}:
+        assert len({part[row["id"]] for row in copies if row["group"] == group}) == 1, "on one side of the split"
+    first = _labels(tmp_path / "run")[:4]
+    assert {row["id"] for row in first} <= {row["id"] for row in copies}
+    assert sum(row["suspect"] == "1" for row in first) == 2
+
+
+def test_tiny_classes_are_told_and_not_judged(tmp_path: Path) -> None:
+    path, _ = _digits(tmp_path, wrong=0.1)
+    with np.load(path) as arrays:
+        content = {name: arrays[name] for name in arrays.files}
+    for part, most in (("train", 2), ("val", 0), ("test", 0)):
+        threes = content[f"y_{part}"] == 3
+        keep = ~threes | (threes.cumsum() <= most)
+        content[f"x_{part}"], content[f"y_{part}"] = content[f"x_{part}"][keep], content[f"y_{part}"][keep]
+    np.savez(path, **content)
+    run_json("train", path, "--out", "run", folder=tmp_path)
+    audit = run_json("audit", "run", folder=tmp_path)
+    assert [row["class"] for row in audit["classes"] if row["too_few"]] == ["3"]
+    assert not [row for row in _labels(tmp_path / "run") if row["given"] == "3" and row["suspect"] == "1"]
+    assert "too few to judge    3" in run("audit", "run", folder=tmp_path).stdout
+
+
+def test_little_is_found_where_little_is_wrong(tmp_path: Path) -> None:
+    path, _ = _digits(tmp_path, wrong=0.0)
+    audit = run_json("train", path, "--out", "run", folder=tmp_path)["audit"]
+    assert audit["suspects"] <= 12
+    assert audit["estimated_noise_rate"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "digits", "--method", "sat-folds"), "--method sat-folds fits a linear head"),
+        (("train", "digits.npz", "--epochs", "4"), "--method sat-folds has no epochs"),
+        (("train", "digits.npz", "--folds", "2"), "--folds is an option of sat-folds, not of sat"),
+        (("train", "digits.npz", "--method", "sat-folds", "--folds", "2"), "--folds 2 must be at least 3"),
+    ],
+)
+def test_what_does_not_suit_the_method_is_told(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    _digits(tmp_path)
+    result = run(*arguments, "--out", "run", folder=tmp_path)
+    assert (result.returncode, message in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "run").exists()
