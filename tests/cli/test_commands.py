@@ -243,7 +243,7 @@ MISTAKES = {
     "--device 'tpu9' cannot be used here": ("train", "digits", "--device", "tpu9"),
     "--resume needs --out": ("train", "digits", "--resume"),
     "leave less than two to a forward pass": ("train", "digits", "--limit", "1"),
-    "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--pieces", "64"),
+    "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--micro-batches", "64"),
     "--start-epoch 60 is not before the end": ("train", "digits", "--start-epoch", "60"),
     "--seed 99999999999999999999 must be": ("train", "digits", "--seed", "99999999999999999999"),
     "--device 'meta' cannot be used here": ("train", "digits", "--device", "meta"),
@@ -336,7 +336,7 @@ def test_diverging_training_stops_with_exit_code_1(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
+def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     result = run_json("demo", folder=tmp_path, program=process)
     assert set(result) >= {"data", "noise", "methods", "seconds", "report"}
     erm, sat = result["methods"]["erm"], result["methods"]["sat"]

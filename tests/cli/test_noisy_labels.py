@@ -187,7 +187,7 @@ def test_fewer_samples_than_a_batch(tmp_path: Path) -> None:
 
 
 def test_two_classes_and_auto(tmp_path: Path) -> None:
-    """The smallest number of classes: a decoy is then the other class."""
+    """The smallest number of classes: an injected label is then the other class."""
     data = open_data("digits").train
     few = [i for i, label in enumerate(data.labels.tolist()) if label < 2]
     images = data.inputs.read(data.labels.new_tensor(few)).squeeze(1).numpy()
@@ -246,7 +246,7 @@ def test_a_method_that_does_not_suit_the_data_shows_before_training(tmp_path: Pa
         assert "has one class only" in one.stderr
 
 
-def test_a_spreadsheet_may_have_touched_the_tables(tmp_path: Path) -> None:
+def test_a_spreadsheet_may_have_saved_the_tables(tmp_path: Path) -> None:
     run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
     path = tmp_path / "run/labels.csv"
     content = path.read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
     assert again["test_accuracy"] == first["test_accuracy"]
     assert sorted((folder / "run/features").iterdir()) == kept
     data = load_digits()
-    images = (16 * data.inputs[:300]).clip(0, 255).astype(np.uint8)
+    images = (16 * data.images[:300]).clip(0, 255).astype(np.uint8)
     parity = data.target[:300] % 2
     np.savez(folder / "other.npz", x_train=images[:200], y_train=parity[:200], x_test=images[200:], y_test=parity[200:])
     other = run_json("probe", "run", "--data", "other.npz", "--epochs", "20", folder=folder)
@@ -109,17 +109,17 @@ def test_resumed_equals_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     ordinary, seen = Training.end_epoch, 0
 
-    def strike(self: Training, figures: object) -> None:
+    def interrupt(self: Training, metrics: object) -> None:
         nonlocal seen
         seen += 1
         if seen == 3:
-            raise Interrupted("corrupted")
-        ordinary(self, figures)  # type: ignore[arg-type]
+            raise Interrupted("stopped")
+        ordinary(self, metrics)  # type: ignore[arg-type]
 
     arguments = ("pretrain", "digits", *SMALL, "--method", "moco", "--views", "2", "--out")
     run_json(*arguments, "left", folder=folder)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "end_epoch", strike)
+        patch.setattr(Training, "end_epoch", interrupt)
         assert run(*arguments, "stopped", folder=folder).returncode == 130
     run_json("pretrain", "--resume", "--out", "stopped", folder=folder)
     manifests = [
@@ -201,7 +201,7 @@ def test_no_labels_are_needed(form: str, tmp_path: Path) -> None:
 
 def test_a_validation_part_stands_in_for_a_test_part(tmp_path: Path) -> None:
     data = load_digits()
-    images = (16 * data.inputs[:200]).clip(0, 255).astype(np.uint8)
+    images = (16 * data.images[:200]).clip(0, 255).astype(np.uint8)
     np.savez(
         tmp_path / "own.npz",
         x_train=images[:150],

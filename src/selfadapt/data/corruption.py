@@ -183,7 +183,7 @@ class ImageNoise:
 def corrupt_images(
     samples: Samples, kind: str, corrupted_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
 ) -> Samples:
-    """The samples with noise in the images that are corrupted. What strikes an image depends on its id and the seed."""
+    """The samples with noise in the images that are corrupted. How depends on an image's id and the seed."""
     noise = ImageNoise(kind, statistics, seed)
     if isinstance(samples.inputs, ImageFiles):
         files = CorruptedImages(samples.inputs, noise, corrupted_N, samples.ids)

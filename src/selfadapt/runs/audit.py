@@ -111,7 +111,7 @@ def _suspects(data: Data, verdicts: Verdicts) -> Tensor:
 
 
 def _summary(data: Data, verdicts: Verdicts, known_n: Tensor) -> dict[str, Any]:
-    """The figures of the audit, over the samples that were judged."""
+    """The metrics of the audit, over the samples that were judged."""
     suspect_N = _suspects(data, verdicts)
     summary: dict[str, Any] = {
         "suspects": int(suspect_N.sum()),
