@@ -233,7 +233,7 @@ MISTAKES = {
     "is not KIND:RATE": ("train", "digits", "--noise", "symmetric:7"),
     "--epochs 0 must be at least 1": ("train", "digits", "--epochs", "0"),
     "--lr -1.0 must be a number from 0 on": ("train", "digits", "--lr", "-1"),
-    "--momentum 2.0 must be within 0..1": ("train", "digits", "--momentum", "2"),
+    "--target-momentum 2.0 must be at least 0 and at most 1": ("train", "digits", "--target-momentum", "2"),
     "--targets 'int3' is not known": ("train", "digits", "--targets", "int3"),
     "--targets topk:10 needs 1 to 9 entries": ("train", "digits", "--targets", "topk:10", "--out", "new"),
     "cannot keep the targets of elr": ("train", "digits", "--method", "elr", "--targets", "topk:3"),

@@ -1,6 +1,6 @@
 """Seeded noise in labels or images, for experiments in which the truth is known.
 
-Every kind strikes a sample with probability `rate`. Shapes: N samples, K classes, C channels, H by W pixels.
+Every kind corrupts a sample with probability `rate`. Shapes: N samples, K classes, C channels, H by W pixels.
 """
 
 import math
@@ -32,7 +32,7 @@ CIFAR10_FLIPS = {"truck": "automobile", "bird": "airplane", "deer": "horse", "ca
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """A kind of noise and the probability with which it strikes a sample."""
+    """A kind of noise and the probability with which it corrupts a sample."""
 
     kind: str
     rate: float
