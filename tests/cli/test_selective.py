@@ -102,7 +102,7 @@ def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, m
         (("predict", "new", "new"), "is not a run folder"),
         (("predict", "run", "new", "--batch-size", "0"), "must be at least 1"),
         (("coverage", "new"), "is not a run folder"),
-        (("train", "digits", "--method", "selective", "--start-epoch", "auto", "--out", "x"), "give a number"),
+        (("train", "digits", "--method", "selective", "--start-epoch", "auto", "--out", "x"), "valid integer"),
         (("train", "digits", "--method", "deep-gamblers", "--reward", "1", "--out", "x"), "--reward 1.0 must be above"),
         (("train", "digits", "--schedule", "step:no", "--out", "x"), "--schedule 'step:no' is none of"),
     ],

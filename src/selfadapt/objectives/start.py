@@ -123,7 +123,7 @@ def parse_start(text: str) -> int | AutoStart:
         return AutoStart()
     if text.isdecimal():
         return int(text)
-    raise UserError(f"--start-epoch {text!r} must be auto or a whole number from 0 on")
+    raise UserError(f"{text!r} must be auto or a whole number from 0 on")
 
 
 def _scrambled(index_B: Tensor, seed: int) -> Tensor:
