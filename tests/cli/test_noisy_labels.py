@@ -55,8 +55,8 @@ def test_compare_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
 
 
 def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path) -> None:
-    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat,co-teaching", "--start-epoch", "2")
-    arguments += ("--noise-rate", "0.1")
+    options = ("--start-epoch", "2", "--noise-rate", "0.1")
+    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat,co-teaching", *options)
     first = run_json(*arguments, "--out", "both", folder=tmp_path)
     assert run_json(*arguments, "--out", "both", folder=tmp_path)["rows"] == first["rows"]
 
