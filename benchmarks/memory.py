@@ -38,10 +38,10 @@ def _peak(*arguments: str) -> int:
 def _activations(model: Classifier) -> int:
     """The most bytes in use at once in a forward and backward pass over 256 images, above what was before."""
     images, labels = torch.rand(256, 3, 32, 32), torch.zeros(256, dtype=torch.int64)
-    with profile(profile_memory=True) as watched:
+    with profile(profile_memory=True) as profiled:
         cross_entropy(model(images), labels).backward()
     in_use = most = 0
-    for event in watched.profiler.kineto_results.events():
+    for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
             in_use += event.nbytes()
             most = max(most, in_use)

@@ -43,7 +43,7 @@ HEADLINES = {
 
 
 def _ablation() -> list[Row]:
-    """Table 7: predictor and momentum of the slow copy, for BYOL (two views) and self-adaptive training (one)."""
+    """Table 7: predictor and the momentum encoder's beta, for BYOL (two views) and self-adaptive training (one)."""
     rows = []
     for method, words, views in (("byol", "BYOL, two views", "2"), ("sat", "SAT, one view", "1")):
         for predictor in ("--no-predictor", "--predictor"):
@@ -53,7 +53,7 @@ def _ablation() -> list[Row]:
                     name = f"{method}-{views}"
                     rows.append(Row("ablation", text, name, HEADLINES[name], 1))
                     continue
-                alpha = ("--momentum", "0.9") if method == "sat" and predictor == "--no-predictor" else ()
+                alpha = ("--target-momentum", "0.9") if method == "sat" and predictor == "--no-predictor" else ()
                 options = ("--method", method, "--views", views, predictor, "--beta", beta, *alpha)
                 rows.append(Row("ablation", text, f"{method}{predictor}-{beta}", options, 1))
     return rows
@@ -66,13 +66,13 @@ ROWS = (
     Row("headline", "MoCo v2, one view", "moco-1", HEADLINES["moco-1"], 3),
     Row("headline", "SAT, two views", "sat-2", HEADLINES["sat-2"], 3),
     Row("headline", "BYOL, two views", "byol-2", HEADLINES["byol-2"], 3),
-    Row("rivals", "MoCo v2, two views", "moco-2", ("--method", "moco", "--views", "2"), 1),
-    Row("rivals", "SimCLR, two views", "simclr-2", ("--method", "simclr", "--views", "2"), 1),
-    Row("rivals", "SimSiam, two views", "simsiam-2", ("--method", "simsiam", "--views", "2"), 1),
+    Row("baselines", "MoCo v2, two views", "moco-2", ("--method", "moco", "--views", "2"), 1),
+    Row("baselines", "SimCLR, two views", "simclr-2", ("--method", "simclr", "--views", "2"), 1),
+    Row("baselines", "SimSiam, two views", "simsiam-2", ("--method", "simsiam", "--views", "2"), 1),
     Row("figure 2", "fixed noise as targets", "noise", ("--method", "noise"), 1),
     Row("figure 2", "a random network's outputs as targets", "random-network", ("--method", "random-network"), 1),
     *(
-        replace(row, table="figure 2", words="self-adaptive targets, without predictor and slow copy")
+        replace(row, table="figure 2", words="self-adaptive targets, without predictor and momentum encoder")
         for row in ABLATION
         if row.name == "sat--no-predictor-0"
     ),
@@ -99,7 +99,7 @@ def write_page() -> None:
         "# Learning without labels: linear evaluation on CIFAR10",
         "",
         "Accuracy in percent on the 10,000 test images of a linear classifier on frozen features, last epoch, mean ±",
-        "standard deviation over seeds (a figure without ± is one seed, a dash a run that was not made). 4,000 images,",
+        "standard deviation over seeds (a number without ± is one seed, a dash a run that was not made). 4,000 images,",
         "the small ResNet (stages of 16, 32, 64), 20 epochs, batches of 128; the classifier has 4,000 labels. Made",
         "by `python -m benchmarks.pretraining --jobs 2`. This is a small part of the paper's computation: there,",
         "ResNet-18 after 800 epochs has 92.3 (SAT, one view), 91.8 (BYOL, two views), 44.4 (BYOL, one view).",

@@ -1,4 +1,4 @@
-"""The tables of docs/results/selective.md: error at each coverage, self-adaptive training against its rivals.
+"""The tables of docs/results/selective.md: error at each coverage, self-adaptive training against the baselines.
 
     python -m benchmarks.selective --jobs 2            all of it, about an hour on two cores
     python -m benchmarks.selective --only cifar10      one data set

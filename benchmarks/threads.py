@@ -1,4 +1,4 @@
-"""What a second thread gains and costs, network by network: the measurement behind recipes/threads.py.
+"""What a second thread gains and costs, network by network: the measurement behind runs/threads.py.
 
 CPU time of a training step, the median of nine, with one thread and with two that sleep while they wait. CPU time
 instead of the clock's, so that other programs on the machine change little. "gain" is the time of one thread over that

@@ -1,4 +1,4 @@
-"""The examples run and do what they say; the README's figures are what the files hold."""
+"""The examples run and do what they say; the README's numbers are what the files hold."""
 
 import json
 import re
@@ -47,9 +47,9 @@ def test_the_page_my_labels_are_wrong_works_word_by_word(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_page_when_should_my_model_stay_silent_works_word_by_word(tmp_path: Path) -> None:
+def test_the_page_when_should_my_model_abstain_works_word_by_word(tmp_path: Path) -> None:
     *_, calibrated, predicted = _follow("selective.md", "## Labels that", tmp_path)
-    assert "promised error       at most" in calibrated
+    assert "guaranteed error     at most" in calibrated
     answers = [json.loads(line) for line in predicted.splitlines()]
     assert len(answers) > 40
     assert sum(answer["class"] == "7" for answer in answers) > 30

@@ -11,6 +11,8 @@ from selfadapt.setting import check_settings, from_plain, plain, setting, settin
 
 class Pair:
     def __init__(self, text: str) -> None:
+        if ":" not in text:
+            raise UserError(f"{text!r} must be two")
         self.ends = text.split(":")
 
     def __str__(self) -> str:
@@ -42,6 +44,7 @@ def test_what_a_user_may_set() -> None:
         ({"share": 1.0}, "--share 1.0 must be at least 0 and below 1"),
         ({"share": float("nan")}, "--share nan must be at least 0"),
         ({"many": 0}, "--many 0 must be above 0"),
+        ({"pair": "c"}, "--two 'c' must be two"),
         ({"hidden": 4}, "'hidden' is no setting of Example"),
     ],
 )

@@ -31,7 +31,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
-    parse: Callable[[str], Any] | None = None  # for values that are no plain number or word
+    parse: Callable[[str], Any] | None = None  # for values that are no plain number or word; its error names the value
 
     def check(self, value: Any) -> None:
         """Raise a UserError if the value is none that this setting may have."""
@@ -120,7 +120,10 @@ def from_plain(owner: type[T], values: Mapping[str, Any]) -> T:
         if name not in known:
             raise UserError(f"{name!r} is no setting of {owner.__name__}; it has {', '.join(known) or 'none'}")
         parse = known[name].parse
-        parsed[name] = parse(str(value)) if parse is not None and value is not None else value
+        try:
+            parsed[name] = parse(str(value)) if parse is not None and value is not None else value
+        except UserError as error:
+            raise UserError(f"{known[name].option} {error}") from None
     return owner(**parsed)
 
 

@@ -219,21 +219,21 @@ def test_arrays_train(npz_file: Path, tmp_path: Path) -> None:
 MISTAKES = {
     "no data set or path 'dgits'": ("train", "dgits"),
     "no DATA given": ("train",),
-    "--method 'magic' is not known; choose one of erm, early-stopping": ("train", "digits", "--method", "magic"),
+    "--method 'magic' is not known; choose one of sat, sat-paper": ("train", "digits", "--method", "magic"),
     "is not KIND:RATE": ("train", "digits", "--noise", "symmetric:7"),
     "--epochs 0 must be at least 1": ("train", "digits", "--epochs", "0"),
-    "--lr -1.0 must be a number from 0 on": ("train", "digits", "--lr", "-1"),
-    "--momentum 2.0 must be within 0..1": ("train", "digits", "--momentum", "2"),
+    "--lr -1.0 must be at least 0": ("train", "digits", "--lr", "-1"),
+    "--target-momentum 2.0 must be at least 0 and at most 1": ("train", "digits", "--target-momentum", "2"),
     "--targets 'int3' is not known": ("train", "digits", "--targets", "int3"),
     "--targets topk:10 needs 1 to 9 entries": ("train", "digits", "--targets", "topk:10", "--out", "new"),
-    "cannot keep the targets of elr": ("train", "digits", "--method", "elr", "--targets", "topk:3"),
-    "'nonsense' is neither auto nor a whole number": ("train", "digits", "--start-epoch", "nonsense"),
+    "cannot keep targets that start at nothing": ("train", "digits", "--method", "elr", "--targets", "topk:3"),
+    "'nonsense' must be auto or a whole number": ("train", "digits", "--start-epoch", "nonsense"),
     "--model 'brain' is not known": ("train", "digits", "--model", "brain"),
     "--augment 'twirl' is not known": ("train", "digits", "--augment", "twirl"),
     "--device 'tpu9' cannot be used here": ("train", "digits", "--device", "tpu9"),
     "--resume needs --out": ("train", "digits", "--resume"),
     "leave less than two to a forward pass": ("train", "digits", "--limit", "1"),
-    "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--pieces", "64"),
+    "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--micro-batches", "64"),
     "--start-epoch 60 is not before the end": ("train", "digits", "--start-epoch", "60"),
     "--seed 99999999999999999999 must be": ("train", "digits", "--seed", "99999999999999999999"),
     "--device 'meta' cannot be used here": ("train", "digits", "--device", "meta"),
@@ -326,7 +326,7 @@ def test_diverging_training_stops_with_exit_code_1(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
+def test_the_demo_shows_what_the_readme_says(tmp_path: Path) -> None:
     result = run_json("demo", folder=tmp_path, program=fresh_process)
     assert set(result) >= {"data", "noise", "methods", "seconds", "report"}
     erm, sat = result["methods"]["erm"], result["methods"]["sat"]

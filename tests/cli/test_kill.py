@@ -34,7 +34,7 @@ def _signature(folder: Path) -> float:
 
 
 @pytest.mark.slow
-def test_killed_equals_untouched(tmp_path: Path) -> None:
+def test_killed_equals_undisturbed(tmp_path: Path) -> None:
     assert _start(tmp_path / "whole").wait(timeout=300) == 0
     chance = random.Random(4)
     killed = tmp_path / "killed"

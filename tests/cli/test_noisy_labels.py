@@ -55,7 +55,8 @@ def test_compare_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
 
 
 def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path) -> None:
-    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat", "--start-epoch", "2", "--noise-rate", "0.1")
+    options = ("--start-epoch", "2", "--noise-rate", "0.1")
+    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat,co-teaching", *options)
     first = run_json(*arguments, "--out", "both", folder=tmp_path)
     assert run_json(*arguments, "--out", "both", folder=tmp_path)["rows"] == first["rows"]
 
@@ -72,7 +73,7 @@ def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:
         (("--methods", "erm,erm"), "twice"),
         (("--methods", "erm", "--seeds", "0"), "at least 1"),
         (("--methods", "erm,sat", "--start-epoch", "4"), "no target would move"),
-        (("--methods", "sat", "--start-epoch", "soon"), "neither auto nor a whole number"),
+        (("--methods", "sat", "--start-epoch", "soon"), "--start-epoch 'soon' must be auto or a whole number"),
         (("--methods", "erm,early-stopping", "--labels", "gone.npy"), "there is no file"),
     ):
         result = run("compare", "digits", *SMALL, *arguments, "--out", "none", folder=tmp_path)
@@ -187,7 +188,7 @@ def test_fewer_samples_than_a_batch(tmp_path: Path) -> None:
 
 
 def test_two_classes_and_auto(tmp_path: Path) -> None:
-    """The smallest number of classes: a decoy is then the other class."""
+    """The smallest number of classes: an injected label is then the other class."""
     data = open_data("digits").train
     few = [i for i, label in enumerate(data.labels.tolist()) if label < 2]
     images = data.inputs.read(data.labels.new_tensor(few)).squeeze(1).numpy()
@@ -206,7 +207,7 @@ def test_two_classes_and_auto(tmp_path: Path) -> None:
 def test_the_start_is_written_down(tmp_path: Path) -> None:
     result = run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
     content = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert content["settings"]["start_epoch"] == "auto"
+    assert content["settings"]["method"]["start_epoch"] == "auto"
     assert content["start_epoch"] == result["start_epoch"] == 3
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert ["running_mean_agreement" in line for line in lines] == [True, True, True, False]
@@ -246,7 +247,7 @@ def test_a_method_that_does_not_suit_the_data_shows_before_training(tmp_path: Pa
         assert "has one class only" in one.stderr
 
 
-def test_a_spreadsheet_may_have_touched_the_tables(tmp_path: Path) -> None:
+def test_a_spreadsheet_may_have_saved_the_tables(tmp_path: Path) -> None:
     run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
     path = tmp_path / "run/labels.csv"
     content = path.read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
     assert again["test_accuracy"] == first["test_accuracy"]
     assert sorted((folder / "run/features").iterdir()) == kept
     data = load_digits()
-    images = (16 * data.inputs[:300]).clip(0, 255).astype(np.uint8)
+    images = (16 * data.images[:300]).clip(0, 255).astype(np.uint8)
     parity = data.target[:300] % 2
     np.savez(folder / "other.npz", x_train=images[:200], y_train=parity[:200], x_test=images[200:], y_test=parity[200:])
     other = run_json("probe", "run", "--data", "other.npz", "--epochs", "20", folder=folder)
@@ -109,17 +109,17 @@ def test_resumed_equals_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     ordinary, seen = Training.end_epoch, 0
 
-    def strike(self: Training, figures: object) -> None:
+    def interrupt(self: Training, metrics: object) -> None:
         nonlocal seen
         seen += 1
         if seen == 3:
-            raise Interrupted("corrupted")
-        ordinary(self, figures)  # type: ignore[arg-type]
+            raise Interrupted("stopped")
+        ordinary(self, metrics)  # type: ignore[arg-type]
 
     arguments = ("pretrain", "digits", *SMALL, "--method", "moco", "--views", "2", "--out")
     run_json(*arguments, "left", folder=folder)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "end_epoch", strike)
+        patch.setattr(Training, "end_epoch", interrupt)
         assert run(*arguments, "stopped", folder=folder).returncode == 130
     run_json("pretrain", "--resume", "--out", "stopped", folder=folder)
     manifests = [
@@ -201,7 +201,7 @@ def test_no_labels_are_needed(form: str, tmp_path: Path) -> None:
 
 def test_a_validation_part_stands_in_for_a_test_part(tmp_path: Path) -> None:
     data = load_digits()
-    images = (16 * data.inputs[:200]).clip(0, 255).astype(np.uint8)
+    images = (16 * data.images[:200]).clip(0, 255).astype(np.uint8)
     np.savez(
         tmp_path / "own.npz",
         x_train=images[:150],
@@ -248,15 +248,21 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
     ("arguments", "words"),
     [
         (("pretrain", "digits", "--method", "simclr", "--out", "x"), "add --views 2"),
-        (("pretrain", "digits", "--views", "3", "--out", "x"), "--views 3 must be 1 or 2"),
+        (("pretrain", "digits", "--views", "3", "--out", "x"), "--views 3 must be at least 1 and at most 2"),
         (("pretrain", "digits", "--beta", "2", "--out", "x"), "--beta '2' must be a number within 0..1"),
-        (("pretrain", "digits", "--method", "simsiam", "--beta", "0.9", "--out", "x"), "means nothing to it"),
-        (("pretrain", "digits", "--method", "moco", "--predictor", "--out", "x"), "has no predictor"),
-        (("pretrain", "digits", "--weight-decay", "-1", "--out", "x"), "--weight-decay -1.0 must be a number"),
+        (
+            ("pretrain", "digits", "--method", "simsiam", "--beta", "0.9", "--out", "x"),
+            "--beta is an option of sat, byol, moco",
+        ),
+        (
+            ("pretrain", "digits", "--method", "moco", "--predictor", "--out", "x"),
+            "--predictor is an option of sat, byol, simsiam",
+        ),
+        (("pretrain", "digits", "--weight-decay", "-1", "--out", "x"), "--weight-decay -1.0 must be at least 0"),
         (("probe", "run", "--limit", "0"), "--limit 0 must be at least 1"),
         (("probe", "run", "--limit", "1"), "has one class only"),
         (("probe", "run", "--schedule", "stairs"), "choose step or cosine"),
-        (("pretrain", "digits", "--queue", "9", "--out", "x"), "has no queue"),
+        (("pretrain", "digits", "--queue", "9", "--out", "x"), "--queue is an option of moco, not of sat"),
         (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
         (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),
         (("pretrain", "nowhere", "--out", "x"), "there is no data set or path"),

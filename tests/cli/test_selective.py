@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("selective")
     options = ("--method", "selective", "--noise", "symmetric:0.2", "--epochs", "8", "--validation", "0.3")
     data = load_digits()
-    x, y = (16 * data.inputs).clip(0, 255).astype(np.uint8), data.target
+    x, y = (16 * data.images).clip(0, 255).astype(np.uint8), data.target
     np.savez(path / "digits.npz", x_train=x[:900], y_train=y[:900], x_test=x[900:1400], y_test=y[900:1400])
     result = run_json("train", "digits.npz", *options, "--out", "run", folder=path)
     assert result["start_epoch"] == 0
@@ -46,7 +46,7 @@ def test_coverage_by_every_selector(folder: Path) -> None:
     assert "softmax-response" in words.stdout
 
 
-def test_a_promise_and_predictions_that_keep_to_it(folder: Path) -> None:
+def test_a_guarantee_and_predictions_that_go_by_it(folder: Path) -> None:
     found = run_json("calibrate", "run", "--risk", "0.12", "--true-labels", folder=folder)
     assert set(found) >= {"threshold", "guaranteed_risk", "validation_coverage", "test_risk", "test_coverage"}
     assert found["guaranteed_risk"] <= 0.12
@@ -64,7 +64,7 @@ def test_a_promise_and_predictions_that_keep_to_it(folder: Path) -> None:
     assert [line["guess"] for line in everything] == [line["guess"] for line in lines]
 
 
-def test_a_promise_that_cannot_be_kept_is_none(folder: Path) -> None:
+def test_a_guarantee_that_cannot_hold_is_none(folder: Path) -> None:
     run_json("calibrate", "run", "--risk", "0.5", folder=folder)
     assert (folder / "run/calibration.json").exists()
     result = run("calibrate", "run", "--risk", "0.001", "--json", folder=folder)
@@ -77,7 +77,7 @@ def test_a_promise_that_cannot_be_kept_is_none(folder: Path) -> None:
     assert found["guaranteed_risk"] > 0.001
     assert not (folder / "run/calibration.json").exists()
     words = run("calibrate", "run", "--risk", "0.001", folder=folder)
-    assert "no threshold can promise" in words.stdout
+    assert "no threshold can guarantee" in words.stdout
 
 
 def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +102,9 @@ def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, m
         (("predict", "new", "new"), "is not a run folder"),
         (("predict", "run", "new", "--batch-size", "0"), "must be at least 1"),
         (("coverage", "new"), "is not a run folder"),
-        (("train", "digits", "--method", "selective", "--start-epoch", "auto", "--out", "x"), "give a number"),
+        (("train", "digits", "--method", "selective", "--start-epoch", "auto", "--out", "x"), "valid integer"),
         (("train", "digits", "--method", "deep-gamblers", "--reward", "1", "--out", "x"), "--reward 1.0 must be above"),
-        (("train", "digits", "--schedule", "halve:no", "--out", "x"), "--schedule 'halve:no' is none of"),
+        (("train", "digits", "--schedule", "step:no", "--out", "x"), "--schedule 'step:no' is none of"),
     ],
 )
 def test_mistakes(folder: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -114,7 +114,7 @@ def test_mistakes(folder: Path, arguments: tuple[str, ...], words: str) -> None:
     assert not (folder / "x").exists()
 
 
-def test_a_run_that_is_not_finished_or_chose_by_validation_makes_no_promise(
+def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from selfadapt.engine.fit import Training
@@ -122,12 +122,12 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_makes_no_promise(
 
     options = ("--epochs", "3", "--limit", "64", "--model", "mlp", "--width", "8")
 
-    def strike(self: Training, figures: object) -> None:
-        raise Interrupted("corrupted")
+    def interrupt(self: Training, metrics: object) -> None:
+        raise Interrupted("stopped")
 
     run_json("train", "digits", *options, "--method", "early-stopping", "--out", "early", folder=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "end_epoch", strike)
+        patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
     for folder, words in (("early", "cannot vouch for it"), ("half", "is not trained to its end")):
         result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)

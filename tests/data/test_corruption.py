@@ -46,7 +46,7 @@ def test_symmetric_noise_has_its_rate(seed: int, rate: float, classes: int) -> N
 
 @settings(max_examples=40, deadline=None)
 @CASES
-def test_symmetric_other_never_keeps_a_label_it_strikes(seed: int, rate: float, classes: int) -> None:
+def test_symmetric_other_never_keeps_a_label_it_corrupts(seed: int, rate: float, classes: int) -> None:
     data = _data(classes)
     assert _share(_draw("symmetric-other", rate, data, seed) != data.train.labels) == pytest.approx(rate, abs=0.05)
     assert (_draw("symmetric-other", 1.0, data, seed) != data.train.labels).all()

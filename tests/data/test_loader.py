@@ -75,10 +75,10 @@ def test_data_that_are_gone_stop_the_training(files: Data) -> None:
         next(loader.epoch(0))
 
 
-def test_pieces_of_a_batch_are_the_batch() -> None:
+def test_micro_batches_of_a_batch_are_the_batch() -> None:
     batch = Batch(torch.arange(7.0), torch.arange(7), torch.arange(7))
-    assert [len(piece) for piece in batch.split(3)] == [3, 2, 2]
-    assert torch.equal(torch.cat([piece.label for piece in batch.split(3)]), batch.label)
+    assert [len(part) for part in batch.split(3)] == [3, 2, 2]
+    assert torch.equal(torch.cat([part.label for part in batch.split(3)]), batch.label)
     assert len(batch.split(20)) == 7
 
 

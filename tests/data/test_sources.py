@@ -120,7 +120,7 @@ def shop() -> Any:
     server.server_close()
 
 
-def _watch(done: int, total: int) -> None:
+def _on_progress(done: int, total: int) -> None:
     assert 0 <= done <= total
 
 
@@ -132,12 +132,12 @@ def test_a_download_goes_on_where_it_broke_off(shop: Any, tmp_path: Path) -> Non
     integrity = fetch._integrity(tmp_path / "whole")
     handler.cut_at = 3_000_000
     with pytest.raises(UserError, match=r"broke off|checksum"):
-        fetch.download(address, path, integrity, _watch)
+        fetch.download(address, path, integrity, _on_progress)
     assert not path.exists()
     handler.cut_at = None
-    fetch.download(address, path, integrity, _watch)
+    fetch.download(address, path, integrity, _on_progress)
     assert path.read_bytes() == handler.content
-    fetch.download(address, path, integrity, _watch)
+    fetch.download(address, path, integrity, _on_progress)
     assert len(handler.ranges) in (2, 3), "a file that is there and right is not fetched again"
 
 
@@ -146,7 +146,7 @@ def test_a_partial_file_is_completed_by_a_range(shop: Any, tmp_path: Path) -> No
     handler.content = b"0123456789" * 1000
     (tmp_path / "whole").write_bytes(handler.content)
     (tmp_path / "file.tgz.part").write_bytes(handler.content[:4321])
-    fetch.download(address, tmp_path / "file.tgz", fetch._integrity(tmp_path / "whole"), _watch)
+    fetch.download(address, tmp_path / "file.tgz", fetch._integrity(tmp_path / "whole"), _on_progress)
     assert handler.ranges == ["bytes=4321-"]
     assert (tmp_path / "file.tgz").read_bytes() == handler.content
 
@@ -155,7 +155,7 @@ def test_a_wrong_checksum_keeps_nothing(shop: Any, tmp_path: Path) -> None:
     handler, address = shop
     handler.content = b"not what was promised"
     with pytest.raises(UserError, match="does not have the checksum it should; it was removed, run the command again"):
-        fetch.download(address, tmp_path / "file.tgz", "sha512-AAAA", _watch)
+        fetch.download(address, tmp_path / "file.tgz", "sha512-AAAA", _on_progress)
     assert list(tmp_path.glob("file*")) == []
 
 
@@ -175,7 +175,7 @@ def test_an_archive_cannot_write_outside_its_folder(shop: Any, tmp_path: Path, m
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(npm.parent))
     with pytest.raises((UserError, tarfile.TarError)):
-        fetch.npm_package("evil", "1.0.0", tmp_path / "a" / "b", _watch)
+        fetch.npm_package("evil", "1.0.0", tmp_path / "a" / "b", _on_progress)
     assert not list(tmp_path.rglob("escaped.txt"))
 
 

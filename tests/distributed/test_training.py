@@ -48,7 +48,9 @@ def _samples() -> Samples:
     return Samples(inputs=pixels, labels=noisy, truth=truth, ids=[str(i) for i in range(90)])
 
 
-def _training(store: str, folder: Path, *, pieces: int = 1, auto: bool = False, compile: bool = False) -> Training:
+def _training(
+    store: str, folder: Path, *, micro_batches: int = 1, auto: bool = False, compile: bool = False
+) -> Training:
     torch.manual_seed(0)
     samples = _samples()
     objective = NoisyLabels(start_epoch=AutoStart(share=0.3) if auto else 1, momentum=0.7)
@@ -57,7 +59,7 @@ def _training(store: str, folder: Path, *, pieces: int = 1, auto: bool = False, 
         objective.build(Smooth(), 5),
         objective.initial_targets(samples.labels, 5, Storage.parse(store, file=folder / "targets.bin")),
         SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(processes.rank(), processes.count())),
-        FitSettings(epochs=3, micro_batches=pieces, compile=compile, optimizer=OptimizerSettings(lr=0.3)),
+        FitSettings(epochs=3, micro_batches=micro_batches, compile=compile, optimizer=OptimizerSettings(lr=0.3)),
         num_classes=5,
         device=CPU,
     )
@@ -79,7 +81,7 @@ def _outcome(training: Training) -> dict[str, Any]:
         "targets": training.targets.read(torch.arange(90)),
         "losses": torch.tensor(losses),
         "predicted": torch.stack(predicted),
-        "figures": [dict(figures) for figures in training.history],
+        "metrics": [dict(metrics) for metrics in training.history],
     }
 
 
@@ -93,7 +95,7 @@ def _train_each(folder: Path, settings: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("count", [2, 4])
 def test_processes_equal_one(count: int, tmp_path: Path) -> None:
     settings: list[dict[str, Any]] = [{"store": store} for store in EVERY_STORE]
-    settings += [{"store": "float32", "pieces": 2}]
+    settings += [{"store": "float32", "micro_batches": 2}]
     settings += [{"store": store, "auto": True} for store in ("float32", "sharded:float32")]
     in_processes(count, _train_each, tmp_path, settings)
     (tmp_path / "one").mkdir()
@@ -106,7 +108,7 @@ def test_processes_equal_one(count: int, tmp_path: Path) -> None:
             tolerance = 2e-3 if rounds and key == "targets" else 1e-4 if rounds else 1e-5
             torch.testing.assert_close(found[key], expected[key], rtol=0, atol=tolerance, msg=f"{given}: {key}")
         assert (found["predicted"] != expected["predicted"]).double().mean() < 0.01
-        for ours, theirs in zip(found["figures"], expected["figures"], strict=True):
+        for ours, theirs in zip(found["metrics"], expected["metrics"], strict=True):
             assert ours == pytest.approx(theirs, abs=1e-4)
 
 
@@ -231,7 +233,7 @@ def _workers(parent: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", ["float32", "sharded:float16"])
 def test_lost_processes_change_nothing(targets: str, tmp_path: Path) -> None:
-    """kill -9 strikes one of two processes a few times; the launcher starts anew, and every bit is as undisturbed."""
+    """kill -9 ends one of two processes a few times; the launcher starts anew, and every bit is as undisturbed."""
     arguments = ("train", "digits", *SMALL, "--targets", targets, "--devices", "2")
     run_json(*arguments, "--out", "whole", folder=tmp_path, program=process)
     program: Program | subprocess.Popen[str]

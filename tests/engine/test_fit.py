@@ -52,7 +52,7 @@ def _training(
 
 
 def test_micro_batches_give_the_step_of_the_whole(tiny_samples: Samples) -> None:
-    """The weights' sum runs over the whole step: a sum for each piece would show here."""
+    """The weights' sum runs over the whole step: a sum for each micro-batch would show here."""
     whole, cut = _training(tiny_samples), _training(tiny_samples, micro_batches=4)
     fit(whole)
     fit(cut)

@@ -1,4 +1,4 @@
-"""Risk, coverage and the promise, against formulas written out and against what is known of made-up risks."""
+"""Risk, coverage and the risk guarantee, against formulas written out and against what is known of made-up risks."""
 
 import math
 
@@ -102,29 +102,29 @@ def test_selectors_on_known_outputs() -> None:
 
 
 @given(st.integers(1, 400), st.floats(0, 1), st.floats(0.001, 0.5))
-def test_the_bound_solves_the_binomial_equation(count: int, share: float, doubt: float) -> None:
+def test_the_bound_solves_the_binomial_equation(count: int, share: float, error_budget: float) -> None:
     errors = int(share * count)
-    bound = binomial_bound(errors, count, doubt)
+    bound = binomial_bound(errors, count, error_budget)
     if errors < count:
-        assert binom.cdf(errors, count, bound) == pytest.approx(doubt, rel=1e-6)
+        assert binom.cdf(errors, count, bound) == pytest.approx(error_budget, rel=1e-6)
     else:
         assert bound == 1
 
 
-def test_no_promise_where_none_can_be_kept() -> None:
+def test_no_guarantee_where_none_can_hold() -> None:
     confidence = torch.rand(200, generator=torch.Generator().manual_seed(0))
     assert guarantee(confidence, torch.ones(200).bool(), risk=0.1, confidence=0.95) is None
     assert guarantee(confidence[:20], torch.zeros(20).bool(), risk=0.02, confidence=0.95) is None
     assert guarantee(confidence, torch.zeros(200).bool(), risk=0.02, confidence=0.95) is not None
 
 
-def test_more_doubt_answers_more() -> None:
+def test_a_larger_error_budget_answers_more() -> None:
     generator = torch.Generator().manual_seed(0)
     confidence = torch.rand(2000, generator=generator)
     wrong = torch.rand(2000, generator=generator) > confidence**0.2
     covered = []
-    for sure in (0.999, 0.9, 0.5):
-        found = guarantee(confidence, wrong, risk=0.1, confidence=sure)
+    for asked in (0.999, 0.9, 0.5):
+        found = guarantee(confidence, wrong, risk=0.1, confidence=asked)
         assert found is not None
         covered.append(found.coverage)
     assert covered == sorted(covered)
@@ -143,21 +143,21 @@ def _true_risk(threshold: float) -> float:
     return float((0.4 * (1 - answered) ** 2).mean()) if len(answered) else 0.0
 
 
-@pytest.mark.parametrize(("count", "risk", "sure"), [(1000, 0.08, 0.95), (1000, 0.06, 0.9), (300, 0.1, 0.8)])
-def test_the_promise_is_broken_no_more_often_than_it_says(count: int, risk: float, sure: float) -> None:
-    """Made-up risks are known exactly, so a broken promise is known too."""
+@pytest.mark.parametrize(("count", "risk", "asked"), [(1000, 0.08, 0.95), (1000, 0.06, 0.9), (300, 0.1, 0.8)])
+def test_the_guarantee_fails_no_more_often_than_it_says(count: int, risk: float, asked: float) -> None:
+    """Made-up risks are known exactly, so a guarantee that fails is known too."""
     generator = torch.Generator().manual_seed(count)
-    trials, broken, given_out = 500, 0, 0
+    trials, failed, given_out = 500, 0, 0
     for _ in range(trials):
-        found = guarantee(*_drawn(count, generator), risk=risk, confidence=sure)
+        found = guarantee(*_drawn(count, generator), risk=risk, confidence=asked)
         if found is not None:
             given_out += 1
-            broken += _true_risk(found.threshold) > risk
+            failed += _true_risk(found.threshold) > risk
     assert given_out > trials / 2
-    assert binomtest(broken, trials, 1 - sure, alternative="greater").pvalue > 0.01
+    assert binomtest(failed, trials, 1 - asked, alternative="greater").pvalue > 0.01
 
 
-def test_the_promise_holds_over_random_splits_of_held_out_predictions() -> None:
+def test_the_guarantee_holds_over_random_splits_of_held_out_predictions() -> None:
     """A network's real predictions on digits, parted 500 times; the risk of the other part counts."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
@@ -166,20 +166,20 @@ def test_the_promise_holds_over_random_splits_of_held_out_predictions() -> None:
     network = LogisticRegression(C=1e-4, max_iter=50).fit(data.data[:400], data.target[:400])
     p = torch.tensor(network.predict_proba(data.data[400:]))
     confidence, wrong = p.max(1).values, p.argmax(1) != torch.tensor(data.target[400:])
-    generator, broken = torch.Generator().manual_seed(0), 0
+    generator, failed = torch.Generator().manual_seed(0), 0
     for _ in range(500):
         order = torch.randperm(len(wrong), generator=generator)
         held_out, rest = order[:700], order[700:]
         found = guarantee(confidence[held_out], wrong[held_out], risk=0.1, confidence=0.95)
         if found is not None:
             answered = confidence[rest] > found.threshold
-            broken += wrong[rest][answered].double().mean().item() > 0.1
-    assert broken <= 0.05 * 500
+            failed += wrong[rest][answered].double().mean().item() > 0.1
+    assert failed <= 0.05 * 500
 
 
 @settings(max_examples=20)
 @given(st.integers(1, 30))
-def test_a_promise_needs_a_risk_and_a_confidence_within_bounds(count: int) -> None:
-    for risk, sure in ((0.0, 0.9), (1.0, 0.9), (0.1, 1.0), (math.nan, 0.9)):
+def test_a_guarantee_needs_a_risk_and_a_confidence_within_bounds(count: int) -> None:
+    for risk, asked in ((0.0, 0.9), (1.0, 0.9), (0.1, 1.0), (math.nan, 0.9)):
         with pytest.raises(ValueError, match="between 0 and 1"):
-            guarantee(torch.ones(count), torch.zeros(count).bool(), risk=risk, confidence=sure)
+            guarantee(torch.ones(count), torch.zeros(count).bool(), risk=risk, confidence=asked)

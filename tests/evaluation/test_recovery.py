@@ -86,15 +86,17 @@ def test_what_is_left_of_the_label_is_no_evidence() -> None:
     torch.testing.assert_close(moved.weight_N, targets.amax(1))
 
 
-def test_one_class_has_no_rival() -> None:
+def test_one_class_has_no_other() -> None:
     verdicts = judge(lambda: [torch.ones(2, 1)], torch.tensor([0, 0]), weighted=True)
     assert verdicts.support_N.tolist() == verdicts.confidence_N.tolist() == [1, 1]
 
 
-def test_a_rival_that_labels_are_taken_for_counts_more() -> None:
-    """Of two equally doubtful labels, the one that goes wrong like many others ranks first."""
-    sure, doubt = [0.05, 0.9, 0.05], [0.5, 0.5, 0.0]
-    rows = torch.tensor([sure] * 40 + [[0.9, 0.05, 0.05]] * 40 + [[0.05, 0.05, 0.9]] * 40 + [[0.5, 0.0, 0.5], doubt])
+def test_a_class_that_labels_are_taken_for_counts_more() -> None:
+    """Of two equally uncertain labels, the one that goes wrong like many others ranks first."""
+    confident, uncertain = [0.05, 0.9, 0.05], [0.5, 0.5, 0.0]
+    rows = torch.tensor(
+        [confident] * 40 + [[0.9, 0.05, 0.05]] * 40 + [[0.05, 0.05, 0.9]] * 40 + [[0.5, 0.0, 0.5], uncertain]
+    )
     given = torch.tensor([0] * 20 + [1] * 20 + [0] * 40 + [2] * 40 + [0, 0])  # of class 1, half are labelled 0
     verdicts = judge(lambda: rows.split(50), given, weighted=True)
     assert verdicts.suggested_N[-2:].tolist() == [0, 0]
@@ -110,9 +112,9 @@ def test_noise_without_a_pattern_leaves_support_as_it_is() -> None:
     )
     rows = 0.6 * torch.eye(4)[truth] + 0.4 * torch.rand(2000, 4, generator=generator).softmax(1)
     mass = rows.gather(1, given.unsqueeze(1)).squeeze(1)
-    rival = rows.scatter(1, given.unsqueeze(1), 0).amax(1)
+    other = rows.scatter(1, given.unsqueeze(1), 0).amax(1)
     support = judge(lambda: [rows], given, weighted=True).support_N
-    torch.testing.assert_close(support, mass / (mass + rival), atol=0.03, rtol=0)
+    torch.testing.assert_close(support, mass / (mass + other), atol=0.03, rtol=0)
 
 
 def test_transition_matrix_equals_scikit_learn() -> None:

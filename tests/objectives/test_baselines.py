@@ -1,4 +1,4 @@
-"""Each rival against its published formula, written out in numpy."""
+"""Each baseline against its published formula, written out in numpy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,8 +138,8 @@ def test_the_matrix_is_found_from_typical_samples() -> None:
     """A network that predicts the noisy posterior: samples of class i are given label j with odds T_ij."""
     odds = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.6, 0.4], [0.2, 0.0, 0.8]])
     true = torch.randint(3, (3000,), generator=torch.Generator().manual_seed(0))
-    sure = 0.8 + 0.2 * torch.rand(3000, 1, generator=torch.Generator().manual_seed(1))
-    predicted = sure * odds[true] + (1 - sure) / 3
+    confidence = 0.8 + 0.2 * torch.rand(3000, 1, generator=torch.Generator().manual_seed(1))
+    predicted = confidence * odds[true] + (1 - confidence) / 3
     torch.testing.assert_close(estimate_transition(predicted), odds, atol=0.06, rtol=0)
 
 
@@ -148,21 +148,21 @@ def test_the_matrix_is_found_for_few_and_many_classes(classes: int) -> None:
     generator = torch.Generator().manual_seed(0)
     true = torch.arange(6000) % classes
     odds = 0.6 * torch.eye(classes) + 0.4 * torch.eye(classes).roll(1, 1)
-    sure = 0.5 + 0.5 * torch.rand(6000, 1, generator=generator)
-    found = estimate_transition(sure * odds[true] + (1 - sure) / classes)
+    confidence = 0.5 + 0.5 * torch.rand(6000, 1, generator=generator)
+    found = estimate_transition(confidence * odds[true] + (1 - confidence) / classes)
     torch.testing.assert_close(found, odds, atol=0.15, rtol=0)
 
 
-def test_truncation_leaves_out_what_was_doubted_at_the_last_pruning() -> None:
+def test_truncation_leaves_out_what_was_unlikely_at_the_last_pruning() -> None:
     objective = TruncatedGeneralizedCrossEntropy()
     labels = torch.tensor([0, 0, 1, 1])
     targets = objective.initial_targets(labels, 2, Storage())
     assert targets is not None
-    sure = torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 3.0], [3.0, 0.0]])
-    batch = Batch(sure, labels, torch.arange(4))
+    scores = torch.tensor([[3.0, 0.0], [0.0, 3.0], [0.0, 3.0], [3.0, 0.0]])
+    batch = Batch(scores, labels, torch.arange(4))
 
     def slopes(epoch: int) -> list[bool]:
-        logits = sure.clone().requires_grad_()
+        logits = scores.clone().requires_grad_()
         fresh = Batch(logits, labels, torch.arange(4))
         objective.loss(nn.Identity(), fresh, targets, Progress(epoch, 0.0, epochs=12)).terms[0].total.backward()
         assert logits.grad is not None
@@ -171,10 +171,10 @@ def test_truncation_leaves_out_what_was_doubted_at_the_last_pruning() -> None:
     assert slopes(0) == [True] * 4
     assert slopes(3) == [True] * 4, "the predictions of this epoch decide, but only from the next on"
     assert slopes(4) == [True, False, True, False]
-    doubted = objective.loss(nn.Identity(), batch, targets, Progress(5, 0.0, epochs=12))
+    pruned = objective.loss(nn.Identity(), batch, targets, Progress(5, 0.0, epochs=12))
     constant = (1 - 0.5**0.7) / 0.7
     kept = (1 - _softmax(np.array([[3.0, 0.0]]))[0, 0] ** 0.7) / 0.7
-    assert float(doubted.mean) == pytest.approx((constant + kept) / 2, rel=1e-5)
+    assert float(pruned.mean) == pytest.approx((constant + kept) / 2, rel=1e-5)
 
 
 def test_pruning_comes_at_a_third_and_every_twelfth() -> None:

@@ -46,39 +46,39 @@ def test_injected_labels_are_spread_evenly() -> None:
     )
 
 
-def _figures(
-    agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005, sure: float = 0.8
+def _metrics(
+    agreement: float, change: float, *, excess: float = 0.0, error: float = 0.005, agreeing: float = 0.8
 ) -> Metrics:
     return {
         INJECTED: 0.05 + excess, f"{INJECTED}_error": error, f"{INJECTED}_count": 50, OTHERS: 0.05,
         AGREEMENT: agreement, CHANGE: change, f"{CHANGE}_error": 0.001, CONFIDENCE: 0.5,
-        CONFIDENT_AGREEMENT: 0.5 * sure,
+        CONFIDENT_AGREEMENT: 0.5 * agreeing,
     }  # fmt: skip
 
 
 def test_the_rule() -> None:
-    learning = [_figures(0.3 + 0.01 * epoch, 0.01) for epoch in range(100)]
+    learning = [_metrics(0.3 + 0.01 * epoch, 0.01) for epoch in range(100)]
     assert AUTO.found(learning[:74], 100) is None
     assert AUTO.found(learning, 100) == 75, "three quarters are the latest"
-    assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.03)], 100) == 21
-    assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.03, error=0.02)], 100) is None, "may be chance"
-    assert AUTO.found([*learning[:20], _figures(0.5, 0.01, excess=0.01, error=0.001)], 100) is None, "next to nothing"
-    settled = [*learning[:20], *(_figures(0.5, 0.0) for _ in range(10))]
-    enough = [{**figures, f"{INJECTED}_count": 250} for figures in settled]
+    assert AUTO.found([*learning[:20], _metrics(0.5, 0.01, excess=0.03)], 100) == 21
+    assert AUTO.found([*learning[:20], _metrics(0.5, 0.01, excess=0.03, error=0.02)], 100) is None, "may be chance"
+    assert AUTO.found([*learning[:20], _metrics(0.5, 0.01, excess=0.01, error=0.001)], 100) is None, "next to nothing"
+    settled = [*learning[:20], *(_metrics(0.5, 0.0) for _ in range(10))]
+    enough = [{**metrics, f"{INJECTED}_count": 250} for metrics in settled]
     assert AUTO.found(enough, 100) is None, "enough are injected to tell in time"
     start = AUTO.found(settled, 100)
     assert start is not None
     assert 23 <= start <= 25
     assert AUTO.found(settled[: start - 1], 100) is None
     assert AUTO.found([], 100) is None
-    few = {**_figures(0.5, 0.01, excess=0.5, error=0.0), f"{INJECTED}_count": 3}
+    few = {**_metrics(0.5, 0.01, excess=0.5, error=0.0), f"{INJECTED}_count": 3}
     assert AUTO.found([few], 100) is None, "three samples tell nothing"
     assert AUTO.found([], 1) == 0, "the only epoch"
 
 
 @pytest.mark.parametrize(("epochs", "latest"), [(2, 1), (3, 2), (4, 3), (8, 6)])
 def test_short_trainings_still_leave_an_epoch(epochs: int, latest: int) -> None:
-    assert AUTO.found([_figures(0.3, 0.5)] * epochs, epochs) == latest
+    assert AUTO.found([_metrics(0.3, 0.5)] * epochs, epochs) == latest
 
 
 def _digits(noise: float) -> Samples:
@@ -96,8 +96,8 @@ def _training(samples: Samples, objective: NoisyLabels, epochs: int, *, lr: floa
     return small_training(objective, samples, epochs, width=128, batch_size=64, lr=lr)
 
 
-def test_a_network_that_learns_by_heart_is_caught_early() -> None:
-    """A perceptron on 1,000 digits with 40 % noise knows every label by heart after 30 epochs."""
+def test_a_network_that_memorises_is_caught_early() -> None:
+    """A perceptron on 1,000 digits with 40 % noise has memorised every label after 30 epochs."""
     training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 30)
     fit(training)
     start = AUTO.found(training.history, 30)
@@ -110,22 +110,22 @@ def test_a_network_that_learns_by_heart_is_caught_early() -> None:
 def test_a_network_that_learns_nothing_has_no_excess() -> None:
     training = _training(_digits(0.4), NoisyLabels(start_epoch=AUTO), 8, lr=0.0)
     fit(training)
-    for figures in training.history[:6]:
-        assert abs(figures[INJECTED] - figures[OTHERS]) < 4 * figures[f"{INJECTED}_error"]
+    for metrics in training.history[:6]:
+        assert abs(metrics[INJECTED] - metrics[OTHERS]) < 4 * metrics[f"{INJECTED}_error"]
 
 
-def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
+def test_the_most_confident_samples_tell_how_many_labels_are_right() -> None:
     samples = _digits(0.4)
     assert samples.truth is not None
     training = _training(samples, NoisyLabels(start_epoch=AUTO), 30)
     fit(training)
     last = training.history[(AUTO.found(training.history, 30) or 0) - 1]
     right = (samples.labels == samples.truth).double().mean().item()
-    assert right < last[CONFIDENT_AGREEMENT] / last[CONFIDENCE] < right + 0.15, "some are known by heart by then"
+    assert right < last[CONFIDENT_AGREEMENT] / last[CONFIDENCE] < right + 0.15, "some are memorised by then"
 
 
 @pytest.mark.parametrize(
-    ("sure", "agreement", "share"),
+    ("agreeing", "agreement", "share"),
     [
         (0.8, 0.4, 0.8),  # odds of 4 against 1
         (0.5, 0.4, 0.2),  # and of 1 against 4
@@ -134,9 +134,9 @@ def test_the_surest_samples_tell_how_many_labels_are_right() -> None:
         (0.0, 0.0, 1.0),  # it knows nothing
     ],
 )
-def test_label_and_running_mean_count_by_their_odds(sure: float, agreement: float, share: float) -> None:
-    assert AUTO.label_share([_figures(agreement, 0.1, sure=sure, excess=0.03)], 1) == pytest.approx(share)
-    assert AUTO.label_share([_figures(agreement, 0.1, sure=sure)], 1) == 1, "nothing is memorised"
+def test_label_and_running_mean_count_by_their_odds(agreeing: float, agreement: float, share: float) -> None:
+    assert AUTO.label_share([_metrics(agreement, 0.1, agreeing=agreeing, excess=0.03)], 1) == pytest.approx(share)
+    assert AUTO.label_share([_metrics(agreement, 0.1, agreeing=agreeing)], 1) == 1, "nothing is memorised"
     assert AUTO.label_share([], 0) == 1, "there is no running mean yet"
 
 
@@ -163,7 +163,7 @@ def test_the_store_holds_the_running_mean_and_then_the_targets(excess: float, sh
             before = share * np.eye(3) + (1 - share) * expected if epoch == 3 else expected
             expected = 0.9 * before + 0.1 * p
         np.testing.assert_allclose(targets.read(index).numpy(), expected, atol=1e-6)
-        history.append(_figures(0.4, 0.5, excess=excess if epoch == 2 else 0.0))
+        history.append(_metrics(0.4, 0.5, excess=excess if epoch == 2 else 0.0))
 
     def label_share(method: NoisyLabels, epoch: int, of: int, history: list[Metrics]) -> float:
         evidence = method.evidence(Progress(epoch, 0.0, of, history))
@@ -223,8 +223,8 @@ def test_the_seed_decides_where_labels_are_injected() -> None:
     injected = torch.stack([AutoStart(seed=seed).probe(index, labels, 10)[1] for seed in range(4)]).double()
     shared = injected @ injected.T / 10_000
     assert torch.allclose(shared.diagonal(), torch.tensor(0.05).double(), atol=0.01)
-    apart = shared[~torch.eye(4, dtype=torch.bool)]
-    assert torch.allclose(apart, torch.tensor(0.05**2).double(), atol=0.002)  # as chance has it
+    pairs = shared[~torch.eye(4, dtype=torch.bool)]
+    assert torch.allclose(pairs, torch.tensor(0.05**2).double(), atol=0.002)  # as chance has it
 
 
 def test_too_few_samples_to_inject_any() -> None:

@@ -1,4 +1,4 @@
-"""Every kind of rows keeps the same promises: one suite for all of them."""
+"""Every kind of rows keeps the same contract: one suite for all of them."""
 
 from pathlib import Path
 from typing import Any

@@ -14,7 +14,7 @@ EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95
 def command(
     run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
     risk: float = typer.Option(help="The largest share of wrong answers, such as 0.02."),
-    confidence: float = typer.Option(0.95, help="How sure the promise is to be."),
+    confidence: float = typer.Option(0.95, help="The confidence with which the guarantee is to hold."),
     selector: str | None = typer.Option(
         None, help="softmax-response, entropy, margin, mc-dropout, mc-dropout-mean, or the run's own."
     ),
@@ -26,10 +26,10 @@ def command(
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Find a threshold below which RUN is to stay silent, so that its answers keep a promise about their error.
+    """Find a threshold below which RUN abstains, so that the error of its answers has a guarantee.
 
     The threshold comes from the validation part by an exact bound, and is measured on the test part; `selfadapt
-    predict` goes by it. Exit code 1 if no threshold can promise that.
+    predict` goes by it. Exit code 1 if no threshold can guarantee that.
     """
     from selfadapt.evaluation.guarantee import EVERYTHING
     from selfadapt.report.page import write_run_page
@@ -51,16 +51,16 @@ def command(
         print_json(found)
     elif found["threshold"] is None:
         print(
-            f"no threshold can promise an error of at most {percent(risk)} with {percent(confidence)} confidence from "
-            f"{found['samples']} validation samples\n"
-            f"the least that can be promised is {percent(found['guaranteed_risk'])}, at a coverage of "
+            f"no threshold can guarantee an error of at most {percent(risk)} with {percent(confidence)} confidence "
+            f"from {found['samples']} validation samples\n"
+            f"the least that can be guaranteed is {percent(found['guaranteed_risk'])}, at a coverage of "
             f"{percent(found['validation_coverage'])}; more validation samples would help"
         )
     else:
         limit = "never" if found["threshold"] == EVERYTHING else f"up to {found['threshold']:.6g}"
-        print(f"stay silent          {limit} ({found['selector']})")
+        print(f"abstain              {limit} ({found['selector']})")
         print(
-            f"promised error       at most {percent(found['guaranteed_risk'])}, with {percent(confidence)} confidence"
+            f"guaranteed error     at most {percent(found['guaranteed_risk'])}, with {percent(confidence)} confidence"
         )
         print(f"validation coverage  {percent(found['validation_coverage'])} of {found['samples']} samples")
         print(f"test error           {percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}")

@@ -18,7 +18,7 @@ def command(
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """The error of RUN on test data when it answers only what it is surest of, for every way to measure that.
+    """The error of RUN on test data when it answers only where it is most confident, by every selector.
 
     Thresholds are fitted on the validation part. The page of RUN gets the figure.
     """

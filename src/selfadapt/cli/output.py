@@ -48,7 +48,7 @@ def new_folder(name: str) -> Path:
 
 @contextmanager
 def count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that counts (done, total), on a terminal; elsewhere silence. It shows once there is work."""
+    """A bar for work that counts (done, total), on a terminal; elsewhere nothing. It shows once there is work."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -62,7 +62,7 @@ def count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]
 
 @contextmanager
 def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Training"], None]]:
-    """A bar over all steps of a training with the time left, on a terminal; elsewhere silence."""
+    """A bar over all steps of a training with the time left, on a terminal; elsewhere nothing."""
     if quiet or not sys.stderr.isatty():
         yield lambda training: None
         return

@@ -33,12 +33,12 @@ def command(
     from selfadapt.report.results import RunFolder
     from selfadapt.runs.predictor import Predictor
 
-    answerer = Predictor.of_run(RunFolder(run), device, abstain=not everything)
+    predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
     listed = list(_files(paths))
     files, broken, done = iter(listed), 0, 0
     with count_bar("answering", quiet=quiet) as count:
         while batch := list(islice(files, batch_size)):
-            for record in answerer.answer(batch):
+            for record in predictor.answer(batch):
                 broken += "error" in record
                 print(json.dumps(record, ensure_ascii=False))
             sys.stdout.flush()

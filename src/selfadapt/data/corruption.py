@@ -1,6 +1,6 @@
 """Seeded noise in labels or images, for experiments in which the truth is known.
 
-Every kind strikes a sample with probability `rate`. Shapes: N samples, K classes, C channels, H by W pixels.
+Every kind corrupts a sample with probability `rate`. Shapes: N samples, K classes, C channels, H by W pixels.
 """
 
 import math
@@ -32,7 +32,7 @@ CIFAR10_FLIPS = {"truck": "automobile", "bird": "airplane", "deer": "horse", "ca
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """A kind of noise and the probability with which it strikes a sample."""
+    """A kind of noise and the probability with which it corrupts a sample."""
 
     kind: str
     rate: float
@@ -183,7 +183,7 @@ class ImageNoise:
 def corrupt_images(
     samples: Samples, kind: str, corrupted_N: Tensor, statistics: tuple[Tensor, Tensor], seed: int
 ) -> Samples:
-    """The samples with noise in the images that are corrupted. What strikes an image depends on its id and the seed."""
+    """The samples with noise in the images that are corrupted. How depends on an image's id and the seed."""
     noise = ImageNoise(kind, statistics, seed)
     if isinstance(samples.inputs, ImageFiles):
         files = CorruptedImages(samples.inputs, noise, corrupted_N, samples.ids)

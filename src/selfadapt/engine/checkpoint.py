@@ -3,7 +3,7 @@
     checkpoint/00012-0000000/        12 finished epochs, 0 steps into the next
         model.safetensors            the weights, for anyone
         targets.safetensors          the target store, if the method has one; targets-R-of-P where processes share it
-        state.pt                     optimiser, random numbers, position, running figures; plain tensors and numbers
+        state.pt                     optimiser, random numbers, position, running metrics; plain tensors and numbers
         manifest.json                the format's number, and the SHA-256 of each file above
 
 A checkpoint is written under another name, flushed to the disk and then renamed. The newest two are kept. One

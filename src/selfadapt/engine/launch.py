@@ -57,7 +57,7 @@ def launch(count: int, arguments: Sequence[str]) -> int:
 def _start(count: int, arguments: Sequence[str], restart: int) -> list[subprocess.Popen[bytes]]:
     shared = {
         "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),  # by which recipes/threads.py shares out the cores
+        "LOCAL_WORLD_SIZE": str(count),  # by which runs/threads.py shares out the cores
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "TORCHELASTIC_RESTART_COUNT": str(restart),

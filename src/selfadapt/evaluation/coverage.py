@@ -1,4 +1,4 @@
-"""Risk and coverage: how often a model is wrong on what it answers, when it answers only what it is surest of.
+"""Risk and coverage: how often a model is wrong on what it answers, when it answers only where it is most confident.
 
 A model answers where its confidence is at least a threshold. Coverage is the share that it answers, risk the share of
 those answers that is wrong. Samples of equal confidence cannot be told apart, so each of them counts as wrong by the
@@ -33,7 +33,7 @@ def risk_at(confidence_N: Tensor, wrong_N: Tensor, threshold: float) -> tuple[fl
 
 
 def risk_coverage_curve(confidence_N: Tensor, wrong_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Coverage and risk at 1, 2, … N answered samples, the surest first."""
+    """Coverage and risk at 1, 2, … N answered samples, the most confident first."""
     order_N = confidence_N.argsort(descending=True, stable=True)
     _, group_N, sizes = confidence_N[order_N].unique_consecutive(return_inverse=True, return_counts=True)
     errors = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_N, wrong_N[order_N].double())

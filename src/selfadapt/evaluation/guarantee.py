@@ -1,7 +1,7 @@
 """A threshold with a risk guarantee: with a given confidence, the risk on what is answered is below a bound.
 
-Of N held-out samples the n surest, for n on a fixed coverage grid, are the candidates; the threshold of a
-candidate is the confidence of the surest sample left out, and answers are those strictly above it. Given that
+Of N held-out samples the n most confident, for n on a fixed coverage grid, are the candidates; the threshold of a
+candidate is the confidence of the most confident sample left out, and answers are those strictly above it. Given that
 threshold the samples above it are independent draws of what the model would answer, so the number of wrong ones among
 them is binomial, and the exact (Clopper-Pearson) bound holds for its risk. The search may pick any of J candidates, so
 each bound is given 1/J of the error budget (Bonferroni): all of them hold together with the confidence asked for,

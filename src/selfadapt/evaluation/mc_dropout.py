@@ -2,8 +2,8 @@
 
 The network answers each image many times with dropout left on. The answer is the class of the largest mean probability.
 Works on selective classification take the negative variance of that class's probability over 100 passes as confidence
-(`mc-dropout`); the mean itself is another one (`mc-dropout-mean`), which does not count a steady doubt as certainty.
-Batch normalisation stays in evaluation mode.
+(`mc-dropout`); the mean itself is another one (`mc-dropout-mean`), which does not take steady uncertainty for
+confidence. Batch normalisation stays in evaluation mode.
 
 Shapes: B images of a batch, N images, K classes, T passes.
 """

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, normalize
 from selfadapt.data.seeds import seeded
 from selfadapt.progress import ProgressCallback, no_progress
 
-_FEATURES_APART, _OUTPUTS_APART, _DIRECTIONS = 0.05, 0.04, 2.0  # below which features count as collapsed
+_FEATURE_STD, _OUTPUT_STD, _DIRECTIONS = 0.05, 0.04, 2.0  # below which features count as collapsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,11 @@ def effective_rank(features_NF: Tensor) -> float:
     return float(torch.special.entr(share).sum().exp())
 
 
-def collapsed(features_apart: float, outputs_apart: float, rank: float, largest_rank: int) -> bool:
+def collapsed(feature_std: float, output_std: float, rank: float, largest_rank: int) -> bool:
     """Whether the network says nearly the same of every image, by its features, their projections or their rank.
 
     A few images have few directions, whatever the network.
     """
     directions = min(_DIRECTIONS, largest_rank / 2)
-    fine = features_apart > _FEATURES_APART and outputs_apart > _OUTPUTS_APART and rank > directions
+    fine = feature_std > _FEATURE_STD and output_std > _OUTPUT_STD and rank > directions
     return not fine  # NaN is not fine

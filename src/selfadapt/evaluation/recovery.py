@@ -1,13 +1,13 @@
 """What the targets say about the labels (Sections 4.4 and 4.5): which are wrong, and what they should be.
 
-Labels are ranked by their support: the mass of the given label g against that of its strongest rival r. Where labels go
-wrong in certain ways, a rival that is often labelled g is a better reason for doubt than one that never is. So a
-rival's mass counts f[r, g] times, with
+Labels are ranked by their support: the mass of the given label g against that of the strongest other class r. Where
+labels go wrong in certain ways, a class that is often labelled g is better evidence against g than one that never is.
+So its mass counts f[r, g] times, with
 
     f[r, g] = (C[r, g] + a) / (E[r, g] + a)
 
-C[r, g] counts the samples that belong to r for sure and were given g: r is their likeliest class among those whose mass
-is at least what it is on average where the label says so (the confident joint of Northcutt et al., "Confident
+C[r, g] counts the samples that confidently belong to r and were given g: r is their likeliest class among those whose
+mass is at least what it is on average where the label says so (the confident joint of Northcutt et al., "Confident
 Learning", 2021). E[r, g] is what it would be if mistakes were spread evenly. a is what a Gamma prior for Poisson counts
 is worth: 1 / b, with b the variance of C / E beyond that of chance. Noise without a pattern makes b zero and every f
 one. But a network that confuses classes scatters the C as well, if only by about as much as they are, so b counts as
@@ -27,12 +27,12 @@ _MOST_CLASSES = 1000  # of which the pairs are counted
 
 @dataclass(frozen=True, kw_only=True)
 class Verdicts:
-    """For each sample: the class its target points to, and how sure that is."""
+    """For each sample: the class its target points to, and how confidently."""
 
     suggested_N: Tensor  # the likeliest class; the given label where it is as likely
     confidence_N: Tensor  # the mass of the suggested class, as a share of it and the runner-up: from 0.5 to 1
     weight_N: Tensor  # with which the sample counts in training: w_i = max_j t_ij, or 1
-    support_N: Tensor  # the mass of the given label as a share of it and its strongest rival's: from 0 (wrong) to 1
+    support_N: Tensor  # the mass of the given label, as a share of it and the strongest other: from 0 (wrong) to 1
 
     @property
     def order_N(self) -> Tensor:
@@ -63,7 +63,7 @@ def judge(
         num_classes = evidence_nK.shape[1]
         largest_n, likeliest_n = evidence_nK.max(1)
         mass_n = _mass(evidence_nK, given_n)
-        suggested_n = torch.where(mass_n == largest_n, given_n, likeliest_n)  # in doubt the label stays
+        suggested_n = torch.where(mass_n == largest_n, given_n, likeliest_n)  # the label stays where both are level
         confidence_n = _share(largest_n, _strongest_but(evidence_nK, suggested_n))
         support_n = _share(mass_n, _strongest_but(evidence_nK, given_n))
         columns.append((suggested_n, confidence_n, weight_n if weighted else torch.ones_like(weight_n), support_n))
@@ -116,7 +116,7 @@ def _factors(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]], nu
 
 
 def _confident_joint(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]], num_classes: int) -> Tensor:
-    """How many samples belong to class i for sure and were given label j."""
+    """How many samples confidently belong to class i and were given label j."""
     mass_K, given_K = torch.zeros(num_classes).double(), torch.zeros(num_classes).double()
     for _, given_n, evidence_nK in evidence():
         mass_K.index_add_(0, given_n, _mass(evidence_nK, given_n).double())
@@ -124,17 +124,17 @@ def _confident_joint(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tenso
     usual_K = torch.where(given_K > 0, mass_K / given_K, torch.inf).float()
     counts_KK = torch.zeros(num_classes, num_classes, dtype=torch.int64)
     for _, given_n, evidence_nK in evidence():
-        sure_n, likeliest_n = torch.where(evidence_nK >= usual_K, evidence_nK, -torch.inf).max(1)
-        likeliest_n = torch.where(_mass(evidence_nK, given_n) == sure_n, given_n, likeliest_n)
-        fine_n = sure_n.isfinite()
+        largest_n, likeliest_n = torch.where(evidence_nK >= usual_K, evidence_nK, -torch.inf).max(1)
+        likeliest_n = torch.where(_mass(evidence_nK, given_n) == largest_n, given_n, likeliest_n)
+        fine_n = largest_n.isfinite()
         counts_KK += confusion_matrix(likeliest_n[fine_n], given_n[fine_n], num_classes)
     return counts_KK
 
 
-def _share(mass_n: Tensor, rival_n: Tensor) -> Tensor:
-    """mass / (mass + rival); one half where both are nothing, one where there is no rival at all."""
-    rival_n = rival_n.clamp_min(0)
-    return torch.where(mass_n + rival_n > 0, mass_n / (mass_n + rival_n), 0.5)
+def _share(mass_n: Tensor, other_n: Tensor) -> Tensor:
+    """mass / (mass + other); one half where both are nothing, one where there is no other class at all."""
+    other_n = other_n.clamp_min(0)
+    return torch.where(mass_n + other_n > 0, mass_n / (mass_n + other_n), 0.5)
 
 
 def transition_matrix(true_N: Tensor, given_N: Tensor, num_classes: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""How sure a network is of its answer, from its outputs: larger is surer (selectors of selective classification).
+"""Selectors of selective classification: how confident a network is of its answer, larger being more confident.
 
     softmax-response   max_j p_j                     (Geifman and El-Yaniv, 2017)
     entropy            sum_j p_j log p_j             the negative entropy

@@ -1,4 +1,4 @@
-"""Backbones by name, for the command line and the recipes."""
+"""Backbones by name, for the command line and the runs."""
 
 import math
 

@@ -10,7 +10,7 @@ No gradient flows through t or w. Before E_s every target is its label and every
 plain cross entropy, and is computed as such.
 
 Switching the moving average off leaves t_i = one_hot(y_i) and w_i = 1: by the letter of Algorithm 2 that row of
-the paper's ablation (Table 2) is ordinary training, and its published figures are at the level of it.
+the paper's ablation (Table 2) is ordinary training, and its published numbers are at the level of it.
 
 With the symmetric loss (appendix, "Cooperation with Symmetric Cross Entropy") sum_j t_ij log p_ij becomes
 

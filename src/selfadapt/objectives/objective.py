@@ -121,5 +121,5 @@ class Objective(Protocol):
         ...
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
-        """What the method itself says of its confidence, by name: a value for each sample, larger where it is surer."""
+        """What the method itself says of its confidence, by name: a value for each sample, larger being more."""
         ...

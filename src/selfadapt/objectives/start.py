@@ -27,7 +27,7 @@ agreement over all samples is about q times the share c of samples on which the 
 
 The targets move after the first epoch in which the excess is above 0.02 and above three standard errors; or three
 quarters of the epochs are over; or, where fewer than 200 labels are injected, which can't tell in time, the agreement
-of the running mean grew by less than 2.5 % of itself in five epochs, the chance in that figure being added to it (half
+of the running mean grew by less than 2.5 % of itself in five epochs, the chance in that number being added to it (half
 the standard error of the sum of five steps, many of which are taken back).
 
 Shapes: B samples of a batch, K classes.
@@ -123,7 +123,7 @@ def parse_start(text: str) -> int | AutoStart:
         return AutoStart()
     if text.isdecimal():
         return int(text)
-    raise UserError(f"--start-epoch {text!r} must be auto or a whole number from 0 on")
+    raise UserError(f"{text!r} must be auto or a whole number from 0 on")
 
 
 def _scrambled(index_B: Tensor, seed: int) -> Tensor:

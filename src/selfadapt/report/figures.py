@@ -1,4 +1,4 @@
-"""Metrics as SVG, each from what a run folder holds."""
+"""Figures as SVG, each from what a run folder holds."""
 
 import base64
 import io

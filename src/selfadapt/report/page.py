@@ -225,7 +225,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
         figures.risk_coverage({name: own["curve"] for name, own in coverage["selectors"].items()}, path)
         caption = (
             "How often the model is wrong on test samples that it answers, when it answers only those that it is "
-            "surest of, for each way to measure that."
+            "most confident of, for each way to measure that."
         )
         pictures.append(_picture("Error and coverage", caption, path, wide=True))
     if folder.labels_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:

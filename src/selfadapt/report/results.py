@@ -14,7 +14,7 @@ transition.csv  the estimated odds of each given label (column) for each true cl
 decisions.csv   what a person decided about labels, if anything: id and label
 corrected.csv   the corrected labels, once they are asked for
 coverage.json   the error at each coverage, for a method that abstains or once it is asked for
-calibration.json  the threshold below which predict abstains, once there is one, and what it promises
+calibration.json  the threshold below which predict abstains, once there is one, and what it guarantees
 probe.json      what linear evaluation found, by the data that it used, for a run without labels
 transfer.json   what detection and segmentation with its features came to
 features/       features that were taken once, by the images they are of

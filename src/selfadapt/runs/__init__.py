@@ -1,1 +1,1 @@
-"""Recipes: whole jobs, from data to the finished run folder."""
+"""Runs: what a command does with one, from data to the finished run folder. Names no method."""

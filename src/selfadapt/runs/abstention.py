@@ -33,7 +33,7 @@ def by_dropout(selector: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model would answer, and how sure it is by one selector."""
+    """What a model would answer, and how confident it is by one selector."""
 
     predicted_N: Tensor
     confidence_N: Tensor

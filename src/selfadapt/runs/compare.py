@@ -1,8 +1,7 @@
 """Several methods on the same data, noise, network and seeds."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,14 @@ from selfadapt.errors import UserError
 from selfadapt.objectives.named import NOISY_LABELS, ORDINARY
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
-from selfadapt.runs.lifecycle import TrainingCallback
 from selfadapt.runs.prepare import prepared
-from selfadapt.runs.run import finished_run
+from selfadapt.runs.run import ProgressBar, finished_run
 from selfadapt.runs.settings import RunSettings, method_class, shared_settings
 from selfadapt.setting import settings_in
 
-Watcher = Callable[[str], AbstractContextManager[TrainingCallback]]  # a progress bar under these words
-
 
 def compare(
-    path: Path, methods: Sequence[str], seeds: int, given: Mapping[str, Any], watcher: Watcher
+    path: Path, methods: Sequence[str], seeds: int, given: Mapping[str, Any], progress_bar: ProgressBar
 ) -> dict[str, Any]:
     """Train what is not trained yet below `path`, write the page, and return a row for each method."""
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
@@ -41,7 +37,7 @@ def compare(
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     for number, (folder, settings) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"
-        results[settings["method"]].append(finished_run(folder, settings, watcher, words))
+        results[settings["method"]].append(finished_run(folder, settings, progress_bar, words))
     ordinary = _mean(results.get(ORDINARY, []), "seconds")
     rows = [_row(method, own, ordinary) for method, own in results.items()]
     page = write_comparison_page([folder for folder, _ in plan], path / "report.html")

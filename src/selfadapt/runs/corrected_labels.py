@@ -1,4 +1,4 @@
-"""The corrected label table: what a person decided, then what the audit is sure of, then the label as given."""
+"""The corrected label table: what a person decided, then what the audit is confident of, then the label as given."""
 
 from pathlib import Path
 
@@ -29,11 +29,11 @@ def write_corrected_labels(folder: RunFolder, confidence: float, path: Path | No
                 f"{folder.labels_file} lacks {sample['id']}; make it anew with: selfadapt audit {folder.path}"
             )
         try:
-            sure = verdict["suspect"] == "1" and float(verdict["confidence"]) >= confidence
+            confident = verdict["suspect"] == "1" and float(verdict["confidence"]) >= confidence
         except ValueError:
             text = verdict["confidence"]
             raise UserError(f"{folder.labels_file}: {text!r}, the confidence of {sample['id']}, is no number") from None
-        label = decided.get(sample["id"], verdict["suggested"] if sure else sample["given"])
+        label = decided.get(sample["id"], verdict["suggested"] if confident else sample["given"])
         rows.append((sample["id"], sample["path"], label, sample["given"]))
     path = path or folder.path / "corrected.csv"
     write_table(path, COLUMNS, rows)

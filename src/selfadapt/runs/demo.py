@@ -6,20 +6,19 @@ from typing import Any
 
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
-from selfadapt.runs.compare import Watcher
-from selfadapt.runs.run import finished_run
+from selfadapt.runs.run import ProgressBar, finished_run
 
 METHODS = ("erm", "sat")
 NOISE = "symmetric:0.4"
 
 
-def run_demo(path: Path, seed: int, watcher: Watcher) -> dict[str, Any]:
+def run_demo(path: Path, seed: int, progress_bar: ProgressBar) -> dict[str, Any]:
     """Train both, write the page over both, and return the comparison."""
     began = time.monotonic()
     results = {}
     for method in METHODS:
         settings: dict[str, Any] = {"data": "digits", "method": method, "noise": NOISE, "seed": seed}
-        results[method] = finished_run(RunFolder(path / method), settings, watcher, method)
+        results[method] = finished_run(RunFolder(path / method), settings, progress_bar, method)
     page = write_comparison_page([RunFolder(path / method) for method in METHODS], path / "report.html")
     shown = ("test_accuracy", "best_validation_accuracy", "label_recovery")
     return {

@@ -21,7 +21,7 @@ from selfadapt.runs.lifecycle import Run, TrainingCallback, conclude, list_unrea
 from selfadapt.runs.network import bare_backbone
 from selfadapt.runs.settings import RunSettings
 
-_WATCHED = 2_000  # images whose features are looked at after each epoch
+_MEASURED = 2_000  # images whose features are looked at after each epoch
 
 
 def _labelled(data: Data) -> bool:
@@ -42,31 +42,31 @@ def _measure(run: Run) -> dict[str, Any]:
     encoders = cast(Encoders, unwrapped(training.model))
     epoch = training.epoch + 1
     count = len(run.data.train)
-    watched = run.data.train.inputs.take(torch.linspace(0, count - 1, min(_WATCHED, count)).round().long())
+    measured = run.data.train.inputs.take(torch.linspace(0, count - 1, min(_MEASURED, count)).round().long())
 
     def both(images_BCHW: Tensor) -> Tensor:
         features_BF = encoders.backbone(images_BCHW)
         return torch.cat([features_BF, encoders.projector(features_BF)], 1)
 
-    said = outputs(encoders, watched, training.device, forward=both)
+    said = outputs(encoders, measured, training.device, forward=both)
     said = said[said.isfinite().all(1)]
     features_NF, projected_ND = said.tensor_split([encoders.backbone.num_features], 1)
-    apart, outputs_apart, rank = spread(features_NF), spread(projected_ND), effective_rank(features_NF)
+    feature_std, output_std, rank = spread(features_NF), spread(projected_ND), effective_rank(features_NF)
     metrics: dict[str, Any] = {
         "epoch": epoch,
         "train_loss": training.accumulator.loss,
         "lr": learning_rate(training.settings.optimizer, epoch, training.settings.epochs),
         **training.accumulator.metrics,
-        "feature_std": apart,
-        "output_std": outputs_apart,
+        "feature_std": feature_std,
+        "output_std": output_std,
         "effective_rank": rank,
-        "collapsed": collapsed(apart, outputs_apart, rank, min(len(features_NF) - 1, features_NF.shape[1])),
+        "collapsed": collapsed(feature_std, output_std, rank, min(len(features_NF) - 1, features_NF.shape[1])),
     }
     if _labelled(run.data):
         metrics["online_probe_train"] = accuracy(training.accumulator.predicted_N.cpu().long(), run.data.train.labels)
         held_out = run.data.validation or run.data.test
         if held_out is not None:
-            few = held_out.share(_WATCHED, seeded(run.settings.seed, "watched"))
+            few = held_out.share(_MEASURED, seeded(run.settings.seed, "watched"))
             metrics["online_probe_held_out"] = _probed(run, few)
     return metrics
 

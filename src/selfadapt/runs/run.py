@@ -32,11 +32,13 @@ from selfadapt.runs.lifecycle import (
 )
 from selfadapt.runs.settings import RunSettings
 
+ProgressBar = Callable[[str], AbstractContextManager[TrainingCallback]]  # under these words; gives its callback
+
 
 def finished_run(
     folder: RunFolder,
     given: Mapping[str, Any],
-    watcher: Callable[[str], AbstractContextManager[TrainingCallback]],
+    progress_bar: ProgressBar,
     words: str,
 ) -> dict[str, Any]:
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
@@ -48,7 +50,7 @@ def finished_run(
             if "result" in content:
                 return dict(content["result"])
         run = reopen(folder) if folder.exists else start(settings, folder)
-        with watcher(words) as on_step:
+        with progress_bar(words) as on_step:
             return train(run, on_step)
 
 

@@ -181,7 +181,7 @@ class TargetStore:
         """`update` for an index from a loader, and a prediction from a softmax or normalised.
 
         The checks would take as long as the rest when there are few classes. A prediction that is not finite is
-        noticed here too, before a row is touched: a softmax makes it NaN in every column.
+        noticed here too, before a row is changed: a softmax makes it NaN in every column.
         """
         kept = self.rows
         looked_at = prediction_BK[:, 0] if self.kind == "distribution" else prediction_BK

@@ -6,7 +6,7 @@ that is left out grows from 0 to the noise rate over the first 10 epochs of 200 
 The method must be told the noise rate. With noise put in by `--noise` it gets the true rate, which is more than any
 other method here knows; otherwise `--noise-rate`, by default 0.2 as in the authors' program. The first network is the
 result. As published, the two see the same batches and differ by their random weights alone. Where a batch is cut into
-pieces or shared by processes, each part chooses for itself.
+micro-batches or shared by processes, each part chooses for itself.
 
 Shapes: B samples of a batch, K classes, n samples kept.
 """

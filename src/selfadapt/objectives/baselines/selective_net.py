@@ -7,8 +7,8 @@ Three heads on one backbone: f predicts, g in 0..1 selects, h predicts too and o
     L   = a (r + lambda max(0, c - phi)^2) + (1 - a) 1/B sum_i CE(h_i, y_i)
 
 with lambda = 32 and a = 1/2. The network is trained for one coverage c. g is a hidden layer as wide as the features,
-with batch normalisation, before a sigmoid. Coverage and risk are a batch's; where a batch is cut into pieces or shared
-by processes, each part has its own.
+with batch normalisation, before a sigmoid. Coverage and risk are a batch's; where a batch is cut into micro-batches or
+shared by processes, each part has its own.
 
 Shapes: B samples of a batch, K classes.
 """
