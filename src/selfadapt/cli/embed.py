@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Json, Quiet, count_bar, print_json
-from selfadapt.runs.settings import PHOTOS
+from selfadapt.runs.parts import PHOTOS
 
 EXAMPLE = "Example: selfadapt embed photos --out features.npz, then: selfadapt train features.npz"
 

@@ -23,7 +23,8 @@ from selfadapt.objectives.objective import Objective
 from selfadapt.progress import ProgressCallback
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device
-from selfadapt.runs.settings import ModelSettings, RunSettings
+from selfadapt.runs.parts import ModelSettings
+from selfadapt.runs.settings import RunSettings
 
 
 def load_pretrained(model: ModelSettings, size: int | None, file: Path | None = None) -> Pretrained:

@@ -1,8 +1,8 @@
 """The settings of a run: data, model, method and fit, each in a part of its own. They go into run.json and come back.
 
-A part is a frozen dataclass whose fields carry words and bounds; the options of the command line follow from them.
-What is None is chosen by `resolved` for the data and the machine. Nothing here needs torch until it is used, so that
-help is quick.
+The parts, with the words and bounds of each setting, are in runs/parts.py; the options of the command line follow from
+them. What is None is chosen by `resolved` for the data and the machine. Nothing here needs torch until it is used, so
+that help is quick.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfadapt.errors import UserError
+from selfadapt.runs.parts import PHOTOS, DataSettings, ModelSettings, TrainingSettings, parse_schedule
 from selfadapt.setting import Setting, check_settings, from_plain, plain, setting, settings_in
 
 if TYPE_CHECKING:
@@ -23,134 +24,7 @@ Kind = Literal["labels", "pretraining"]
 
 SMALL_SET = 5_000  # training samples
 FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
-PHOTOS = "tf_efficientnet_lite0"  # whose weights are installed with a package
 _WARM_UP = 30 / 800  # of the epochs without labels, as in the paper
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Which samples are learned from, and what is done to them first."""
-
-    source: str = setting(words="A name (selfadapt data list), or a folder, .csv, .parquet or .npz.", option="DATA")
-    labels: str | None = setting(
-        None, "Training labels from a .npy or .csv; the data's own count as the truth.", unset="the data's own"
-    )
-    noise: str | None = setting(
-        None,
-        "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
-        "shuffled-pixels; or matrix:FILE.",
-    )
-    image_size: int | None = setting(None, "Bring image files to a square of this size.", least=1, unset="as they are")
-    augment: str | None = setting(
-        None,
-        "none, crop, crop-flip, resized-crop, self-supervised or self-supervised-blur.",
-        unset="what suits the data",
-    )
-    validation: float = setting(
-        0.1,
-        "The share of each class that is held out to watch training, if the data bring no such part.",
-        least=0,
-        below=1,
-    )
-    label_share: float | None = setting(
-        None, "Learn from this share of each class only, such as 0.01.", above=0, most=1, unset="all"
-    )
-    label_column: str = setting("label", "The column of a table that holds the labels.")
-    text_column: str | None = setting(
-        None, "The column of a table that holds texts, to be encoded as vectors.", unset="none: columns are the data"
-    )
-    group_column: str | None = setting(
-        None, "The column of a table that tells which samples belong together (patient, video, user)."
-    )
-    stream: bool = setting(False, "Decode image files on demand instead of keeping a decoded copy.")
-    limit: int | None = setting(
-        None,
-        "Use so many training samples: the first of a named set, a seeded share of each class of your own.",
-        least=1,
-        unset="all",
-    )
-    test_limit: int | None = setting(None, "Use so many test samples, chosen likewise.", least=1, unset="all")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """The network."""
-
-    name: str | None = setting(
-        None,
-        "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16, alexnet, mlp, linear (for vectors, as mlp is "
-        "too), or any of timm's; timm/NAME for one that has a name of ours.",
-        option="--model",
-        unset=f"{PHOTOS} for photos of your own, linear for vectors, else resnet-small",
-    )
-    weights: str | None = setting(
-        None,
-        "What one of timm's begins with: pretrained, none or a .safetensors or .pth file.",
-        unset="pretrained",
-    )
-    tune: Literal["head", "all"] | None = setting(
-        None,
-        "What of a pretrained network learns: head (on features taken once) or all.",
-        unset="head on a CPU, all on a GPU",
-    )
-    head: Literal["linear", "mlp"] = setting("linear", "The head on features: linear, or mlp with one hidden layer.")
-    width: int | None = setting(None, "Width of the model's first stage.", least=1, unset="the model's own")
-    dropout: float = setting(
-        0.0, "The share of features that training leaves out before the last layer.", least=0, below=1
-    )
-    pretrained: str | None = setting(
-        None, "Begin with the network of this run of `selfadapt pretrain`, of the same model.", unset="random weights"
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """How long and in which steps the network is trained."""
-
-    epochs: int | None = setting(
-        None,
-        "How often every sample is seen.",
-        least=1,
-        unset="60; 20 for a head; 15 for fine-tuning; 100 without labels",
-    )
-    batch_size: int | None = setting(
-        None,
-        "Samples in a step.",
-        least=1,
-        unset="256, or 64 below 5,000 samples; 256 for a head; 32 for fine-tuning; 128 or 512 without labels",
-    )
-    micro_batches: int = setting(
-        1,
-        "Gradient accumulation: forward a batch in so many micro-batches, to save memory.",
-        least=1,
-        aliases=("--pieces",),
-    )
-    optimizer: Literal["sgd", "adam", "adamw", "lars"] = setting("sgd", "sgd, adam, adamw or lars.")
-    lr: float | None = setting(
-        None, "Learning rate, at its largest.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning"
-    )
-    weight_decay: float | None = setting(
-        None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head"
-    )
-    warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows from 0.", least=0, unset="0")
-    schedule: str = setting(
-        "cosine", "How the learning rate falls: cosine, constant, step:25 (halved every 25 epochs) or multistep:75,90."
-    )
-    precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "float32, bfloat16 or float16.")
-    compile: bool = setting(False, "Compile the model with torch.compile.")
-    targets: str = setting(
-        "float32", "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share them."
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        parse_schedule(self.schedule, self.epochs or 1)
 
 
 _PARTS: dict[str, type] = {"data": DataSettings, "model": ModelSettings, "fit": TrainingSettings}
@@ -442,22 +316,6 @@ def _homes() -> dict[str, tuple[str, str]]:
 
 def option_of(word: str) -> str:
     return "DATA" if word == "data" else "--" + word.replace("_", "-")
-
-
-def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
-    """How the learning rate falls: cosine, constant, step:EVERY (to half) or multistep:AFTER,… (to a tenth)."""
-    kind, _, numbers = text.partition(":")
-    if text in ("cosine", "constant"):
-        return {"schedule": text}
-    try:
-        given = tuple(int(number) for number in numbers.split(","))
-        if kind in ("step", "halve") and len(given) == 1 and given[0] > 0:
-            return {"schedule": "step", "gamma": 0.5, "milestones": tuple(range(given[0], epochs, given[0]))}
-        if kind in ("multistep", "tenth") and min(given) > 0:
-            return {"schedule": "step", "gamma": 0.1, "milestones": given}
-    except ValueError:
-        pass
-    raise UserError(f"--schedule {text!r} is none of cosine, constant, step:25 (every 25 epochs), multistep:75,90")
 
 
 def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
