@@ -65,24 +65,24 @@ def _outcome(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
 def run() -> dict[str, float]:
     chance, kills, lost = random.Random(0), 0, 0
     with tempfile.TemporaryDirectory() as home:
-        whole, corrupted = Path(home) / "whole", Path(home) / "corrupted"
+        whole, killed = Path(home) / "whole", Path(home) / "killed"
         if _start(whole).wait():
             raise RuntimeError("the run that is left alone failed")
-        launcher, seen = _start(corrupted), _saved(corrupted)
+        launcher, seen = _start(killed), _saved(killed)
         while kills < KILLS:
             if launcher.poll() == 0:
                 break  # it came to its end before the last kill
             if launcher.poll() is not None:
-                launcher = _start(corrupted)
+                launcher = _start(killed)
             least = seen[0]
-            while _saved(corrupted) <= seen and launcher.poll() is None:
-                least = min(least, _lines(corrupted))
+            while _saved(killed) <= seen and launcher.poll() is None:
+                least = min(least, _lines(killed))
                 time.sleep(0.005)
             lost += seen[0] - least
             time.sleep(chance.uniform(0, 0.5))
             if launcher.poll() is not None:
                 continue
-            seen = _saved(corrupted)
+            seen = _saved(killed)
             victims = _workers(launcher.pid)
             victim = chance.choice([launcher.pid, *victims])
             os.kill(victim, signal.SIGKILL)
@@ -90,8 +90,8 @@ def run() -> dict[str, float]:
             if victim == launcher.pid:
                 launcher.wait()
         while launcher.wait() != 0:
-            launcher = _start(corrupted)
-        (files, lines), (whole_files, whole_lines) = _outcome(corrupted), _outcome(whole)
+            launcher = _start(killed)
+        (files, lines), (whole_files, whole_lines) = _outcome(killed), _outcome(whole)
     return {
         "kills / kills asked for": kills / KILLS,
         "epochs lost": float(lost),

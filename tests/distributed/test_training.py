@@ -203,7 +203,7 @@ def test_the_program_in_two_processes(tmp_path: Path) -> None:
 def test_mistakes_are_told_once(tmp_path: Path) -> None:
     for arguments, words in (
         (("--devices", "0"), "at least 1"),
-        (("--devices", "2", "--lr", "-1", "--out", "run"), "must be a number"),
+        (("--devices", "2", "--lr", "-1", "--out", "run"), "must be at least 0"),
         (("--devices", "2", "--batch-size", "3", "--limit", "9", "--out", "run"), "2 processes"),
     ):
         result = process("train", "digits", "--model", "mlp", *arguments, folder=tmp_path)
