@@ -105,7 +105,7 @@ def test_from_noise_to_corrected_labels_and_back(tmp_path: Path) -> None:
     settings = ("--noise", "symmetric:0.4", "--epochs", "30")
     result = run_json("train", "digits", *settings, "--out", "run", folder=tmp_path)
     assert result["audit"]["estimated_noise_rate"] == pytest.approx(result["noise"]["actual"], abs=0.03)
-    verdicts = _rows(tmp_path / "run" / "labels.csv")
+    verdicts = [row for row in _rows(tmp_path / "run" / "labels.csv") if row["part"] == "train"]
     assert len(verdicts) == len(open_data("digits").train)
     support = [row["suspect"] for row in verdicts]
     assert support == sorted(support, reverse=True), "suspects come first"
@@ -139,7 +139,7 @@ def test_the_transition_is_estimated(tmp_path: Path) -> None:
 
 def test_a_person_decides_first(tmp_path: Path) -> None:
     run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
-    verdicts = _rows(tmp_path / "run" / "labels.csv")
+    verdicts = [row for row in _rows(tmp_path / "run" / "labels.csv") if row["part"] == "train"]
     first, second = verdicts[0], verdicts[-1]
     decisions = tmp_path / "run" / "decisions.csv"
     wanted = {first["id"]: first["given"], second["id"]: str((int(second["given"]) + 1) % 10)}
@@ -227,7 +227,9 @@ def test_every_label_can_be_judged(tmp_path: Path) -> None:
     assert len(_rows(tmp_path / "run" / "labels.csv")) == 300
     assert run_json("audit", "run", folder=tmp_path)["suspects"] == result["audit"]["suspects"]
     run_json(*arguments, "--out", "held-out", folder=tmp_path)
-    assert len(_rows(tmp_path / "held-out" / "labels.csv")) == pytest.approx(270, abs=5)
+    parts = [row["part"] for row in _rows(tmp_path / "held-out" / "labels.csv")]
+    assert len(parts) == 300, "those that were held out are judged too"
+    assert parts.count("train") == pytest.approx(270, abs=5)
     assert run(*arguments, "--method", "early-stopping", "--validation", "0", folder=tmp_path).returncode == 2
     assert run(*arguments, "--validation", "1.5", folder=tmp_path).returncode == 2
 

@@ -129,8 +129,6 @@ def _untidy(zoo: Path, case: str) -> str:
         return str(zoo / "t.parquet")
     if case == "empty class":
         (zoo / "emu").mkdir()
-    if case == "mixed sizes":
-        _picture(zoo / "cat" / "odd.png", (30, 20))
     if case == "flat folder":
         return str(zoo / "cat")
     if case == "strange file":
@@ -140,7 +138,7 @@ def _untidy(zoo: Path, case: str) -> str:
 
 
 UNTIDY = {
-    "no column": "lacks the column path; it has file, label",
+    "no column": "no column tells samples apart",
     "no rows": "has no rows",
     "duplicate id": "the id 'same' stands in rows 2 and 3",
     "empty label": "row 2: path or label is empty",
@@ -151,7 +149,6 @@ UNTIDY = {
     "not a table": r"cannot be read as a .csv file",
     "not parquet": r"cannot be read as a .parquet file",
     "empty class": "emu holds no image; fill it or remove it",
-    "mixed sizes": r"2 different sizes, such as 12×10 \(cat/0.png\) and 30×20 \(cat/odd.png\); .*--image-size",
     "flat folder": "holds no class folders",
     "strange file": "is none of: a folder of class folders",
 }

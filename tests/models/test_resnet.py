@@ -35,7 +35,7 @@ def test_small_images_keep_their_size_through_the_stem() -> None:
     assert parameters == 11_173_962  # the usual ResNet-18 for CIFAR10
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"linear"}))
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (1, 28), (3, 32)])
 def test_every_network_takes_every_small_image(name: str, channels: int, size: int) -> None:
     network = backbone(name, InputSpec("image", (channels, size, size)), width=4)

@@ -15,7 +15,7 @@ from PIL import Image
 from selfadapt.errors import UserError
 from selfadapt.report.figures import contact_sheet
 from selfadapt.report.page import write_comparison_page, write_run_page
-from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.report.results import LABEL_COLUMNS, RunFolder, whole_file
 from selfadapt.runs.lifecycle import start
 from selfadapt.runs.run import train
 from selfadapt.runs.settings import RunSettings
@@ -80,8 +80,10 @@ def test_the_run_folder_is_complete(folder: RunFolder) -> None:
 
 def test_labels_are_all_there_and_most_suspicious_first(folder: RunFolder) -> None:
     rows = folder.read_labels()
-    assert list(rows[0]) == ["id", "path", "given", "suggested", "confidence", "weight", "suspect", "truth"]
-    assert len({row["id"] for row in rows}) == 400
+    assert list(rows[0]) == [*LABEL_COLUMNS]
+    assert len({row["id"] for row in rows}) == len(rows) == 400 + 100 * 400 // 1397 + 1 + 300
+    rows = [row for row in rows if row["part"] == "train"]
+    assert len(rows) == 400
     suspect = [row["suspect"] == "1" for row in rows]
     assert 0 < sum(suspect) < 400
     assert suspect == sorted(suspect, reverse=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from cli.program import process, run_json
+from cli.program import fresh_process, run_json
 from selfadapt.data.inputs import InputSpec
 from selfadapt.models.named import backbone
 from selfadapt.runs import threads
@@ -64,7 +64,7 @@ def test_omp_num_threads_is_honoured_and_waiting_threads_sleep(tmp_path: Path, m
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("OMP_DISPLAY_ENV", "true")  # OpenMP says on standard error what it was told
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    result = process("train", *TINY, "--epochs", "1", "--out", "run", folder=tmp_path)
+    result = fresh_process("train", *TINY, "--epochs", "1", "--out", "run", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["threads"] == 2  # one, were it left to the rule
     assert "OMP_WAIT_POLICY = 'PASSIVE'" in result.stderr

@@ -36,7 +36,6 @@ from selfadapt.objectives.selective import Selective
 
 NOISY_LABELS: dict[str, type[Method]] = {
     "sat": SelfAdaptive,
-    "sat-folds": SelfAdaptiveFolds,
     "sat-paper": SelfAdaptiveOfThePaper,
     "sat-sce": SelfAdaptiveSymmetric,
     "sat-no-weights": WithoutWeights,
@@ -55,6 +54,7 @@ NOISY_LABELS: dict[str, type[Method]] = {
     "elr": EarlyLearning,
     "co-teaching": CoTeaching,
 }
+FOR_HEADS: dict[str, type[Method]] = {"sat-folds": SelfAdaptiveFolds}
 ABSTAINING: dict[str, type[Method]] = {
     "selective": Selective,
     "deep-gamblers": DeepGamblers,
@@ -70,7 +70,7 @@ WITHOUT_LABELS: dict[str, type[Method]] = {
     "random-network": RandomNetwork,
 }
 METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
-    "labels": {**NOISY_LABELS, **ABSTAINING},
+    "labels": {**NOISY_LABELS, **FOR_HEADS, **ABSTAINING},
     "pretraining": WITHOUT_LABELS,
 }
 ORDINARY = "erm"  # with whose time others are compared
