@@ -66,7 +66,9 @@ class AutoAttack:
                 f"with {num_classes} classes the DLR loss of apgd-t does not exist; it attacks the margin of the logits"
             )
         if num_classes <= TARGETS:
-            said.append(f"with {num_classes} classes the targeted attacks have {num_classes - 1} targets, not {TARGETS}")
+            said.append(
+                f"with {num_classes} classes the targeted attacks have {num_classes - 1} targets, not {TARGETS}"
+            )
         return tuple(said)
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:

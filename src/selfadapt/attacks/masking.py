@@ -27,8 +27,8 @@ def masking_warnings(
     for name, accuracy in (("the Square attack", square), ("an attack made on another network", transfer)):
         if accuracy is not None and accuracy < pgd - tolerance:
             found.append(
-                f"{accuracy:.1%} stay right under {name}, which needs no gradient of this network, but {pgd:.1%} under PGD: "
-                "its gradients may be masked, and robust accuracy is at most the lower figure"
+                f"{accuracy:.1%} stay right under {name}, which needs no gradient of this network, and {pgd:.1%} under "
+                "attacks by gradient: these may be masked, and robust accuracy is at most the lower figure"
             )
     if one_step is not None and one_step > tolerance and pgd >= one_step:
         found.append(

@@ -82,9 +82,7 @@ def fgsm(eps: float = 0.031, *, norm: Norm = "linf", loss: LossName = "cross-ent
     return PGD(eps=eps, step=eps, steps=1, norm=norm, start="none", loss=loss)
 
 
-def perturb(
-    model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD, generator: torch.Generator
-) -> Tensor:
+def perturb(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD, generator: torch.Generator) -> Tensor:
     """One path for every image, right or wrong: the attack that training makes on its own network.
 
     The network is in evaluation mode meanwhile, and its parameters get no gradient. It must be the bare module:
@@ -144,7 +142,7 @@ def margin(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
 
 
 def starting_points(images_BCHW: Tensor, attack: PGD, generator: torch.Generator) -> Tensor:
-    """Where the path of each image begins, within 0..1. Random numbers are drawn on the CPU, the same for any device."""
+    """Where the path of each image begins. Random numbers are drawn on the CPU, so any device gets the same."""
     if attack.start == "none":
         return images_BCHW.clone()
     shape, device = images_BCHW.shape, images_BCHW.device
@@ -194,7 +192,8 @@ def _unit(vectors_BCHW: Tensor) -> Tensor:
 
 
 def _lengths(vectors_BCHW: Tensor) -> Tensor:
-    return vectors_BCHW.flatten(1).norm(dim=1)
+    lengths_B: Tensor = torch.linalg.vector_norm(vectors_BCHW.flatten(1), dim=1)
+    return lengths_B
 
 
 def _to_front(values_B: Tensor, like: Tensor) -> Tensor:
