@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from selfadapt.attacks.attack import STANDS, WRONG, Attack
 from selfadapt.attacks.masking import masking_warnings
-from selfadapt.attacks.pgd import PGD, fgsm
+from selfadapt.attacks.pgd import PGD
 from selfadapt.data.fetch import Watch, unwatched
 from selfadapt.data.images import Images
 from selfadapt.data.loader import as_input, read_batches
@@ -150,7 +150,7 @@ def gradient_warnings(
     wide = replace(attack, eps=eps, step=2.5 * eps / max(1, attack.steps))
     return masking_warnings(
         accuracy,
-        one_step=again(fgsm(attack.eps, norm=attack.norm, loss=attack.loss)).robust_accuracy,
+        one_step=again(replace(attack, steps=1, step=attack.eps)).robust_accuracy,
         large_radius=again(wide).robust_accuracy,
     )
 
