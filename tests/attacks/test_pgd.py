@@ -1,6 +1,7 @@
 """PGD stays where it may be, never helps the network, and finds what foolbox finds from the same start."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_without_steps_and_start_robust_is_clean(norm: Norm) -> None:
 
 def test_more_steps_do_more_harm() -> None:
     accuracies = [_standing(replace(PGD20, steps=steps)) for steps in (1, 3, 10, 20, 40)]
-    assert all(later <= earlier + 0.005 for earlier, later in zip(accuracies, accuracies[1:], strict=False))
+    assert all(later <= earlier + 0.005 for earlier, later in pairwise(accuracies))
     assert accuracies[0] - accuracies[-1] > 0.2
 
 
@@ -107,7 +108,7 @@ def test_the_worst_restart_is_kept_for_each_image() -> None:
 def test_the_model_is_as_it_was() -> None:
     model, images, labels = digits_network()
     model.train()
-    model[1].eval()  # type: ignore[index, union-attr, operator]
+    model[1].eval()  # type: ignore[index]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
     perturb(model, images, labels, PGD20, _generator())
@@ -122,7 +123,8 @@ def test_losses_are_what_they_say() -> None:
     with torch.no_grad():
         logits = model(images)
         moved = model((images + 0.1).clamp(0, 1))
-    others = [max(float(z) for j, z in enumerate(row) if j != y) for row, y in zip(logits, labels.tolist(), strict=True)]
+    pairs = zip(logits, labels.tolist(), strict=True)
+    others = [max(float(z) for j, z in enumerate(row) if j != y) for row, y in pairs]
     own = logits[torch.arange(len(labels)), labels]
     torch.testing.assert_close(margin(logits, labels), torch.tensor(others) - own)
     p, q = logits.softmax(1).double(), moved.softmax(1).double()
@@ -155,7 +157,7 @@ def test_fgsm_is_one_signed_step() -> None:
 @pytest.mark.parametrize(("norm", "eps"), [("linf", RADIUS), ("l2", 0.5)])
 def test_equals_the_pgd_of_foolbox_from_the_same_start(norm: Norm, eps: float) -> None:
     foolbox = pytest.importorskip("foolbox")
-    import eagerpy
+    ep: Any = pytest.importorskip("eagerpy")
 
     from selfadapt.attacks.pgd import starting_points
 
@@ -166,7 +168,7 @@ def test_equals_the_pgd_of_foolbox_from_the_same_start(norm: Norm, eps: float) -
 
     class FromHere(kind):  # type: ignore[misc]
         def get_random_start(self, x0: Any, epsilon: float) -> Any:
-            return eagerpy.astensor(start)
+            return ep.astensor(start)
 
     theirs: Tensor = FromHere(abs_stepsize=attack.step, steps=attack.steps).run(
         foolbox.PyTorchModel(model, bounds=(0, 1)), images, labels, epsilon=eps

@@ -42,13 +42,14 @@ def reference() -> Reference:
     resources.resource_filename = lambda module, file: str(folder / file)  # type: ignore[attr-defined]
     sys.modules.setdefault("pkg_resources", resources)
     if not hasattr(np, "float_"):
-        np.float_ = np.float64
+        np.float_ = np.float64  # type: ignore[attr-defined]
     corruptions = pytest.importorskip("imagecorruptions.corruptions")
     from imagecorruptions import corrupt
     from skimage.filters import gaussian
 
     def with_old_name(values: Any, sigma: Any = 1, multichannel: bool = False, **others: Any) -> Any:
-        return gaussian(values, sigma=sigma, channel_axis=-1 if multichannel else None, **others)
+        smooth: Any = gaussian
+        return smooth(values, sigma=sigma, channel_axis=-1 if multichannel else None, **others)
 
     corruptions.gaussian = with_old_name
     return lambda image, kind, level: corrupt(image, corruption_name=kind, severity=level)
@@ -182,7 +183,9 @@ def test_without_the_extra_frost_is_drawn_and_it_is_said(monkeypatch: pytest.Mon
 # --- what they are made of
 
 
-@pytest.mark.parametrize(("edges", "deviation"), [("nearest", 0.25), ("nearest", 1.5), ("reflect", 2.0), ("reflect", 40)])
+@pytest.mark.parametrize(
+    ("edges", "deviation"), [("nearest", 0.25), ("nearest", 1.5), ("reflect", 2.0), ("reflect", 40)]
+)
 def test_the_gaussian_is_scipys(edges: Any, deviation: float) -> None:
     from scipy.ndimage import gaussian_filter as of_scipy
 
@@ -212,7 +215,7 @@ def test_sampling_between_pixels_is_scipys() -> None:
     rows, columns = torch.rand(2, 7, 10) * 30 - 10
     places = np.stack([rows.numpy(), columns.numpy()])
     for edges in ("reflect", "mirror"):
-        ours = sampled(image[None, None], rows[None], columns[None], edges=edges)[0, 0]  # type: ignore[arg-type]
+        ours = sampled(image[None, None], rows[None], columns[None], edges=edges)[0, 0]
         np.testing.assert_allclose(
             ours.numpy(), map_coordinates(image.double().numpy(), places, order=1, mode=edges), atol=1e-5
         )
@@ -222,7 +225,7 @@ def test_the_affine_map_and_the_correlation_are_opencvs() -> None:
     cv2 = pytest.importorskip("cv2")
     image = torch.rand(1, 1, 32, 32)
     ours = operators._sheared(image, 3.0, torch.Generator().manual_seed(0))[0, 0].numpy()
-    points = np.float32([[26, 26], [26, 6], [6, 6]])  # the middle and a third of the side
+    points = np.array([[26, 26], [26, 6], [6, 6]], np.float32)  # the middle and a third of the side
     shifts = 3 * (2 * torch.rand(1, 3, 2, generator=torch.Generator().manual_seed(0)) - 1)
     matrix = cv2.getAffineTransform(points, points + shifts[0].numpy())
     theirs = cv2.warpAffine(image[0, 0].numpy(), matrix, (32, 32), borderMode=cv2.BORDER_REFLECT_101)

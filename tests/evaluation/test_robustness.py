@@ -43,8 +43,8 @@ def test_accuracies_are_counts_of_outcomes() -> None:
     assert measured.robust_accuracy == pytest.approx(3 / 7)
     assert measured.after_each_part() == pytest.approx({"a": 4 / 7, "b": 3 / 7})
     rows = measured.by_class()
-    assert rows[0] == (3, pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert rows[1] == (3, 1, pytest.approx(1 / 3))
+    assert rows[0] == pytest.approx((3, 2 / 3, 1 / 3))
+    assert rows[1] == pytest.approx((3, 1, 1 / 3))
     assert rows[2][0] == 0
     assert math.isnan(rows[2][1])
     assert rows[3] == (1, 1, 1)

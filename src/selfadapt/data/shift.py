@@ -149,7 +149,8 @@ def drawn_frost(number: int, side: int = 512) -> Tensor:
     ridges = (ridges - ridges.mean()) / ridges.std()
     mean = 0.3 + 0.1 * number
     tint = torch.tensor([mean, mean + 0.08, mean + 0.13]).view(3, 1, 1)
-    return (tint + 0.13 * ridges).clamp(0, 1)
+    picture: Tensor = (tint + 0.13 * ridges).clamp(0, 1)
+    return picture
 
 
 def corrupted(
