@@ -10,6 +10,7 @@ nearest pixel, which is the published box on images of 48 pixels, where no two a
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,17 @@ from torch import Tensor
 from selfadapt.data import shift
 from selfadapt.data import shift_operators as operators
 from selfadapt.data.filters import correlated, gaussian_filter, plasma, sampled, zoomed
-from selfadapt.data.shift import IMAGENET_LEVELS, KINDS, LEVELS, TABLES, corrupted, drawn_frost, frost_pictures
+from selfadapt.data.images import TensorImages
+from selfadapt.data.shift import (
+    IMAGENET_LEVELS,
+    KINDS,
+    LEVELS,
+    TABLES,
+    ShiftedImages,
+    corrupted,
+    drawn_frost,
+    frost_pictures,
+)
 from selfadapt.errors import UserError
 
 SAME_EACH_TIME = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression")
@@ -150,6 +161,19 @@ def test_the_same_seed_gives_the_same_images_whatever_follows() -> None:
         assert not torch.equal(whole, corrupted(images, kind, 3, seed=1))
         repeated = corrupted(images[:1].expand(20, -1, -1, -1), kind, 3)
         assert len({image.numpy().tobytes() for image in repeated}) > 1, kind  # each image has draws of its own
+
+
+def test_a_set_is_corrupted_as_it_is_read() -> None:
+    values = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    fog = ShiftedImages(images=TensorImages(values), kind="fog", level=2, levels="cifar", seed=3)
+    assert torch.equal(fog.read(torch.arange(40)), corrupted(values, "fog", 2, seed=3))
+    assert torch.equal(fog.read(torch.arange(20, 40)), corrupted(values[20:], "fog", 2, seed=3, first=20))
+    half = fog.take(torch.arange(20))
+    assert len(half) == 20
+    assert half.shape == fog.shape == (3, 8, 8)
+    assert torch.equal(half.read(torch.arange(20)), corrupted(values[:20], "fog", 2, seed=3))
+    assert len({images.signature() for images in (fog, half, replace(fog, level=3), replace(fog, seed=4))}) == 4
+    assert len(fog.read(torch.arange(0))) == 0
 
 
 def test_there_are_exactly_fifteen_kinds_with_five_levels() -> None:

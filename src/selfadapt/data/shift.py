@@ -12,8 +12,9 @@ the published arrays (`sources.cifar10c`).
 Shapes: N images in all, C channels, H by W pixels.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from selfadapt.data import shift_operators as operators
 from selfadapt.data.filters import plasma
-from selfadapt.data.images import Images, Shape, decode, read_fine
+from selfadapt.data.images import Images, Shape, decode
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 
@@ -161,10 +162,11 @@ def corrupted(
     levels: LevelsName = "cifar",
     seed: int = 0,
     frost: Frost | None = None,
+    first: int = 0,
 ) -> Tensor:
     """These images (uint8) under one kind of corruption at a level from 1 to 5, as uint8.
 
-    What an image gets depends on the seed, the kind, the level and its place among the images.
+    What an image gets depends on the seed, the kind, the level and its place; `first` is that of the first image.
     """
     if kind not in KINDS or level not in LEVELS:
         raise UserError(f"there is no corruption {kind} at level {level}; kinds are {', '.join(KINDS)}, levels 1 to 5")
@@ -175,12 +177,41 @@ def corrupted(
     pieces = []
     for number, piece in enumerate(images_NCHW.split(_PIECE)):
         values = piece.float() / 255
-        drawn = (seeded(seed, "shift", kind, level, number),) if kind in _DRAWN else ()
+        drawn = (seeded(seed, "shift", kind, level, first + number * _PIECE),) if kind in _DRAWN else ()
         # A little more than the exact value, for what is cut off must not take a whole step away by rounding.
         pieces.append((operator(values, *drawn, **settings).clamp_(0, 1) * 255 + 1e-3).to(torch.uint8))
     return torch.cat(pieces)
 
 
-def read_all(images: Images) -> Tensor:
-    """The images that can be read as one tensor, to be corrupted."""
-    return torch.cat([read_fine(images, index_B) for index_B in torch.arange(len(images)).split(_PIECE)])
+@dataclass(frozen=True, kw_only=True)
+class ShiftedImages:
+    """Images that are corrupted as they are read. What is drawn depends on the first image of each reading."""
+
+    images: Images
+    kind: str
+    level: int
+    levels: LevelsName
+    seed: int = 0
+    frost: Frost | None = None
+
+    @property
+    def shape(self) -> Shape:
+        return self.images.shape
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index_B: Tensor) -> Tensor:
+        if not len(index_B):
+            return self.images.read(index_B)
+        return corrupted(
+            self.images.read(index_B).cpu(), self.kind, self.level,
+            levels=self.levels, seed=self.seed, frost=self.frost, first=int(index_B[0]),
+        )  # fmt: skip
+
+    def take(self, index_n: Tensor) -> "ShiftedImages":
+        return replace(self, images=self.images.take(index_n))
+
+    def signature(self) -> bytes:
+        name = (self.kind, self.level, self.levels, self.seed, None if self.frost is None else self.frost.origin)
+        return hashlib.sha256(self.images.signature() + repr(name).encode()).digest()
