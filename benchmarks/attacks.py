@@ -1,6 +1,6 @@
 """What PGD-20 costs beside the forward and backward passes that it cannot do without.
 
-A batch of 256 random images of 3×32×32, a resnet-small in evaluation mode, labels by the network itself, so no image
+A batch of 64 random images of 3×32×32, a resnet-small in evaluation mode, labels by the network itself, so no image
 is left out. The bare side makes 20 forward and backward passes with gradients for the input only: the parameters
 ask for none. PGD also looks at the clean images, to leave out those that are wrong, and at the moved ones, to see which
 fell: two forward passes that belong to the answer, and about 2/60 of the work by themselves. "the steps alone" is the
@@ -17,7 +17,7 @@ from selfadapt.attacks.pgd import PGD, perturb
 from selfadapt.models.heads import Classifier, Normalised
 from selfadapt.models.named import backbone
 
-BATCH, STEPS = 256, 20
+BATCH, STEPS = 64, 20
 
 
 def run() -> dict[str, float]:

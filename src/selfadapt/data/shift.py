@@ -145,10 +145,11 @@ def frost_pictures() -> Frost:
 
 def drawn_frost(number: int, side: int = 512) -> Tensor:
     """A texture of bright, bluish ridges such as ice has, with about the brightness of the published pictures."""
-    coarse, fine = plasma(2, side, 1.6, seeded("frost", number))[:, :side, :side]
-    ridges = 1 - (2 * (0.7 * coarse + 0.3 * fine) - 1).abs()
+    generator = seeded("frost", number)
+    folds, grain = (plasma(1, side, decay, generator)[0, :side, :side] for decay in (1.3, 1.1))
+    ridges = 1 - (8 * folds.mul(torch.pi).sin()).sin().abs() + grain
     ridges = (ridges - ridges.mean()) / ridges.std()
-    mean = 0.3 + 0.1 * number
+    mean = 0.37 + 0.1 * number
     tint = torch.tensor([mean, mean + 0.08, mean + 0.13]).view(3, 1, 1)
     picture: Tensor = (tint + 0.13 * ridges).clamp(0, 1)
     return picture
