@@ -80,8 +80,8 @@ class ModelSettings:
 
     name: str | None = setting(
         None,
-        "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16, alexnet, mlp, linear (for vectors, as mlp is "
-        "too), or any of timm's; timm/NAME for one that has a name of ours.",
+        "resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, mlp, linear "
+        "(for vectors, as mlp is too), or any of timm's; timm/NAME for one that has a name of ours.",
         option="--model",
         unset=f"{PHOTOS} for photos of your own, linear for vectors, else resnet-small",
     )
@@ -262,6 +262,7 @@ class RunSettings:
             optimizer=self.fit.optimizer,
             has_validation=data.validation is not None,
             noise_rate=None if self.data.noise is None else actual_rate(data.train),
+            sees_images=len(data.train.inputs.shape) == 3 and not self.on_features,
         )
 
     def _with_network(self) -> "RunSettings":
