@@ -16,6 +16,7 @@ Shapes: B images of a batch, K classes, C channels, H by W pixels.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ STEPS, QUERIES, TARGETS = 100, 5000, 9  # of the standard version
 _NORMS = {"linf": "Linf", "l2": "L2"}
 _FEWEST_FOR_DLR = 4
 _ROUNDING = 1e-5  # an image may leave the ball by the rounding of its pixels
+
+_MISSING = "AutoAttack needs the extra: pip install 'selfadapt[attack]'"
 
 Part = Callable[[Tensor, Tensor], Tensor]  # images and labels to moved images
 
@@ -43,6 +46,8 @@ class AutoAttack:
     parts: tuple[str, ...] = ("apgd-ce", "apgd-t", "fab-t", "square")
 
     def __post_init__(self) -> None:
+        if find_spec("pyautoattack") is None:
+            raise UserError(_MISSING)
         check_radius(self.eps)
         if self.eps == 0 or self.steps < 1 or self.queries < 1:
             raise UserError(
@@ -135,7 +140,7 @@ def _package() -> Any:
         import pyautoattack.fab_pt
         import pyautoattack.square
     except ImportError as error:
-        raise UserError("AutoAttack needs the extra: pip install 'selfadapt[attack]'") from error
+        raise UserError(_MISSING) from error
     return pyautoattack
 
 

@@ -70,7 +70,7 @@ class PGD:
         return asdict(self)
 
     def notes(self, num_classes: int) -> tuple[str, ...]:
-        return ()
+        return ("a single step proves little; try pgd20 or autoattack",) if self.steps == 1 else ()
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
         fallen_B, wrong_B, _ = worst_of_restarts(model, images_BCHW, labels_B, self, generator)

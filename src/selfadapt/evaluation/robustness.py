@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from selfadapt import processes
 from selfadapt.attacks.attack import STANDS, WRONG, Attack
 from selfadapt.attacks.masking import masking_warnings
 from selfadapt.attacks.pgd import PGD
@@ -99,6 +100,7 @@ def robustness(
 
     `outcome_N` holds outcomes known from an earlier run; `save` gets all outcomes after each batch. An image that
     cannot be read stays UNTRIED. What a batch draws depends on the seed and its place, so a resumed run draws the same.
+    Several processes share the batches, and all get the whole.
     """
     if any(module.training for module in model.modules()):
         raise UserError("the model is in training mode, where batch normalisation mixes the images; call model.eval()")
@@ -111,6 +113,7 @@ def robustness(
     batches = [
         index_B for index_B in torch.arange(len(labels_N)).split(batch_size) if (outcome_N[index_B] == UNTRIED).any()
     ]
+    batches = batches[processes.rank() :: processes.count()]
     done = len(labels_N) - sum(map(len, batches))
     for asked_B, read in zip(batches, read_batches(images, batches, device=device), strict=True):
         if len(read.index_B):
@@ -124,11 +127,23 @@ def robustness(
         on_progress(done, len(labels_N))
     return Robustness(
         parts=attack.parts,
-        outcome_N=outcome_N,
+        outcome_N=processes.largest_of_all(outcome_N.to(device)).cpu(),
         labels_N=labels_N,
         num_classes=num_classes,
         notes=attack.notes(num_classes),
     )
+
+
+def masking_signs(
+    measured: Robustness, few: Robustness, attack: Attack, again: Callable[[Attack], Robustness], *, pixels: int
+) -> list[str]:
+    """Signs of masked gradients, whatever the attack. `few` are some of the outcomes, and `again` attacks those images.
+
+    A single step tells nothing about gradients.
+    """
+    if isinstance(attack, PGD):
+        return gradient_warnings(few, attack, again, pixels=pixels) if attack.steps > 1 else []
+    return square_warnings(measured)
 
 
 def square_warnings(measured: Robustness) -> list[str]:

@@ -26,6 +26,10 @@ PORTIONS: Curves = (
     ("clean_accuracy_true", "samples that noise left alone", "#2f6690", "-"),
     ("corrupted_accuracy_true", "samples that noise changed", "#c8553d", "-"),
 )
+UNDER_ATTACK: Curves = (
+    ("robust_clean_accuracy", "test images as they are", "#2f6690", "-"),
+    ("robust_accuracy", "the same images under attack", "#c8553d", "-"),
+)
 _PALETTE = ("#2f6690", "#c8553d", "#5b8e4b", "#8a5a9e", "#b8892b", "#3d8c8c", "#a34d6d", "#6b7280")
 _MOST_ANNOTATED = 20  # classes up to which a matrix shows its numbers
 
