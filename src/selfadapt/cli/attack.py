@@ -28,6 +28,11 @@ def command(
     images: int | None = typer.Option(None, help="So many test images, every class with its share. Default: all."),
     seed: int = typer.Option(0, help="Decides which images those are, and the random starts."),
     batch_size: int = typer.Option(128, help="Images at a time."),
+    at: str = typer.Option(
+        "last",
+        help="Which network: last, or the first or the best (by validation) of the curve under attack, which "
+        "methods against attacks keep.",
+    ),
     checks: bool = typer.Option(True, help="Check a part of the images for signs of masked gradients."),
     device: str = Device,
     quiet: bool = Quiet,
@@ -50,7 +55,7 @@ def command(
         with count_bar(f"attacking by {name}", quiet=quiet or as_json) as on_progress:
             found = attack_run(
                 own, name, attack,
-                images=images, seed=seed, batch_size=batch_size, checks=checks, on_progress=on_progress,
+                images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, on_progress=on_progress,
             )  # fmt: skip
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; the same command goes on where it was") from None
@@ -58,7 +63,7 @@ def command(
     if as_json:
         print_json(found)
         return
-    print(f"{found['images']} test images, {found['norm']} {found['eps']:g}")
+    print(f"{found['images']} test images, {found['norm']} {found['eps']:g}, the network of epoch {found['epoch']}")
     print(f"clean             {percent(found['clean_accuracy'])}")
     for part, value in found["by_attack"].items():
         print(f"after {part:<12}{percent(value)}")

@@ -67,10 +67,18 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def accuracy_curves(metrics: Sequence[dict[str, Any]], curves: Curves, start_epoch: int | None, path: Path) -> None:
+def accuracy_curves(
+    metrics: Sequence[dict[str, Any]],
+    curves: Curves,
+    start_epoch: int | None,
+    path: Path,
+    *,
+    points: Sequence[tuple[int, float, str]] = (),
+) -> None:
     """Curves over the epochs, as far as they were measured; a line where the targets begin to move.
 
-    FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples.
+    FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples,
+    UNDER_ATTACK those of Figures 5 and 14. `points` are (epoch, accuracy, word) beside the curves.
     """
     figure, axes = _figure(8.4, 4.0)
     epochs = [record["epoch"] for record in metrics]
@@ -79,6 +87,9 @@ def accuracy_curves(metrics: Sequence[dict[str, Any]], curves: Curves, start_epo
         if any(value is not None for value in values):
             percent = [float("nan") if value is None else 100 * value for value in values]
             axes.plot(epochs, percent, line, color=colour, label=words, linewidth=1.8)
+    for epoch, value, word in points:
+        axes.plot(epoch, 100 * value, "x", color=_INK, markersize=7)
+        axes.annotate(word, (epoch, 100 * value), xytext=(5, -10), textcoords="offset points", fontsize=8)
     if start_epoch is not None and 0 < start_epoch < len(epochs):
         axes.axvline(start_epoch, color=_INK, linewidth=0.8, linestyle=":")
         axes.annotate(

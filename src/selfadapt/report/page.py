@@ -224,10 +224,15 @@ def _draw(folder: RunFolder) -> list[Picture]:
     attacked = [record for record in metrics if "robust_accuracy" in record]
     if attacked:
         path = folder.figures / "robust.svg"
-        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, None, path)
+        others = [
+            (found["epoch"], found["robust_accuracy"], found["attack"])
+            for found in (folder.read_if_there(folder.attack_file) or {}).values()
+        ]
+        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, None, path, points=others)
         caption = (
             f"After each late epoch, {attacked[-1]['robust_images']} test images, the same each time, under PGD-20. A "
-            "lower line that falls while the upper one rises is a network that overfits to the attacks of its training."
+            "lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
+            "crosses are what `selfadapt attack` found."
         )
         pictures.append(_picture("Under attack over training", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)

@@ -17,6 +17,7 @@ calibration.json  the threshold below which predict abstains, once there is one,
 probe.json      what linear evaluation found, by the data that it used, for a run without labels
 transfer.json   what detection and segmentation with its features came to
 attack.json     robust accuracy by attack, once it is asked for
+networks/       the network after the first and the best epoch of a curve under attack
 attacks/        what became of each image under them, to go on from
 shift.json      accuracy under corruption, by kind and level, once it is asked for
 features/       features that were taken once, by the images they are of
@@ -141,6 +142,9 @@ class RunFolder:
     @property
     def attacks(self) -> Path:
         return self.path / "attacks"
+
+    def network_file(self, moment: str) -> Path:
+        return self.path / "networks" / f"{moment}.safetensors"
 
     @property
     def shift_file(self) -> Path:

@@ -8,20 +8,26 @@ Shapes: N test images.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from selfadapt import processes
 from selfadapt.attacks.attack import Attack, evaluation_mode
 from selfadapt.data.samples import Samples
 from selfadapt.errors import UserError
 from selfadapt.evaluation.robustness import Robustness, masking_signs, robustness, spread_subset
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.export import write_tensors
 from selfadapt.runs.lifecycle import Run, check_trained
 
+MOMENTS = ("first", "best", "last")
+_JUDGE = "validation_accuracy_given"
 _CHECKED = 200  # images on which gradients are checked for masking
 
 
@@ -34,14 +40,19 @@ def attack_run(
     seed: int = 0,
     batch_size: int = 128,
     checks: bool = True,
+    at: str = "last",
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
-    """Robust accuracy on all test images, or on so many of them, every class with its share; into attack.json."""
+    """Robust accuracy on all test images, or on so many of them, every class with its share; into attack.json.
+
+    `at` is the network: the result, or the first or the best (by validation) of the curve under attack.
+    """
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
     check_trained(run)
     test = seen_test_part(run)
     chosen_n = spread_subset(test.labels, len(test) if images is None else images, seed)
+    epoch = load_moment(run, at)
     kept = _Kept(run.folder, run.training.model, seed, batch_size)
 
     def under(other: Attack, index_n: Tensor) -> Robustness:
@@ -63,15 +74,32 @@ def attack_run(
         "eps": attack.settings["eps"],
         "norm": attack.settings["norm"],
         "images": measured.images,
+        "at": at,
+        "epoch": epoch,
         "by_attack": measured.after_each_part(),
         "by_class": _by_class(measured, run.data.classes),
         "warnings": warnings,
         "notes": list(measured.notes),
         "settings": {**attack.settings, "seed": seed, "batch_size": batch_size},
     }
-    label = f"{name}, {result['norm']}, {result['eps']:g}"
+    label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
     run.folder.write_attack({**(run.folder.read_if_there(run.folder.attack_file) or {}), label: result})
     return result
+
+
+def load_moment(run: Run, moment: str) -> int:
+    """Give the run the network of this moment of its curve under attack; returns the epoch. The last is the result."""
+    if moment not in MOMENTS:
+        raise UserError(f"--at {moment!r} is not known; choose one of {', '.join(MOMENTS)}")
+    if moment == "last":
+        return run.settings.epochs
+    curve = [record for record in run.folder.read_metrics() if "robust_accuracy" in record]
+    file = run.folder.network_file(moment)
+    if not curve or not file.exists():
+        raise UserError(f"{run.folder.path} kept no {moment} network; methods against attacks do, with a curve")
+    run.training.model.load_state_dict(load_file(file, device=str(run.training.device)))
+    chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_JUDGE])
+    return int(chosen["epoch"])
 
 
 def seen_test_part(run: Run) -> Samples:
@@ -86,11 +114,20 @@ def seen_test_part(run: Run) -> Samples:
     return run.data.test
 
 
-def accuracy_after_epoch(run: Run, epoch: int) -> dict[str, float]:
-    """What the method wants measured after this epoch: test images, the same each time, under its attack."""
-    asked, test, training = run.settings.method.attack_after(epoch), run.data.test, run.training
+def accuracy_after_epoch(run: Run, metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What the method wants measured after the epoch of these metrics: test images, always the same, under attack.
+
+    The network of the first such epoch is kept, and that of the best by validation.
+    """
+    asked, test, training = run.settings.method.attack_after(metrics["epoch"]), run.data.test, run.training
     if asked is None or test is None:
         return {}
+    before = [record for record in training.history if "robust_accuracy" in record]
+    moments = [] if before else ["first"]
+    if metrics.get(_JUDGE) is not None and all(metrics[_JUDGE] > record[_JUDGE] for record in before):
+        moments.append("best")
+    for moment in moments if processes.rank() == 0 else ():
+        write_tensors(run.folder.network_file(moment), training.model.state_dict())
     part = test.take(spread_subset(test.labels, asked.images))
     with evaluation_mode(training.model):
         measured = robustness(

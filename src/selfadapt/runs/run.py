@@ -89,7 +89,7 @@ def _measure(run: Run) -> dict[str, Any]:
             if validation.clean_inputs is not None:
                 predicted_N = _predict(training, validation.clean_inputs)
             metrics["validation_accuracy_true"] = accuracy(predicted_N, validation.truth)
-    return metrics | accuracy_after_epoch(run, epoch)
+    return metrics | accuracy_after_epoch(run, metrics)
 
 
 def _corrupted(samples: Samples) -> Tensor | None:

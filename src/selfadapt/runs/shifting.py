@@ -140,11 +140,9 @@ def _published(run: Run, test: Samples, folder: Path) -> tuple[Corrupted, dict[s
         raise UserError(f"{folder} holds images of {first.inputs.shape}, and the run takes {test.inputs.shape}")
     if not torch.equal(first.labels[: len(test)], test.labels):
         raise UserError(
-            f"the labels in {folder} are not those of the test part of {run.folder.path}: these arrays are of other data"
+            f"the labels in {folder} are not those of the test part of {run.folder.path}; give arrays of the same data"
         )
     files = [(kind, (folder / f"{kind}.npy").stat().st_size) for kind in KINDS if (folder / f"{kind}.npy").exists()]
     data = hashlib.sha256(json.dumps([str(folder.resolve()), files]).encode()).hexdigest()
-    return lambda kind, level: cifar10c(folder, kind, level).first(len(test)), {
-        "notes": [f"the published arrays in {folder}"],
-        "data": data,
-    }
+    about = {"notes": [f"the published arrays in {folder}"], "data": data}
+    return lambda kind, level: cifar10c(folder, kind, level).first(len(test)), about
