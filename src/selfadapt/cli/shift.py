@@ -47,13 +47,13 @@ def command(
         print_json({key: value for key, value in found.items() if key != "about"})
         return
     steps = list(found["levels"])
-    more = [] if other is None else ["error by the other's"]
+    more = [] if other is None else ["error ratio"]
     rows = [[kind, *(percent(row[level]) for level in steps)] for kind, row in found["by_kind"].items()]
     rows.append(["mean", *(percent(value) for value in found["levels"].values())])
     if more:
         errors = (*found["corruption_errors"].values(), found["mean_corruption_error"])
         rows = [[*row, f"{error:.3f}"] for row, error in zip(rows, errors, strict=True)]
-    print_table(["accuracy at level", *steps, *more], rows)
+    print_table(["level", *steps, *more], rows)
     print(f"clean  {percent(found['clean_accuracy'])}, mean under shift  {percent(found['mean'])}")
     for line in found["notes"]:
         print(f"note: {line}")
