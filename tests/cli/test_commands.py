@@ -45,6 +45,8 @@ def test_help_is_quick_and_has_an_example(tmp_path: Path) -> None:
         "probe",
         "export",
         "transfer",
+        "attack",
+        "shift",
         "report",
     ):
         assert f"Example: selfadapt {command}" in run(command, "--help", folder=tmp_path).stdout

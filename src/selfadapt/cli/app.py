@@ -14,6 +14,7 @@ import typer
 
 from selfadapt import __version__
 from selfadapt.cli import (
+    attack,
     audit,
     calibrate,
     compare,
@@ -28,6 +29,7 @@ from selfadapt.cli import (
     pretrain,
     probe,
     report,
+    shift,
     train,
     transfer,
 )
@@ -48,7 +50,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
-    transfer, report,
+    transfer, attack, shift, report,
 )  # fmt: skip
 app.add_typer(data.app)
 

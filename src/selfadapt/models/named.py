@@ -9,6 +9,7 @@ from selfadapt.models.heads import Backbone, Given
 from selfadapt.models.mlp import MLP
 from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
 from selfadapt.models.vgg import VGG
+from selfadapt.models.wideresnet import WideResNet
 
 LARGE_IMAGE = 96  # pixels on the shorter side from which a residual network starts with a stride and a pool
 
@@ -19,7 +20,8 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
     "resnet50": ((3, 4, 6, 3), Bottleneck, 64),
     "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
 }
-NAMES = (*_RESNETS, "vgg16", "alexnet", "mlp", "linear")
+_WIDE = {"wrn-28-10": 28, "wrn-34-10": 34}  # depths
+NAMES = (*_RESNETS, *_WIDE, "vgg16", "alexnet", "mlp", "linear")
 FOR_VECTORS = ("linear", "mlp")
 FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
@@ -40,6 +42,8 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
     channels, height, width_pixels = spec.shape
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
+    if name in _WIDE:
+        return WideResNet(_WIDE[name], width=width or 160, channels=channels)
     large = min(height, width_pixels) >= LARGE_IMAGE
     if name == "alexnet":
         return AlexNet(channels=channels, width=width or 64, large_images=large)

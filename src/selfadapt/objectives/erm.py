@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
-from selfadapt.objectives.method import Bench, Task, Trained
+from selfadapt.objectives.method import AttackAfterEpoch, Bench, Task, Trained
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
 from selfadapt.setting import check_settings
 from selfadapt.targets.store import Storage, TargetStore
@@ -48,6 +48,9 @@ class ERM:
 
     def train(self, bench: Bench) -> Trained:
         return bench.fit("main", self)
+
+    def attack_after(self, epoch: int) -> AttackAfterEpoch | None:
+        return None
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return Classifier(backbone, num_classes)

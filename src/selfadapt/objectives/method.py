@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
 from torch import Tensor, nn
 
+from selfadapt.attacks.attack import Attack
 from selfadapt.objectives.objective import Objective
 
 
@@ -26,6 +27,15 @@ class Task:
     has_validation: bool = True
     noise_rate: float | None = None  # the share of wrong labels, where noise was put in
     linear: bool = False  # whether the network is a linear head on vectors
+    sees_images: bool = True  # whether the network takes images, and not features of them or other vectors
+
+
+@dataclass(frozen=True)
+class AttackAfterEpoch:
+    """An attack on the network as it is after an epoch, on so many of the test images, the same each time."""
+
+    attack: Attack
+    images: int
 
 
 class Trained(Protocol):
@@ -81,4 +91,8 @@ class Method(Objective, Protocol):
 
     def train(self, bench: Bench) -> Trained:
         """Train to the end."""
+        ...
+
+    def attack_after(self, epoch: int) -> AttackAfterEpoch | None:
+        """What the network is to be measured under after this epoch (from 1 on), if anything. Nothing goes by it."""
         ...

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from selfadapt.objectives.adversarial import PGDTraining, Trades, TradesSelfAdaptive
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching
 from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers
@@ -60,6 +61,11 @@ ABSTAINING: dict[str, type[Method]] = {
     "deep-gamblers": DeepGamblers,
     "selective-net": SelectiveNet,
 }
+ROBUST: dict[str, type[Method]] = {
+    "trades-sat": TradesSelfAdaptive,
+    "trades": Trades,
+    "pgd-training": PGDTraining,
+}
 WITHOUT_LABELS: dict[str, type[Method]] = {
     "sat": SelfSupervised,
     "byol": BYOL,
@@ -70,7 +76,7 @@ WITHOUT_LABELS: dict[str, type[Method]] = {
     "random-network": RandomNetwork,
 }
 METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
-    "labels": {**NOISY_LABELS, **FOR_HEADS, **ABSTAINING},
+    "labels": {**NOISY_LABELS, **FOR_HEADS, **ABSTAINING, **ROBUST},
     "pretraining": WITHOUT_LABELS,
 }
 ORDINARY = "erm"  # with whose time others are compared

@@ -29,6 +29,10 @@ PORTIONS: Curves = (
     ("clean_accuracy_true", "samples that noise left alone", "#2f6690", "-"),
     ("corrupted_accuracy_true", "samples that noise changed", "#c8553d", "-"),
 )
+UNDER_ATTACK: Curves = (
+    ("robust_clean_accuracy", "test images as they are", "#2f6690", "-"),
+    ("robust_accuracy", "the same images under attack", "#c8553d", "-"),
+)
 _PALETTE = ("#2f6690", "#c8553d", "#5b8e4b", "#8a5a9e", "#b8892b", "#3d8c8c", "#a34d6d", "#6b7280")
 _MOST_ANNOTATED = 20  # classes up to which a matrix shows its numbers
 
@@ -66,10 +70,18 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def accuracy_curves(metrics: Sequence[dict[str, Any]], curves: Curves, start_epoch: int | None, path: Path) -> None:
+def accuracy_curves(
+    metrics: Sequence[dict[str, Any]],
+    curves: Curves,
+    start_epoch: int | None,
+    path: Path,
+    *,
+    points: Sequence[tuple[int, float, str]] = (),
+) -> None:
     """Curves over the epochs, as far as they were measured; a line where the targets begin to move.
 
-    FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples.
+    FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples,
+    UNDER_ATTACK those of Figures 5 and 14. `points` are (epoch, accuracy, word) beside the curves.
     """
     figure, axes = _figure(8.4, 4.0)
     epochs = [record["epoch"] for record in metrics]
@@ -78,6 +90,9 @@ def accuracy_curves(metrics: Sequence[dict[str, Any]], curves: Curves, start_epo
         if any(value is not None for value in values):
             percent = [float("nan") if value is None else 100 * value for value in values]
             axes.plot(epochs, percent, line, color=colour, label=words, linewidth=1.8)
+    for epoch, value, word in points:
+        axes.plot(epoch, 100 * value, "x", color=_INK, markersize=7)
+        axes.annotate(word, (epoch, 100 * value), xytext=(5, -10), textcoords="offset points", fontsize=8)
     if start_epoch is not None and 0 < start_epoch < len(epochs):
         axes.axvline(start_epoch, color=_INK, linewidth=0.8, linestyle=":")
         axes.annotate(

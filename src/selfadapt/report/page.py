@@ -179,6 +179,8 @@ def _run_context(folder: RunFolder) -> dict[str, Any]:
         "result": run.get("result"),
         "result_epoch": _result_epoch(run, metrics),
         "calibration": folder.read_if_there(folder.calibration_file),
+        "attacks": folder.read_if_there(folder.attack_file),
+        "shift": folder.read_if_there(folder.shift_file),
     }
 
 
@@ -219,6 +221,20 @@ def _draw(folder: RunFolder) -> list[Picture]:
                 "model memorises wrong labels; where it rises to the upper one, it corrects them."
             )
             pictures.append(_picture("Samples that noise changed, and the others", caption, path, wide=True))
+    attacked = [record for record in metrics if "robust_accuracy" in record]
+    if attacked:
+        path = folder.figures / "robust.svg"
+        others = [
+            (found["epoch"], found["robust_accuracy"], found["attack"])
+            for found in (folder.read_if_there(folder.attack_file) or {}).values()
+        ]
+        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, None, path, points=others)
+        caption = (
+            f"After each late epoch, {attacked[-1]['robust_images']} test images, the same each time, under PGD-20. A "
+            "lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
+            "crosses are what `selfadapt attack` found."
+        )
+        pictures.append(_picture("Under attack over training", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)
     if coverage is not None:
         path = folder.figures / "coverage.svg"

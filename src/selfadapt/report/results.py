@@ -17,6 +17,10 @@ coverage.json   the error at each coverage, for a method that abstains or once i
 calibration.json  the threshold below which predict abstains, once there is one, and what it guarantees
 probe.json      what linear evaluation found, by the data that it used, for a run without labels
 transfer.json   what detection and segmentation with its features came to
+attack.json     robust accuracy by attack, once it is asked for
+networks/       the network after the first and the best epoch of a curve under attack
+attacks/        what became of each image under them, to go on from
+shift.json      accuracy under corruption, by kind and level, once it is asked for
 features/       features that were taken once, by the images they are of
 figures/        the figures of the page, as SVG
 report.html     the page
@@ -138,6 +142,21 @@ class RunFolder:
         return self.path / "transfer.json"
 
     @property
+    def attack_file(self) -> Path:
+        return self.path / "attack.json"
+
+    @property
+    def attacks(self) -> Path:
+        return self.path / "attacks"
+
+    def network_file(self, moment: str) -> Path:
+        return self.path / "networks" / f"{moment}.safetensors"
+
+    @property
+    def shift_file(self) -> Path:
+        return self.path / "shift.json"
+
+    @property
     def calibration_file(self) -> Path:
         return self.path / "calibration.json"
 
@@ -236,6 +255,19 @@ class RunFolder:
 
     def write_calibration(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.calibration_file) as file:
+            json.dump(content, file, indent=2)
+
+    def write_attack(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.attack_file) as file:
+            json.dump(content, file, indent=2)
+
+    def write_outcome(self, key: str, content: Mapping[str, Any]) -> None:
+        self.attacks.mkdir(exist_ok=True)
+        with whole_file(self.attacks / f"{key}.json") as file:
+            json.dump(content, file)
+
+    def write_shift(self, content: Mapping[str, Any]) -> None:
+        with whole_file(self.shift_file) as file:
             json.dump(content, file, indent=2)
 
     def forget_calibration(self) -> None:

@@ -21,7 +21,7 @@ from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
 from selfadapt.evaluation.selectors import class_selectors
 from selfadapt.objectives.objective import Objective
 from selfadapt.progress import ProgressCallback, no_progress
-from selfadapt.runs.lifecycle import Run, list_unreadable
+from selfadapt.runs.lifecycle import Run, check_trained, list_unreadable
 
 _POINTS = 200  # of a curve in coverage.json
 
@@ -76,11 +76,7 @@ def _answers_on(
 def _trained(run: Run, passes: int) -> None:
     if passes < 0:
         raise UserError(f"--passes {passes} must be at least 0")
-    if run.training.epoch < run.settings.epochs:
-        raise UserError(
-            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.epochs} epochs "
-            f"are done; go on with: selfadapt train --resume --out {run.folder.path}"
-        )
+    check_trained(run)
 
 
 def _part(run: Run, name: str, samples: Samples | None) -> Samples:

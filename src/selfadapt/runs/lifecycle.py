@@ -193,6 +193,15 @@ def restore(training: Training, checkpoints: Path) -> None:
         training.restore(saved)
 
 
+def check_trained(run: Run) -> None:
+    """Raise a UserError unless the run was trained to its end."""
+    if run.training.epoch < run.settings.epochs:
+        raise UserError(
+            f"{run.folder.path} is not trained to its end: {run.training.epoch} of {run.settings.epochs} epochs "
+            f"are done; go on with: selfadapt train --resume --out {run.folder.path}"
+        )
+
+
 def whole_metrics(folder: RunFolder, epochs: int) -> list[dict[str, Any]]:
     """The metrics of all epochs."""
     metrics = folder.read_metrics()

@@ -67,8 +67,8 @@ class ModelSettings:
 
     name: str | None = setting(
         None,
-        "resnet-small, resnet18, resnet34, resnet50, resnet101, vgg16, alexnet, mlp, linear (for vectors, as mlp is "
-        "too), or any of timm's; timm/NAME for one that has a name of ours.",
+        "resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, mlp, linear "
+        "(for vectors, as mlp is too), or any of timm's; timm/NAME for one that has a name of ours.",
         option="--model",
         unset=f"{PHOTOS} for photos of your own, linear for vectors, else resnet-small",
     )

@@ -18,6 +18,7 @@ from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.abstention import measure_coverage
+from selfadapt.runs.attacking import accuracy_after_epoch
 from selfadapt.runs.audit import audit_training, draw_suspects
 from selfadapt.runs.bench import RunBench, predict_validation
 from selfadapt.runs.lifecycle import (
@@ -66,7 +67,7 @@ def train(run: Run, on_step: TrainingCallback = lambda training: None) -> dict[s
 
 
 def _measure(run: Run) -> dict[str, Any]:
-    """The metrics of an epoch. Test data are left for the end."""
+    """The metrics of an epoch. Test data are left for the end, but for a curve that a method asks for."""
     training, train_part, validation = run.training, run.data.train, run.data.validation
     predicted_N = training.accumulator.predicted_N.cpu().long()
     epoch = training.epoch + 1
@@ -90,7 +91,7 @@ def _measure(run: Run) -> dict[str, Any]:
             if validation.clean_inputs is not None:
                 predicted_N = _predict(training, validation.clean_inputs)
             metrics["validation_accuracy_true"] = accuracy(predicted_N, validation.truth)
-    return metrics
+    return metrics | accuracy_after_epoch(run, metrics)
 
 
 def _corrupted(samples: Samples) -> Tensor | None:

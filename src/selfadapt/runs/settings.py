@@ -141,6 +141,7 @@ class RunSettings:
             has_validation=data.validation is not None,
             noise_rate=None if self.data.noise is None else actual_rate(data.train),
             linear=self._linear,
+            sees_images=len(data.train.inputs.shape) == 3 and not self.on_features,
         )
 
     def _with_network(self) -> "RunSettings":

@@ -1,0 +1,1 @@
+"""Attacks on trained networks; they know nothing of training."""

@@ -1,0 +1,148 @@
+"""A run under shift: its test part under 15 kinds of corruption at 5 levels, made here or read from published files."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+
+from selfadapt.data.images import TensorImages
+from selfadapt.data.inputs import Inputs
+from selfadapt.data.reading import read_batches
+from selfadapt.data.samples import Samples
+from selfadapt.data.shift import KINDS, LEVELS, LevelsName, ShiftedImages, frost_pictures, levels_for
+from selfadapt.data.sources import cifar10c
+from selfadapt.errors import UserError
+from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
+from selfadapt.evaluation.robustness import spread_subset
+from selfadapt.evaluation.shift import corruption_errors, mean_accuracy, mean_by_level, shift_table
+from selfadapt.progress import ProgressCallback, no_progress
+from selfadapt.runs.attacking import network_digest, seen_test_part
+from selfadapt.runs.lifecycle import Run, check_trained
+
+_MOST_BYTES = 4 << 30
+_MEASURED = ("clean_accuracy", "levels", "mean", "by_kind", "notes", "about")
+
+GENERATED = (
+    "made here from the clean test images: not the published files, so not to be compared with published figures"
+)
+
+
+def shift_run(
+    run: Run,
+    *,
+    published: Path | None = None,
+    images: int | None = None,
+    levels: str | None = None,
+    seed: int = 0,
+    on_progress: ProgressCallback = no_progress,
+) -> dict[str, Any]:
+    """Accuracy by kind and level; into shift.json. If it holds the answer to the same question, that is the answer."""
+    if levels is not None and levels not in get_args(LevelsName):
+        raise UserError(f"--levels {levels!r} is not known; choose one of {', '.join(get_args(LevelsName))}")
+    check_trained(run)
+    test = seen_test_part(run)
+    test = test if images is None else test.take(spread_subset(test.labels, images, seed))
+    if published is None:
+        corrupted, about = _generated(test, cast(LevelsName, levels or levels_for(test.inputs.shape)), seed)
+    else:
+        if images is not None or levels is not None:
+            raise UserError("--images and --levels are for images made here; published arrays are taken whole")
+        corrupted, about = _published(run, test, published)
+    about |= {"network": network_digest(run.training.model), "images": len(test)}
+    known = run.folder.read_if_there(run.folder.shift_file)
+    if known is not None and known["about"] == about:
+        return {key: known[key] for key in _MEASURED}
+    by_kind = shift_table(lambda kind, level: _accuracy(run, corrupted(kind, level)), on_progress=on_progress)
+    result = {
+        "clean_accuracy": _accuracy(run, test),
+        "levels": {str(level): value for level, value in mean_by_level(by_kind).items()},
+        "mean": mean_accuracy(by_kind),
+        "by_kind": {kind: {str(level): value for level, value in row.items()} for kind, row in by_kind.items()},
+        "notes": about["notes"],
+        "about": about,
+    }
+    run.folder.write_shift(result)
+    return result
+
+
+def against(run: Run, found: Mapping[str, Any], other: Run, others: Mapping[str, Any]) -> dict[str, Any]:
+    """The result with the mean corruption error against another run under the same shift; into shift.json."""
+    if found["about"]["data"] != others["about"]["data"]:
+        raise UserError(
+            f"{run.folder.path} and {other.folder.path} were not measured on the same images; give runs that share "
+            "their test part"
+        )
+    errors = corruption_errors(found["by_kind"], others["by_kind"])
+    result = {
+        **found,
+        "against": str(other.folder.path),
+        "corruption_errors": errors,
+        "mean_corruption_error": sum(errors.values()) / len(errors),
+        "other": {key: others[key] for key in ("clean_accuracy", "levels", "mean")},
+    }
+    run.folder.write_shift(result)
+    return result
+
+
+def _accuracy(run: Run, samples: Samples) -> float:
+    training = run.training
+    predicted_N = predicted_classes(predict(training.model, samples.inputs, training.num_classes, training.device))
+    found = accuracy(predicted_N, samples.labels)
+    if found is None:
+        raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")
+    return found
+
+
+Corrupted = Callable[[str, int], Samples]
+
+
+def _generated(test: Samples, levels: LevelsName, seed: int) -> tuple[Corrupted, dict[str, Any]]:
+    frost, clean = frost_pictures(), _decoded(test)
+
+    def corrupted(kind: str, level: int) -> Samples:
+        inputs = ShiftedImages(
+            images=clean.inputs, kind=kind, level=level, levels=levels, seed=seed,
+            frost=frost if kind == "frost" else None,
+        )  # fmt: skip
+        return _with_inputs(clean, inputs)
+
+    data = hashlib.sha256(test.inputs.signature() + repr((levels, seed, frost.origin, test.labels.tolist())).encode())
+    notes = [GENERATED, f"frost: {frost.origin}", f"levels of {'CIFAR-10-C' if levels == 'cifar' else 'ImageNet-C'}"]
+    return corrupted, {"notes": notes, "data": data.hexdigest()}
+
+
+def _decoded(samples: Samples) -> Samples:
+    """The samples with their images in memory, decoded once for all kinds and levels; broken files are left out."""
+    if isinstance(samples.inputs, TensorImages):
+        return samples
+    size = len(samples) * int(torch.tensor(samples.inputs.shape).prod())
+    if size > _MOST_BYTES:
+        raise UserError(f"{len(samples)} test images take {size >> 30} GB; try fewer with --images")
+    reads = list(read_batches(samples.inputs, torch.arange(len(samples)).split(256)))
+    fine = [read for read in reads if len(read.index_B)]
+    if not fine:
+        raise UserError(f"no test image can be read, such as {samples.ids[0]}; are the data still there?")
+    kept = samples.take(torch.cat([read.index_B for read in fine]))
+    return _with_inputs(kept, TensorImages(torch.cat([read.images_BCHW for read in fine]).contiguous()))
+
+
+def _with_inputs(samples: Samples, inputs: Inputs) -> Samples:
+    return Samples(inputs=inputs, labels=samples.labels, truth=None, ids=samples.ids)
+
+
+def _published(run: Run, test: Samples, folder: Path) -> tuple[Corrupted, dict[str, Any]]:
+    """The arrays of CIFAR-10-C, whose images must be the run's test images."""
+    first = cifar10c(folder, KINDS[0], LEVELS[0])
+    if first.inputs.shape != test.inputs.shape:
+        raise UserError(f"{folder} holds images of {first.inputs.shape}, and the run takes {test.inputs.shape}")
+    if not torch.equal(first.labels[: len(test)], test.labels):
+        raise UserError(
+            f"the labels in {folder} are not those of the test part of {run.folder.path}; give arrays of the same data"
+        )
+    files = [(kind, (folder / f"{kind}.npy").stat().st_size) for kind in KINDS if (folder / f"{kind}.npy").exists()]
+    data = hashlib.sha256(json.dumps([str(folder.resolve()), files]).encode()).hexdigest()
+    about = {"notes": [f"the published arrays in {folder}"], "data": data}
+    return lambda kind, level: cifar10c(folder, kind, level).first(len(test)), about

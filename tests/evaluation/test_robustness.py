@@ -1,0 +1,182 @@
+"""Robust accuracy over a set: counts by hand, resumption, a fixed subset, and what is refused."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacked import RADIUS, digits_network
+from selfadapt.attacks.attack import STANDS, WRONG, Attack
+from selfadapt.attacks.pgd import PGD
+from selfadapt.data.images import ImageFiles, TensorImages
+from selfadapt.data.inputs import Inputs
+from selfadapt.errors import UserError
+from selfadapt.evaluation.robustness import (
+    UNTRIED,
+    Robustness,
+    gradient_warnings,
+    robustness,
+    spread_subset,
+    square_warnings,
+)
+
+CPU = torch.device("cpu")
+ATTACK = PGD(eps=RADIUS, step=RADIUS / 4, steps=5)
+
+
+def _images() -> tuple[nn.Module, TensorImages, Tensor]:
+    model, images, labels = digits_network()
+    return model, TensorImages((images * 255).round().to(torch.uint8)), labels
+
+
+def _measure(model: nn.Module, images: Inputs, labels: Tensor, attack: Attack = ATTACK) -> Robustness:
+    return robustness(model, images, labels, attack, num_classes=10, device=CPU, batch_size=64)
+
+
+def test_accuracies_are_counts_of_outcomes() -> None:
+    outcome = torch.tensor([WRONG, 1, 1, 2, STANDS, STANDS, STANDS, UNTRIED])
+    labels = torch.tensor([0, 0, 1, 1, 1, 0, 3, 0])
+    measured = Robustness(parts=("a", "b"), outcome_N=outcome, labels_N=labels, num_classes=4)
+    assert measured.images == 7
+    assert measured.clean_accuracy == pytest.approx(6 / 7)
+    assert measured.robust_accuracy == pytest.approx(3 / 7)
+    assert measured.after_each_part() == pytest.approx({"a": 4 / 7, "b": 3 / 7})
+    rows = measured.by_class()
+    assert rows[0] == pytest.approx((3, 2 / 3, 1 / 3))
+    assert rows[1] == pytest.approx((3, 1, 1 / 3))
+    assert rows[2][0] == 0
+    assert math.isnan(rows[2][1])
+    assert rows[3] == (1, 1, 1)
+
+
+def test_a_set_in_batches_equals_the_attack_itself() -> None:
+    model, images, labels = _images()
+    seen: list[tuple[int, int]] = []
+    measured = robustness(
+        model,
+        images,
+        labels,
+        ATTACK,
+        num_classes=10,
+        device=CPU,
+        batch_size=64,
+        on_progress=lambda *at: seen.append(at),
+    )
+    assert seen == [(64, 200), (128, 200), (192, 200), (200, 200)]
+    values = images.values_NCHW.float() / 255
+    assert measured.clean_accuracy == (model(values).argmax(1) == labels).double().mean().item()
+    whole = ATTACK.outcome(model, values, labels, torch.Generator().manual_seed(1))
+    assert abs(measured.robust_accuracy - (whole == STANDS).double().mean().item()) <= 0.02  # other random starts
+    assert 0.3 < measured.robust_accuracy < 0.8
+
+
+def test_an_interrupted_attack_goes_on_to_the_same_outcome() -> None:
+    model, images, labels = _images()
+    whole = _measure(model, images, labels)
+    saved: list[Tensor] = []
+
+    def stop_after_two(outcome: Tensor) -> None:
+        saved.append(outcome.clone())
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        robustness(model, images, labels, ATTACK, num_classes=10, device=CPU, batch_size=64, save=stop_after_two)
+    assert (saved[-1] == UNTRIED).sum() == 72
+    calls: list[int] = []
+    resumed = robustness(
+        model, images, labels, ATTACK, num_classes=10, device=CPU, batch_size=64, outcome_N=saved[-1],
+        save=lambda outcome: calls.append(1),
+    )  # fmt: skip
+    assert len(calls) == 2
+    assert torch.equal(resumed.outcome_N, whole.outcome_N)
+
+
+def test_outputs_beyond_the_classes_do_not_count() -> None:
+    class WithAbstention(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, images: Tensor) -> Tensor:
+            logits = self.model(images)
+            return torch.cat([logits, torch.full_like(logits[:, :1], 1e3)], 1)
+
+    model, images, labels = _images()
+    expected = _measure(model, images, labels)
+    assert torch.equal(_measure(WithAbstention(model).eval(), images, labels).outcome_N, expected.outcome_N)
+
+
+def test_an_image_that_cannot_be_read_is_not_counted(tmp_path: Path) -> None:
+    from PIL import Image
+
+    model, images, labels = _images()
+    paths = [tmp_path / f"{number}.png" for number in range(4)]
+    for path, pixels in zip(paths, images.values_NCHW, strict=False):
+        Image.fromarray(pixels[0].numpy()).save(path)
+    paths[2].write_bytes(b"no image")
+    measured = _measure(model, ImageFiles(paths, (1, 8, 8)), labels[:4])
+    expected = _measure(model, images.take(torch.arange(4)), labels[:4]).outcome_N
+    assert measured.images == 3
+    assert measured.outcome_N[2] == UNTRIED
+    assert ((measured.outcome_N == WRONG) == (expected == WRONG))[[0, 1, 3]].all()
+
+
+def test_the_subset_is_fixed_and_every_class_has_its_share() -> None:
+    labels = torch.arange(10).repeat_interleave(torch.arange(10, 110, 10))
+    chosen = spread_subset(labels, 55)
+    assert torch.equal(chosen, spread_subset(labels, 55))
+    assert not torch.equal(chosen, spread_subset(labels, 55, seed=1))
+    assert len(chosen.unique()) == 55
+    counts = labels[chosen].bincount(minlength=10)
+    assert ((counts - torch.arange(1, 11)).abs() <= 1).all()
+    assert torch.equal(spread_subset(labels, 10_000), torch.arange(550))
+    with pytest.raises(UserError, match="at least 1"):
+        spread_subset(labels, 0)
+
+
+def test_what_cannot_be_attacked_is_refused() -> None:
+    model, images, labels = _images()
+    with pytest.raises(UserError, match="training mode"):
+        _measure(model.train(), images, labels)
+    model.eval()
+    with pytest.raises(UserError, match="no images"):
+        _measure(model, images.take(torch.arange(0)), labels[:0])
+    with pytest.raises(UserError, match="3 saved outcomes do not fit 200 images"):
+        robustness(model, images, labels, ATTACK, num_classes=10, device=CPU, outcome_N=torch.zeros(3).long())
+
+
+def test_masked_gradients_are_noticed_and_honest_ones_are_not() -> None:
+    class Masked(nn.Module):
+        """The same answers, but a forward pass in steps of 1/4 that no gradient passes."""
+
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, images: Tensor) -> Tensor:
+            logits: Tensor = self.model((images * 4).round() / 4)
+            return logits
+
+    honest, images, labels = _images()
+    images, labels = images.take(torch.arange(100)), labels[:100]
+    attack = PGD(eps=0.05, step=0.0125)
+    for model, expected in ((honest, 0), (Masked(honest).eval(), 2)):
+
+        def again(other: Attack, model: nn.Module = model) -> Robustness:
+            return _measure(model, images, labels, other)
+
+        assert len(gradient_warnings(again(attack), attack, again, pixels=64)) == expected
+
+
+def test_square_alone_at_work_is_a_sign_of_masking() -> None:
+    labels = torch.zeros(100).long()
+    parts = ("apgd-ce", "square")
+    for fell, expected in ((1, 0), (20, 1)):
+        outcome = torch.full((100,), STANDS)
+        outcome[:fell] = 2
+        measured = Robustness(parts=parts, outcome_N=outcome, labels_N=labels, num_classes=1)
+        assert len(square_warnings(measured)) == expected
+    assert square_warnings(Robustness(parts=("pgd20",), outcome_N=outcome, labels_N=labels, num_classes=1)) == []
