@@ -47,3 +47,4 @@ def command(
         f"{audit['suspects']} labels look wrong; {percent(audit['precision'])} of them are. The list: {audit['labels']}"
     )
     print(f"Open the page: {result['report']}")
+    print("Your own photos, a folder for each class: selfadapt train photos, then selfadapt audit RUN")

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from selfadapt.data.classes import UNLABELLED, class_names, numbered
 from selfadapt.data.headers import Header, header, white_of
@@ -13,6 +15,8 @@ from selfadapt.data.table import csv_rows, parquet_rows
 from selfadapt.errors import UserError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+SMALL_IMAGE = 32  # pixels on the shorter side, up to which networks that were trained on photos see little
+_LOOKED_AT = 32  # images, to tell their size
 _LARGEST_CHOSEN = 64  # pixels; more is slow from scratch, and --image-size says so
 PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
@@ -25,6 +29,16 @@ class Entry:
     path: Path
     label: str
     part: str = "train"
+
+
+def size_of_images(paths: Iterable[Path]) -> Literal["photos", "small images"]:
+    """Whether images are as large as photos, by the first that there are of them."""
+    shorter = []
+    for path in islice((path for path in paths if path.suffix.lower() in SUFFIXES), _LOOKED_AT):
+        found = _header_or_reason(path)
+        if not isinstance(found, str):
+            shorter.append(min(found.size))
+    return "photos" if not shorter or sorted(shorter)[len(shorter) // 2] > SMALL_IMAGE else "small images"
 
 
 def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:

@@ -29,7 +29,7 @@ from selfadapt.data.inputs import Inputs
 from selfadapt.data.reader import Reader, Table
 from selfadapt.data.samples import Data, Samples, split_off
 from selfadapt.data.seeds import seeded
-from selfadapt.data.table import column_names
+from selfadapt.data.table import column_names, csv_rows, parquet_rows
 from selfadapt.data.vector_tables import table_data
 from selfadapt.data.vectors import is_vectors, vector_arrays
 from selfadapt.errors import UserError
@@ -70,16 +70,22 @@ class Columns:
         return table_data(path, fit, label_column=self.label, group_column=self.group)
 
 
-def kind_of(source: str, columns: Columns) -> Literal["named", "photos", "arrays", "vectors"]:
+Held = Literal["named", "photos", "small images", "vectors"]
+
+
+def kind_of(source: str, columns: Columns) -> Held:
     """What a source holds, as far as a look at its head tells."""
     path = Path(source)
     if source in SOURCES:
         return "named"
     if path.suffix == ".npz" and path.is_file():
-        return "vectors" if is_vectors(read_arrays(path, unlabelled=True)) else "arrays"
+        return "vectors" if is_vectors(read_arrays(path, unlabelled=True)) else "small images"
     if path.suffix in (".csv", ".parquet") and path.is_file():
-        return "vectors" if columns.text is not None or "path" not in column_names(path) else "photos"
-    return "photos"
+        if columns.text is not None or "path" not in column_names(path):
+            return "vectors"
+        rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
+        return own.size_of_images(path.parent / str(row.get("path")) for row in rows)
+    return own.size_of_images(path.rglob("*")) if path.is_dir() else "photos"
 
 
 def open_data(

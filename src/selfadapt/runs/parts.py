@@ -70,7 +70,7 @@ class ModelSettings:
         "resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, mlp, linear "
         "(for vectors, as mlp is too), or any of timm's; timm/NAME for one that has a name of ours.",
         option="--model",
-        unset=f"{PHOTOS} for photos of your own, linear for vectors, else resnet-small",
+        unset=f"{PHOTOS} for photos of your own above 32 pixels, linear for vectors, else resnet-small",
     )
     weights: str | None = setting(
         None,
