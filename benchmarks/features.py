@@ -34,7 +34,7 @@ ROUNDS, COUNT = 5, 1000
 def _photos(folder: Path, seed: int) -> None:
     """Cuttings of any shape and place from real photographs, brought to any size."""
     generator = np.random.default_rng(seed)
-    originals = [Image.fromarray(pixels) for pixels in load_sample_images().inputs]
+    originals = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     for position in range(COUNT):
         original = originals[position % 2]
         width, height = (int(generator.integers(side // 3, side)) for side in original.size)

@@ -27,7 +27,7 @@ def _pairs(images: Any, labels: Any, count: int, seed: int) -> tuple[Any, Any]:
 
 def main() -> None:
     digits = load_digits()
-    images, labels = (digits.inputs * 15.9).astype(np.uint8), digits.target
+    images, labels = (digits.images * 15.9).astype(np.uint8), digits.target
     HOME.mkdir(parents=True, exist_ok=True)
     path = HOME / "pairs.npz"
     if not path.exists():

@@ -22,7 +22,7 @@ def write(folder: Path, share: float = 0.3, tests: int = 0, seed: int = 0) -> in
     draw = random.Random(seed)
     digits = load_digits()
     wrong = 0
-    for number, (pixels, truth) in enumerate(zip(digits.inputs, digits.target, strict=True)):
+    for number, (pixels, truth) in enumerate(zip(digits.images, digits.target, strict=True)):
         part = ("test" if number >= len(digits.target) - tests else "train") if tests else ""
         mistaken = part != "test" and draw.random() < share
         label = draw.choice([k for k in range(10) if k != truth]) if mistaken else truth

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from selfadapt.cli.app import main
+from selfadapt.data.loader import Batch
+from selfadapt.engine.fit import Training
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,25 @@ def run_json(*arguments: str | Path, folder: Path, program: Callable[..., Result
     assert result.returncode == 0, result.stderr
     content: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return content
+
+
+def stopped_after(
+    steps: int,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[], Any],
+    at: dict[int, Callable[[], None]] | None = None,
+) -> None:
+    """Interrupt a run after so many steps of training; `at` other steps, something else happens."""
+    take_step, taken = Training.take_step, 0
+
+    def counted(self: Training, batch: Batch) -> None:
+        nonlocal taken
+        take_step(self, batch)
+        taken += 1
+        (at or {}).get(taken, lambda: None)()
+        if taken == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "take_step", counted)
+        assert start().returncode == 130

@@ -25,7 +25,7 @@ from selfadapt.models.weights import DEFAULT, read_weights, shipped_weights
 def _photos(folder: Path) -> list[Path]:
     """scikit-learn's two photographs, a Chinese palace and a dahlia, as files without loss."""
     paths = []
-    for name, pixels in zip(("china", "flower"), load_sample_images().inputs, strict=True):
+    for name, pixels in zip(("china", "flower"), load_sample_images().images, strict=True):
         paths.append(folder / f"{name}.png")
         Image.fromarray(pixels).save(paths[-1])
     return paths
