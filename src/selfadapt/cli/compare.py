@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, new_folder, percent, print_json, print_table, progress_bar
+from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, print_table, progress_bar
 from selfadapt.errors import Interrupted
 from selfadapt.runs.settings import Kind
 
@@ -39,6 +39,7 @@ def command(
             seeds,
             {**given, "data": data},
             lambda words: progress_bar(words, quiet=quiet or as_json),
+            lambda: count_bar("reading data", quiet=quiet or as_json),
         )
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None

@@ -77,10 +77,14 @@ def run_to_the_end(
     name = "" if settings is None else f"{Path(settings.data.source).stem}-{settings.method_name}"
     folder = RunFolder(out or new_folder(name))
     with folder.locked():
+        if settings is not None and settings.choice is not None and not quiet:
+            print(settings.choice, file=sys.stderr)
         with count_bar("reading data", quiet=quiet) as on_progress:
             run = start(settings, folder, on_progress) if settings else reopen(folder, kind, given, on_progress)
-        for line in () if quiet or goes_on else run.settings.choices(run.data):
-            print(line, file=sys.stderr)
+        size = run.data.image_size
+        if size is not None and not quiet:
+            words = f"the images have many sizes and are brought to {size}×{size}; --image-size N for another one"
+            print(words, file=sys.stderr)
         try:
             with progress_bar(f"{run.settings.method_name} on {run.data.name}", quiet=quiet) as on_step:
                 result = train(run, on_step)

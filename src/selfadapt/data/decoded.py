@@ -26,7 +26,7 @@ from selfadapt.data.headers import files_key
 from selfadapt.data.home import home
 from selfadapt.data.images import ImageFiles, TensorImages
 from selfadapt.data.reading import read_batches
-from selfadapt.data.samples import Data, Samples, check_classes
+from selfadapt.data.samples import Data, Samples, readable
 from selfadapt.errors import UserError
 from selfadapt.progress import ProgressCallback, no_progress
 
@@ -47,16 +47,8 @@ def keep_decoded(data: Data, *, stream: bool = False, on_progress: ProgressCallb
         images, broken = _decoded(samples.inputs, on_progress)
         if not broken:
             return replace(samples, inputs=images)
-        found = {samples.ids[position]: reason for position, reason in broken.items()}
-        unreadable.extend(found.items())
-        fine = torch.tensor([i for i in range(len(samples)) if i not in broken], dtype=torch.int64)
-        if not len(fine):
-            raise UserError(
-                f"{data.name}: no image of a whole part can be read, such as {unreadable[-1][0]}: {unreadable[-1][1]}"
-            )
-        if samples is data.train:
-            check_classes(data, samples, found)
-        return replace(samples, inputs=images).take(fine)
+        unreadable.extend((samples.ids[position], reason) for position, reason in broken.items())
+        return replace(samples, inputs=images).take(readable(data, samples, broken))
 
     parts = {name: kept(samples) for name, samples in data.parts.items()}
     return replace(

@@ -5,7 +5,6 @@ A file that turns out broken is left out of its batch and noted with the files, 
 Shapes: B images of a batch, C channels, H by W pixels.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +36,7 @@ def read_batches(
         for index_B in batches:
             yield Read(index_B, images.read(index_B).to(device))
         return
-    count = min(max(1, (os.cpu_count() or 1) // processes.count()), 16) if workers is None else workers
+    count = min(max(1, processes.cores() // processes.count()), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
         _Decoding(images),
         batch_sampler=[index_B.tolist() for index_B in batches],

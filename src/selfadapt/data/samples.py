@@ -195,6 +195,17 @@ def check_classes(data: Data, samples: Samples, broken: Mapping[str, str]) -> No
         )
 
 
+def readable(data: Data, samples: Samples, broken: Mapping[int, str]) -> Tensor:
+    """The positions of the samples of a part that are not broken. Neither the part nor a class may vanish."""
+    found = {samples.ids[position]: reason for position, reason in broken.items()}
+    if samples is data.train:
+        check_classes(data, samples, found)
+    if len(broken) == len(samples):
+        sample_id, reason = next(iter(found.items()))
+        raise UserError(f"{data.name}: no image of a whole part can be read, such as {sample_id}: {reason}")
+    return torch.tensor([i for i in range(len(samples)) if i not in broken], dtype=torch.int64)
+
+
 def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of each channel of images on the scale 0..1, or of each value of vectors.
 

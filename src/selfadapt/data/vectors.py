@@ -49,7 +49,8 @@ def is_vectors(found: Mapping[str, Array]) -> bool:
 def vector_arrays(path: Path, *, unlabelled: bool = False) -> Data:
     """An .npz file with float x_train of N×D and y_train, optionally x_val, y_val, x_test, y_test.
 
-    The values are taken as they are: scaling, where the columns need it, is the user's. An id is a hash of the vector.
+    The values are taken as they are: scaling, where the columns need it, is the user's. An id is a hash of the vector,
+    unless there is id_train and so on, as `selfadapt embed` writes them.
     """
     found = read_arrays(path, unlabelled=unlabelled)
     classes = array_classes(path, found["y_train"])
@@ -64,7 +65,7 @@ def vector_arrays(path: Path, *, unlabelled: bool = False) -> Data:
         return vector_samples(
             values,
             numbered([str(label) for label in labels], classes, lambda i: f"{path}: y_{name}[{i}]"),
-            content_ids(name, values),
+            _given_ids(path, found, name, len(labels)) or content_ids(name, values),
             [f"x_{name}[{i}]" for i in range(len(labels))],
         )
 
@@ -72,6 +73,18 @@ def vector_arrays(path: Path, *, unlabelled: bool = False) -> Data:
     if train is None:
         raise UserError(f"{path}: x_train is empty")
     return Data(name=path.stem, classes=classes, train=train, validation=part("val"), test=part("test"), augment="none")
+
+
+def _given_ids(path: Path, found: Mapping[str, Array], name: str, count: int) -> list[str] | None:
+    if f"id_{name}" not in found:
+        return None
+    ids = [str(own) for own in found[f"id_{name}"].reshape(-1)]
+    if len(ids) != count or len(set(ids)) != count:
+        raise UserError(
+            f"{path}: id_{name} holds {len(ids)} ids, {len(set(ids))} of them different, for {count} vectors; give "
+            "each one of its own, or leave the array out"
+        )
+    return ids
 
 
 def _check_vectors(path: Path, name: str, values: Array, width: int) -> None:

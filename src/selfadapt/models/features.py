@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
+from selfadapt import processes
 from selfadapt.data.images import Frame, ImageFiles, Shape
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.loader import as_input
@@ -136,7 +137,7 @@ def features_of(
     return Features(
         values_NF=torch.from_numpy(values),
         broken=[(position, reasons[digest]) for position, digest in enumerate(digests) if digest in reasons],
-        taken=len(wanted),
+        taken=len(wanted) - len(reasons),
     )
 
 
@@ -174,7 +175,8 @@ def _taken(
             yield read.index_B, _rows(model, read.images_BCHW, _DEVICE_BATCH), read.broken
         return
     if workers is None:
-        workers = _cores() if len(wanted) >= _FEW and _cores() > 1 else 0
+        cores = processes.cores()
+        workers = cores if len(wanted) >= _FEW and cores > 1 else 0
     batches = wanted.split(_CPU_BATCH)
     pipeline: Any = DataLoader(_Extraction(images, model, batches), batch_size=None, num_workers=workers)
     yield from pipeline
@@ -207,7 +209,3 @@ def _rows(model: Backbone, images_BCHW: Tensor, batch: int) -> Tensor:
     filling = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
     rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, filling])))
     return rows_BF[:count].float().cpu().clone()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

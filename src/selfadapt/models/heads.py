@@ -19,8 +19,9 @@ class Backbone(nn.Module):
 class Normalised(Backbone):
     """A backbone behind the normalisation of its inputs, so that inputs, and attacks on them, live in 0..1.
 
-    Images and weights are laid out with the channels last, which is faster. Not below 8 channels: there the CPU's
-    convolutions (oneDNN, in torch 2.15) then race in the backward pass, give other bits each time, and may hang.
+    Images and weights are laid out with the channels last, which is faster. Not where a layer has 8 channels or fewer:
+    there the CPU's convolutions (oneDNN, in torch 2.15) then fail in the backward pass. Below 8 they race, give other
+    bits each time, and may hang; of 8, one of 1×1 with a stride crashes the process from images of 48 pixels on.
     """
 
     mean_C11: Tensor
@@ -40,7 +41,7 @@ class Normalised(Backbone):
         self.register_buffer("mean_C11", mean_C.clone().view(-1, *around))
         self.register_buffer("std_C11", std_C.clone().view(-1, *around))
         widths = [module.out_channels for module in backbone.modules() if isinstance(module, nn.Conv2d)]
-        narrow = min(widths, default=8) < 8
+        narrow = min(widths, default=9) <= 8
         self.layout = torch.channels_last if spatial and not narrow else torch.contiguous_format
         self.backbone = backbone.to(memory_format=self.layout)
 

@@ -70,9 +70,10 @@ def timm_name(model: str) -> str | None:
     return None if model in NAMES else model
 
 
-def network_size(name: str) -> int:
-    """The size of image, in pixels, that the network timm calls so was made for."""
-    return int(_configuration(name)["input_size"][-1])
+def network_shape(name: str) -> Shape:
+    """The images, C×H×W, that the network timm calls so was made for."""
+    channels, height, width = _configuration(name)["input_size"]
+    return channels, height, width
 
 
 def pretrained(

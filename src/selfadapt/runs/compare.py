@@ -1,12 +1,14 @@
 """Several methods on the same data, noise, network and seeds."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from selfadapt.errors import UserError
 from selfadapt.objectives.named import NOISY_LABELS, ORDINARY
+from selfadapt.progress import ProgressCallback
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.prepare import prepared
@@ -16,9 +18,17 @@ from selfadapt.setting import settings_in
 
 
 def compare(
-    path: Path, methods: Sequence[str], seeds: int, given: Mapping[str, Any], progress_bar: ProgressBar
+    path: Path,
+    methods: Sequence[str],
+    seeds: int,
+    given: Mapping[str, Any],
+    progress_bar: ProgressBar,
+    reading: Callable[[], AbstractContextManager[ProgressCallback]],
 ) -> dict[str, Any]:
-    """Train what is not trained yet below `path`, write the page, and return a row for each method."""
+    """Train what is not trained yet below `path`, write the page, and return a row for each method.
+
+    `progress_bar` and `reading` are progress bars, over a training and over the data.
+    """
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -30,10 +40,11 @@ def compare(
         for seed in range(first, first + seeds)
         for method in methods
     ]
-    for folder, settings in plan:  # a mistake shows before the first hour of training
-        checked = RunSettings.given(**settings)
-        if checked.seed == first and not folder.exists:
-            prepared(checked)
+    with reading() as on_progress:
+        for folder, settings in plan:  # a mistake shows before the first hour of training
+            checked = RunSettings.given(**settings)
+            if checked.seed == first and not folder.exists:
+                prepared(checked, on_progress)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     for number, (folder, settings) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"

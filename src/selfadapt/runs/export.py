@@ -15,6 +15,8 @@ from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
 from selfadapt.models.named import LARGE_IMAGE
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.network import load_pretrained
+from selfadapt.runs.settings import RunSettings
 
 TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
 
@@ -25,8 +27,12 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
     if saved is None:
         raise UserError(f"{folder.path} holds no trained network")
+    scaled = saved.model
     if form == "safetensors":
         weights = saved.model
+        if folder.backbone_file.exists():
+            scaled = _backbone(content, folder)
+            weights = {**scaled, **weights}
     elif form == "torchvision":
         try:
             weights = torchvision_weights(content, saved.model)
@@ -35,13 +41,21 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     else:
         raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
     mark = "" if form == "safetensors" else f"-{form}"
-    path = out or folder.path / f"{content['settings']['model']['name']}{mark}.safetensors"
+    name = content["settings"]["model"]["name"].replace("/", "-")
+    path = out or folder.path / f"{name}{mark}.safetensors"
     scale = {
-        part: json.dumps(next(v for name, v in saved.model.items() if name.endswith(f"{part}_C11")).flatten().tolist())
+        part: json.dumps(next(v for name, v in scaled.items() if name.endswith(f"{part}_C11")).flatten().tolist())
         for part in ("mean", "std")
     }
     write_tensors(path, weights, scale)
     return path
+
+
+def _backbone(content: Mapping[str, Any], folder: RunFolder) -> dict[str, Tensor]:
+    """The network whose features a head was trained on, under `features.`, with the scale of its images."""
+    settings = RunSettings.from_json(content["settings"], "labels")
+    network = load_pretrained(settings.model, settings.data.image_size, folder.backbone_file)
+    return {f"features.{name}": tensor for name, tensor in network.backbone.state_dict().items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:

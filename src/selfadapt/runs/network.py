@@ -6,12 +6,11 @@ Beginning with a pretrained network, a run either tunes a head on features that 
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
 from selfadapt.data.inputs import InputSpec
-from selfadapt.data.samples import Data, Samples
+from selfadapt.data.samples import Data, Samples, readable
 from selfadapt.data.vectors import VectorInputs
 from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
@@ -27,12 +26,14 @@ from selfadapt.runs.parts import ModelSettings
 from selfadapt.runs.settings import RunSettings
 
 
-def load_pretrained(model: ModelSettings, size: int | None, file: Path | None = None) -> Pretrained:
+def load_pretrained(
+    model: ModelSettings, size: int | None, file: Path | None = None, channels: int | None = None
+) -> Pretrained:
     """The pretrained network of these settings, with the weights that a run kept in a file, if it did."""
     name = timm_name(model.name or "")
     assert name is not None
     weights = str(file) if file is not None and file.exists() else model.weights or "pretrained"
-    return pretrained(name, weights=weights, size=size)
+    return pretrained(name, weights=weights, size=size, channels=channels)
 
 
 def bare_backbone(settings: RunSettings, shape: tuple[int, ...]) -> Backbone:
@@ -63,12 +64,13 @@ def build_model(
     model = settings.model
     spatial = InputSpec.of(shape).kind == "image"
     if spatial and timm_name(model.name or "") is not None:
-        begun = with_weights and model.weights != "none"
-        whole = load_pretrained(model, shape[1]).backbone if begun else bare_backbone(settings, shape)
+        begun = with_weights and settings.fine_tunes
+        network = load_pretrained(model if begun else replace(model, weights="none"), shape[1], channels=shape[0])
+        whole = network.backbone
         whole.dropout = nn.Dropout(model.dropout)
-        return objective.build(FineTuned(whole) if model.weights != "none" else whole, num_classes)
-    network = bare_backbone(settings, shape)
-    return objective.build(Normalised(network, *statistics, dropout=model.dropout, spatial=spatial), num_classes)
+        return objective.build(FineTuned(whole) if settings.fine_tunes else whole, num_classes)
+    bare = bare_backbone(settings, shape)
+    return objective.build(Normalised(bare, *statistics, dropout=model.dropout, spatial=spatial), num_classes)
 
 
 def begin_with(folder: RunFolder, model: nn.Module) -> None:
@@ -119,11 +121,9 @@ def with_features(
                 f"{samples.ids[position]}: {reason}; restore them"
             )
         unreadable.extend((samples.ids[position], reason) for position, reason in found.broken)
-        broken = {position for position, _ in found.broken}
-        return vectors.take(torch.tensor([i for i in range(len(samples)) if i not in broken], dtype=torch.int64))
+        return vectors.take(readable(data, samples, dict(found.broken)))
 
     parts = {name: taken(name, samples) for name, samples in data.parts.items()}
-    _check_classes(data, parts["train"], dict(unreadable))
     return replace(
         data,
         train=parts["train"],
@@ -132,13 +132,3 @@ def with_features(
         augment="none",
         unreadable=unreadable,
     )
-
-
-def _check_classes(data: Data, train: Samples, broken: dict[str, str]) -> None:
-    """Refuse to go on if no file of a class could be read."""
-    for number in sorted(set(data.train.labels.tolist()) - set(train.labels.tolist())):
-        lost = next(i for i, label in enumerate(data.train.labels.tolist()) if label == number)
-        raise UserError(
-            f"{data.name}: no training file of the class {data.classes[number]!r} can be read, such as "
-            f"{data.train.ids[lost]}: {broken.get(data.train.ids[lost], 'unknown')}; mend them, or take the class away"
-        )

@@ -109,7 +109,8 @@ class TrainingSettings:
         None,
         "Samples in a step.",
         least=1,
-        unset="256, or 64 below 5,000 samples; 256 for a head; 32 for fine-tuning; 128 or 512 without labels",
+        unset="256, or 64 below 5,000 samples; for a head a sixteenth of the samples, 256 at most; 32 for fine-tuning; "
+        "128 or 512 without labels",
     )
     micro_batches: int = setting(
         1,

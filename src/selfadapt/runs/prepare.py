@@ -15,11 +15,12 @@ from selfadapt.data.classes import UNLABELLED
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import keep_decoded
 from selfadapt.data.given_labels import apply_labels
+from selfadapt.data.images import ImageFiles
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
-from selfadapt.models.pretrained import network_size, timm_name
+from selfadapt.models.pretrained import network_shape, timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.copies import with_duplicates
@@ -53,6 +54,8 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
         reader=about.get("reader"),
         on_progress=on_progress,
     )
+    if timm_name(settings.model.name or "") is not None:
+        data = _for_network(data, settings)
     if processes.rank():  # the first process decodes for all
         processes.wait_for_all()
     data = keep_decoded(data, stream=settings.data.stream or settings.on_features, on_progress=on_progress)
@@ -62,11 +65,30 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
 
 
 def _image_size(settings: RunSettings) -> int | None:
-    """The size that image files are brought to: the one asked for, or that of a pretrained network."""
+    """The size that image files are brought to: the one asked for, or that of a network of timm's."""
     name = timm_name(settings.model.name or "")
     if settings.data.image_size is not None or name is None:
         return settings.data.image_size
-    return network_size(name)
+    return network_shape(name)[-1]
+
+
+def _for_network(data: Data, settings: RunSettings) -> Data:
+    """The data as one of timm's networks takes them: images, and files in the colours that it has learned."""
+    model = settings.model
+    if len(data.train.inputs.shape) == 1:
+        raise UserError(f"--model {model.name} takes images, and {data.name} holds vectors; choose linear or mlp")
+    if not settings.fine_tunes:  # from nothing it learns the colours that there are, and features have their own way
+        return data
+    channels = network_shape(timm_name(model.name or "") or "")[0]
+
+    def coloured(samples: Samples | None) -> Samples | None:
+        if samples is None or not isinstance(samples.inputs, ImageFiles):
+            return samples
+        return replace(samples, inputs=replace(samples.inputs, shape=(channels, *samples.inputs.shape[1:])))
+
+    train = coloured(data.train)
+    assert train is not None
+    return replace(data, train=train, validation=coloured(data.validation), test=coloured(data.test))
 
 
 def _without_labels(data: Data) -> Data:

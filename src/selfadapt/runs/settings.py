@@ -155,6 +155,8 @@ class RunSettings:
             found = kind_of(self.data.source, self.columns)
             model = replace(model, name={"photos": PHOTOS, "vectors": "linear"}.get(found, "resnet-small"))
         assert model.name is not None
+        if self.kind == "pretraining":
+            return replace(self, model=model)
         if timm_name(model.name) is None:
             for word, value in (("--weights", model.weights), ("--tune", model.tune)):
                 if value not in (None, "none", "all"):
@@ -163,6 +165,8 @@ class RunSettings:
             weights = model.weights or "pretrained"
             on_gpu = choose_device(self.device).type != "cpu"
             tune = model.tune or ("all" if on_gpu or weights == "none" else "head")
+            if tune == "head" and weights == "none":
+                raise UserError("--tune head needs a network that knows something; leave --weights none out")
             model = replace(model, weights=weights, tune=tune)
         return replace(self, model=model)
 
@@ -182,29 +186,28 @@ class RunSettings:
         return self.model.head == "linear" if self.on_features else self.model.name == "linear"
 
     @property
+    def fine_tunes(self) -> bool:
+        """Whether all of a pretrained network goes on learning."""
+        return self.model.tune == "all" and self.model.weights not in (None, "none")
+
+    @property
     def epochs(self) -> int:
         """How many epochs there are, once that is settled."""
         assert self.fit.epochs is not None
         return self.fit.epochs
 
-    def choices(self, data: "Data") -> list[str]:
-        """What was chosen for the user about the network and the images, in a line each."""
-        model, lines = self.model, []
+    @property
+    def choice(self) -> str | None:
+        """What of a pretrained network learns, in a line."""
+        model = self.model
         if self.on_features:
-            lines.append(
+            return (
                 f"features of {model.name} ({model.weights} weights) are taken once, and a {model.head} head learns on "
                 "them; --tune all trains the whole network, --weights none begins from nothing"
             )
-        elif model.tune == "all" and model.weights != "none":
-            lines.append(
-                f"all of {model.name} is fine-tuned, beginning with {model.weights} weights; --tune head is much faster"
-            )
-        if data.image_size is not None:
-            lines.append(
-                f"the images have many sizes and are brought to {data.image_size}×{data.image_size}; --image-size N "
-                "for another one"
-            )
-        return lines
+        if self.fine_tunes:
+            return f"all of {model.name} is fine-tuned, beginning with {model.weights} weights; --tune head is faster"
+        return None
 
     def resolved(self, data: "Data") -> "RunSettings":
         """These settings with what was left open chosen for the data and the machine.
@@ -235,14 +238,10 @@ class RunSettings:
             steps = {"epochs": epochs, "batch_size": batch_size, "warmup_epochs": warm_up}
             return {**steps, "lr": 0.1, "weight_decay": 5e-5}
         if self.on_features or self.model.name == "linear":
-            return {
-                "epochs": 1 if self.method.settles else 20,
-                "lr": 0.003,
-                "batch_size": 256,
-                "weight_decay": 0.3,
-                "warmup_epochs": 0.0,
-            }
-        if self.model.tune == "all" and self.model.weights != "none":
+            batch_size = min(256, max(4, size // 16))  # few samples in large batches would be too few steps
+            epochs = 1 if self.method.settles else 20
+            return {"epochs": epochs, "lr": 0.003, "batch_size": batch_size, "weight_decay": 0.3, "warmup_epochs": 0.0}
+        if self.fine_tunes:
             return {"epochs": 15, "lr": 0.01, "batch_size": 32, "weight_decay": 5e-4, "warmup_epochs": 1.0}
         small = size < SMALL_SET
         batch_size, weight_decay = (64, 5e-3) if small else (256, 5e-4)
@@ -322,9 +321,9 @@ def option_of(word: str) -> str:
 def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings with absolute paths and the noise as it is printed, to be compared."""
     result = dict(settings)
-    for name in ("data", "labels", "pretrained"):
+    for name in ("data", "labels", "pretrained", "weights"):
         path = result.get(name)
-        if path is not None and Path(path).exists() and not _is_named_set(path):
+        if path is not None and Path(path).exists() and not (_is_named_set(path) or path in ("pretrained", "none")):
             result[name] = str(Path(path).resolve())
     if result.get("noise") is not None:
         from selfadapt.data.corruption import Noise
