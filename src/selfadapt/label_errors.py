@@ -28,7 +28,7 @@ from selfadapt.evaluation.held_out import HeldOutVerdicts
 from selfadapt.evaluation.label_quality import Interval, ListQuality
 from selfadapt.evaluation.outsiders import outsiders
 from selfadapt.objectives.cross_fitting import cross_fit
-from selfadapt.objectives.transition import Transition, estimate_transition
+from selfadapt.objectives.transition import estimate_transition
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FOLDS = 5
@@ -162,8 +162,7 @@ def find_label_errors(
     fold_N = deal_into_folds(labels_N, _folds(groups_N), seed, groups_N)
     if features is None:
         predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
-        begin = Transition.at_first(len(names))
-        transition = estimate_transition(predicted_NK, labels_N, fold_N, begin, steps=_STEPS)
+        transition = estimate_transition(predicted_NK, labels_N, fold_N, steps=_STEPS)
     else:
         fitted = cross_fit(values_NX, labels_N, fold_N, len(names))
         predicted_NK, transition = fitted.predicted_NK, fitted.transition

@@ -9,13 +9,7 @@ from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
 from selfadapt.evaluation.recovery import average_precision
 from selfadapt.objectives.cross_fitting import CrossFitting, cross_fit
-from selfadapt.objectives.transition import (
-    Transition,
-    doubts,
-    estimate_transition,
-    posterior,
-    shrunk,
-)
+from selfadapt.objectives.transition import doubts, estimate_transition, posterior, shrunk
 
 
 def _digits(rows: int = 900) -> tuple[Tensor, Tensor]:
@@ -47,7 +41,7 @@ def test_transition_is_found_where_predictions_are_right() -> None:
     labels_N = torch.multinomial(matrix_KK[truth_N], 1, generator=generator).squeeze(1)
     predicted_NK = torch.full((20_000, 4), 0.01).scatter_(1, truth_N.unsqueeze(1), 0.97)
     fold_N = torch.arange(20_000) % 5
-    found = estimate_transition(predicted_NK, labels_N, fold_N, Transition.at_first(4), steps=20)
+    found = estimate_transition(predicted_NK, labels_N, fold_N, steps=20)
     torch.testing.assert_close(found.matrix_KK, matrix_KK, atol=0.03, rtol=0)
     assert found.strength <= 100
 
@@ -61,6 +55,18 @@ def test_counts_without_a_pattern_are_shrunk_hard() -> None:
     )
     assert weak >= 1000
     assert strong <= 30
+
+
+def test_errors_that_follow_the_sample_leave_no_pattern_in_the_transition() -> None:
+    """Labels drawn from a calibrated q: nothing says that a class is confused with one rather than another."""
+    generator = seeded(0, "calibrated")
+    predicted_NK = torch.randn(4000, 8, generator=generator).mul(1.5).softmax(1)
+    labels_N = torch.multinomial(predicted_NK, 1, generator=generator).squeeze(1)
+    found = estimate_transition(predicted_NK, labels_N, torch.arange(4000) % 5, steps=10)
+    assert found.strength >= 1000
+    assert found.matrix_KK.diagonal().min() > 0.9
+    wrong_KK = found.matrix_KK[~torch.eye(8, dtype=torch.bool)]
+    assert wrong_KK.max() < 2 * wrong_KK.min()
 
 
 def test_confused_digits_are_found_and_undone() -> None:

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.models.softmax_regression import PrincipalAxes, fit_heads, pieces_of
-from selfadapt.objectives.transition import Transition, estimate_transition, posterior_pieces
+from selfadapt.objectives.transition import Transition, estimate_transition, posterior_pieces, update_transition
 
 _LARGE = 4e10  # numbers multiplied in one pass above which inner folds are joined and axes are cut
 _LARGE_AXES = (
@@ -169,7 +169,7 @@ def _cross_fit(task: _Task, axes: PrincipalAxes) -> CrossFitted:
             moved.fit_inner(decay)
     outer_DFK, _ = moved.fit_outer(decay, outer_DFK)
     predicted_NK = task.held_out(outer_DFK).exp_()
-    transition = estimate_transition(predicted_NK, task.labels_N, task.fold_N, Transition.at_first(classes), steps=10)
+    transition = estimate_transition(predicted_NK, task.labels_N, task.fold_N, steps=10)
     head_DK = _refit(task, predicted_NK, transition, decay, outer_DFK.mean(1, keepdim=True))
     every_N1 = torch.ones(len(task.labels_N), 1)
     plain_head_D1K = fit_heads(
@@ -240,7 +240,7 @@ class _Moved:
                     predicted_NK[rows] = (task.axes_ND[rows] @ self.heads_DPK[:, head]).softmax(1)
             others = task.fold_N != outer
             predicted_nK, labels_n, fold_n = predicted_NK[others], task.labels_N[others], task.fold_N[others]
-            transition = estimate_transition(predicted_nK, labels_n, fold_n, self.transitions[outer], steps=4)
+            transition = update_transition(predicted_nK, labels_n, fold_n, self.transitions[outer], steps=4)
             self.transitions[outer] = transition
             for piece, rows_nK in posterior_pieces(predicted_NK, task.labels_N, transition.matrix_KK):  # f's own stay 0
                 self.targets_NFK[piece, outer] = rows_nK.to(self.targets_NFK.dtype)

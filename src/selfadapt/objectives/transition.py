@@ -5,8 +5,18 @@
     V[k, j] = (C[k, j] + s B[k, j]) / (sum_j C[k, j] + s)       B: symmetric noise of the same rate
 
 The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the
-shrinkage is chosen by the likelihood of each fold's counts under the V of the others: 27 small classes give counts
-that are mostly chance, and then s is large; where labels go wrong in certain ways, it is small.
+shrinkage is chosen in two ways.
+
+While targets move (`update_transition`), in each step by the likelihood of each fold's counts C under the V of the
+others. C follows V, so a pattern confirms itself: that is what lets one grow out of a first hint, while q still
+predicts the labels with all their errors.
+
+For the verdict (`estimate_transition`), where a pattern that came by chance would spoil the list, EM runs once for each
+s, and the one is taken under whose V, made without a fold, that fold's labels are likeliest,
+
+    sum_i log sum_k q_ik V[k, y_i]
+
+and more shrinkage wins unless less of it is better by two standard errors.
 
 Shapes: N samples, K classes, F folds.
 """
@@ -20,6 +30,8 @@ from torch import Tensor
 from selfadapt.models.softmax_regression import pieces_of
 
 _STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+_DOUBT = 2.0  # standard errors
+_PIECE = 16_384
 _POWER = 4
 _FIRST_RATE = 0.1
 _RATES = (1e-4, 1 - 1e-4)
@@ -42,35 +54,71 @@ def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tens
     return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(_TINY)
 
 
-def estimate_transition(
+def update_transition(
     predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, begin: Transition, *, steps: int
 ) -> Transition:
-    """V after so many steps of EM from `begin` on."""
-    transition, num_classes, folds = begin, predicted_NK.shape[1], int(fold_N.max()) + 1
+    """V after so many steps of EM from `begin` on, each with the strength that the counts speak for."""
+    transition = begin
     for _ in range(steps):
-        counts_FKK = torch.zeros(folds * num_classes, num_classes)
-        for piece in pieces_of(len(labels_N), num_classes):
-            rows_nK = posterior(predicted_NK[piece], labels_N[piece], transition.matrix_KK)
-            rows_nK *= predicted_NK[piece].amax(1, keepdim=True) ** _POWER
-            counts_FKK.index_add_(0, fold_N[piece] * num_classes + labels_N[piece], rows_nK)
-        transition = shrunk(counts_FKK.view(folds, num_classes, num_classes).transpose(1, 2))
+        transition = shrunk(_counts(predicted_NK, labels_N, fold_N, transition.matrix_KK))
     return transition
 
 
 def shrunk(counts_FKK: Tensor) -> Transition:
     """V from the counts C of each fold, with the strength that the other folds speak for."""
-    counts_KK = counts_FKK.sum(0)
+    whole_KK = counts_FKK.sum(0)
 
     def likelihood(strength: float) -> float:
-        others = ((counts_KK - fold_KK).clamp_min(0) for fold_KK in counts_FKK)
+        others = ((whole_KK - fold_KK).clamp_min(0) for fold_KK in counts_FKK)
         terms = (
-            (fold_KK * _towards_symmetric(other_KK, strength).log()).sum()
-            for fold_KK, other_KK in zip(counts_FKK, others, strict=True)
+            (fold_KK * _towards_symmetric(others_KK, strength).log()).sum()
+            for fold_KK, others_KK in zip(counts_FKK, others, strict=True)
         )
         return float(sum(terms))
 
     strength = max(_STRENGTHS, key=likelihood)
-    return Transition(_towards_symmetric(counts_KK, strength), strength)
+    return Transition(_towards_symmetric(whole_KK, strength), strength)
+
+
+def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int) -> Transition:
+    """V after so many steps of EM, with the strength that held-out labels speak for."""
+    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]  # weakest first
+    best = max(range(len(tried)), key=lambda place: float(tried[place][1].mean()))
+    for place in reversed(range(best, len(tried))):
+        loss_N = tried[best][1] - tried[place][1]
+        if float(loss_N.mean()) <= _DOUBT * float(loss_N.std(correction=0)) / len(loss_N) ** 0.5:
+            return tried[place][0]
+    return tried[best][0]
+
+
+def _em(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, strength: float, steps: int
+) -> tuple[Transition, Tensor]:
+    """V at one strength, and the log-likelihood of each label under the V of the other folds."""
+    matrix_KK = _symmetric(torch.tensor(_FIRST_RATE), predicted_NK.shape[1])
+    for _ in range(steps):
+        counts_FKK = _counts(predicted_NK, labels_N, fold_N, matrix_KK)
+        matrix_KK = _towards_symmetric(counts_FKK.sum(0), strength)
+    whole_KK = counts_FKK.sum(0)
+    likelihood_N = torch.empty(len(labels_N))
+    for fold, fold_KK in enumerate(counts_FKK):
+        rows = (fold_N == fold).nonzero().flatten()
+        others_KK = _towards_symmetric((whole_KK - fold_KK).clamp_min(0), strength)
+        for part in rows.split(_PIECE):
+            odds_n = (predicted_NK[part] * others_KK.T[labels_N[part]]).sum(1)
+            likelihood_N[part] = odds_n.clamp_min(_TINY).log()
+    return Transition(matrix_KK, strength), likelihood_N
+
+
+def _counts(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, matrix_KK: Tensor) -> Tensor:
+    """C of each fold: F×K×K."""
+    classes, folds = predicted_NK.shape[1], int(fold_N.max()) + 1
+    counts = torch.zeros(folds * classes, classes)
+    for piece in pieces_of(len(labels_N), classes):
+        rows_nK = posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
+        rows_nK *= predicted_NK[piece].amax(1, keepdim=True) ** _POWER
+        counts.index_add_(0, fold_N[piece] * classes + labels_N[piece], rows_nK)
+    return counts.view(folds, classes, classes).transpose(1, 2)
 
 
 def _towards_symmetric(counts_KK: Tensor, strength: float) -> Tensor:
