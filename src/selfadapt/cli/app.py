@@ -37,7 +37,7 @@ from selfadapt.cli.options import options_of_run, with_options
 from selfadapt.engine.launch import is_launched
 from selfadapt.errors import Interrupted, TrainingError, UserError
 
-_MODESTY = 3.0  # seconds
+_MODESTY = 8.0  # seconds
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 
 app = typer.Typer(

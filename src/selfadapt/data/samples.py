@@ -214,7 +214,9 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     chosen = torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
     if len(inputs.shape) == 1:
         values_nD = inputs.read(chosen).double()
-        return values_nD.mean(0).float(), values_nD.std(0, correction=0).clamp_min(1e-6).float()
+        std_D = values_nD.std(0, correction=0)
+        floor = max(0.1 * float(std_D.mean()), 1e-6)  # what hardly varies in a few samples may vary in others
+        return values_nD.mean(0).float(), std_D.clamp_min(floor).float()
     images = inputs
     # Whole numbers are summed, so the result does not depend on how the images come in batches.
     total_C = torch.zeros(images.shape[0], dtype=torch.int64)
@@ -246,6 +248,8 @@ def split_off(
         shuffled = members[torch.randperm(len(members), generator=generator)]
         chosen.append(shuffled[: max(fewest, round(fraction * len(members)))])
     held_out = _whole_groups(samples, torch.cat(chosen)).sort().values
+    if samples.groups is not None:
+        held_out = _without_whole_classes(samples, held_out)
     kept = torch.ones(len(samples), dtype=torch.bool)
     kept[held_out] = False
     if not len(held_out) or not kept.any():
@@ -269,3 +273,14 @@ def _whole_groups(samples: Samples, chosen: Tensor) -> Tensor:
         return chosen
     wanted = {samples.groups[place] for place in chosen.tolist()}
     return torch.tensor([place for place, group in enumerate(samples.groups) if group in wanted])
+
+
+def _without_whole_classes(samples: Samples, held_out: Tensor) -> Tensor:
+    """Those of them whose class has other samples left: a group may hold the whole of a class."""
+    classes = int(samples.labels.max()) + 1
+    given_K, gone_K = (torch.bincount(own, minlength=classes) for own in (samples.labels, samples.labels[held_out]))
+    assert samples.groups is not None
+    empty_K = given_K == gone_K
+    kept = {samples.groups[place] for place in held_out.tolist() if empty_K[samples.labels[place]]}
+    fine = [place for place in held_out.tolist() if samples.groups[place] not in kept]
+    return torch.tensor(fine, dtype=torch.int64)
