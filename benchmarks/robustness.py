@@ -35,10 +35,11 @@ class Setting:
 _SMALL = ("--model", "resnet-small", "--augment", "none", "--batch-size", "64", "--lr", "0.05")
 SETTINGS = {
     "quick": Setting(
-        "fashion-mnist",
-        (*_SMALL, "--limit", "600", "--test-limit", "1000", "--epochs", "24", "--schedule", "multistep:12,20",
-         "--eps", "0.1", "--step", "0.025", "--weight-decay", "0.0002", "--curve-images", "200"),
-        12, ("0.9",), 2, "50",
+        "digits",
+        ("--model", "mlp", "--augment", "none", "--batch-size", "50", "--lr", "0.1", "--limit", "300", "--epochs", "80",
+         "--schedule", "multistep:40,65", "--eps", "0.1", "--step", "0.025", "--weight-decay", "0.0002",
+         "--validation", "0.3"),
+        40, ("0.9", "0.7"), 3, "100",
     ),
     "fashion-mnist": Setting(
         "fashion-mnist",

@@ -134,6 +134,8 @@ def accuracy_after_epoch(run: Run, metrics: Mapping[str, Any]) -> dict[str, floa
             training.model, part.inputs, part.labels, asked.attack,
             num_classes=training.num_classes, device=training.device,
         )  # fmt: skip
+    if not measured.images:
+        return {}
     return {
         "robust_accuracy": measured.robust_accuracy,
         "robust_clean_accuracy": measured.clean_accuracy,
