@@ -47,7 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fine-tuning": {"tune": "all", "image_size": 128},
     "from nothing": {"model": "resnet-small"},
 }
-DECAYS = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # C, as scikit-learn has it
+DECAYS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # C, as scikit-learn has it
 PAUSE = 15.0  # seconds of training between two looks at the test images
 Curve = list[tuple[float, float]]  # seconds, test accuracy
 

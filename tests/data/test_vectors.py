@@ -17,7 +17,7 @@ from data.tables import write_table
 from selfadapt.data.columns import ColumnReader, fit_columns
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.reader import Table, reader_from_state
-from selfadapt.data.samples import Data
+from selfadapt.data.samples import Data, channel_statistics
 from selfadapt.data.vector_tables import table_data
 from selfadapt.data.vectors import VectorInputs, vector_arrays
 from selfadapt.errors import UserError
@@ -54,6 +54,17 @@ def test_vector_inputs_are_taken_and_signed() -> None:
     changed = values.clone()
     changed[3, 1] += 1e-6
     assert VectorInputs(changed).signature() != inputs.signature()
+
+
+def test_vectors_of_one_unit_share_a_deviation() -> None:
+    """So that a feature that hardly ever stirs is not blown up; where units differ, each value has its own."""
+    values = np.random.default_rng(0).normal(size=(200, 6)) * [1, 2, 3, 4, 0.001, 0] + [0, 5, 0, 0, 0, 7]
+    mean, std = channel_statistics(VectorInputs(torch.from_numpy(values).float()))
+    np.testing.assert_allclose(mean, values.mean(0), atol=1e-5)
+    np.testing.assert_allclose(std, np.sqrt(values.var(0).mean()), rtol=1e-4)
+    values[:, 3] *= 1000
+    _, std = channel_statistics(VectorInputs(torch.from_numpy(values).float()))
+    np.testing.assert_allclose(std, [*values.std(0)[:5], 1], rtol=1e-4)
 
 
 def _with(value: float) -> Any:

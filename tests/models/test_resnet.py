@@ -79,3 +79,11 @@ def test_every_width_gives_the_same_bits_each_time(width: int) -> None:
             optimizer.step()
         outcomes.add(b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values()))
     assert len(outcomes) == 1
+
+
+def test_a_width_of_8_survives_larger_images() -> None:
+    """Its strided 1×1 convolutions crash oneDNN in the backward pass from 48 pixels on, with the channels last."""
+    network = backbone("resnet-small", InputSpec("image", (3, 48, 48)), width=8)
+    model = Classifier(Normalised(network, torch.zeros(3), torch.ones(3)), 2)
+    model(torch.rand(2, 3, 48, 48)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

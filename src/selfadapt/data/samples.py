@@ -19,6 +19,7 @@ from selfadapt.data.reading import read_batches
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 
+_ONE_UNIT = 30.0  # by which the deviations of values of one unit may exceed their median
 VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validation part of their own
 
 
@@ -214,9 +215,7 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     chosen = torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
     if len(inputs.shape) == 1:
         values_nD = inputs.read(chosen).double()
-        std_D = values_nD.std(0, correction=0)
-        floor = max(0.1 * float(std_D.mean()), 1e-6)  # what hardly varies in a few samples may vary in others
-        return values_nD.mean(0).float(), std_D.clamp_min(floor).float()
+        return values_nD.mean(0).float(), _deviations(values_nD).float()
     images = inputs
     # Whole numbers are summed, so the result does not depend on how the images come in batches.
     total_C = torch.zeros(images.shape[0], dtype=torch.int64)
@@ -232,6 +231,20 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     mean_C = total_C.double() / pixels
     std_C = (square_C.double() / pixels - mean_C.square()).clamp_min(0).sqrt()
     return (mean_C / 255).float(), (std_C / 255).clamp_min(1e-3).float()  # a constant channel must not divide by zero
+
+
+def _deviations(values_nD: Tensor) -> Tensor:
+    """What to divide vectors by: one number where their values share a unit, as features do, else each its own.
+
+    A feature that hardly ever stirs is then not blown up. A value that never changes has no deviation; it counts as 1.
+    """
+    own_D = values_nD.std(0, correction=0)
+    stirring = own_D > 1e-6 * values_nD.abs().amax(0)
+    if not stirring.any():
+        return torch.ones_like(own_D)
+    if own_D.max() <= _ONE_UNIT * own_D[stirring].median():
+        return own_D.square().mean().sqrt().expand_as(own_D)
+    return torch.where(stirring, own_D, 1.0)
 
 
 def split_off(
