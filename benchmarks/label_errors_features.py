@@ -2,12 +2,12 @@
 
     python -m benchmarks.label_errors_features --features FOLDER [--only plants]     needs `pip install cleanlab`
 
-FOLDER holds NAME.npz with x_train, y_train, x_test, y_test, as `selfadapt embed` writes them; scikit-learn's sets need
-nothing. The fits were frozen on plants and CIFAR10 before text, digits and tables were run; the statement of quality was
-made with digits too. After that run one thing was changed: how the shrinkage of V is chosen for the verdict, for V had
-drifted on breast cancer and on CIFAR10's errors that follow the picture ("ambiguous"). The new rule was chosen on
-predictions kept from CIFAR10, plants and digits. All cells are from after that change, so only text and wine had no
-part in any choice.
+FOLDER holds NAME.npz with x_train, y_train, x_test, y_test, as `selfadapt embed` writes them; scikit-learn's sets
+need nothing. The fits were frozen on plants and CIFAR10 before text, digits and tables were run; the statement of
+quality was made with digits too. After that run one thing was changed: how the shrinkage of V is chosen for the
+verdict, for V had drifted on breast cancer and on CIFAR10's errors that follow the picture ("ambiguous"). The new
+rule was chosen on predictions kept from CIFAR10, plants and digits. All cells are from after that change, so only
+text and wine had no part in any choice.
 
 Ours is `cross_fit`. Everybody gets the same shuffled folds. cleanlab is given the held-out predictions of softmax
 regressions whose decay was chosen, as a user could, by the likelihood of the given labels; all four of its scores are
