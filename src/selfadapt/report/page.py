@@ -68,7 +68,8 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
             raise UserError(f"{folder.path} is a run without labels; pages over several runs compare those with labels")
         if not folder.page.exists():
             write_run_page(folder)
-        curves = _picture("", "", folder.figures / "accuracy.svg")
+        drawn = folder.figures / "accuracy.svg"
+        curves = _picture("", "", drawn) if drawn.exists() else None
         link = quote(os.path.relpath(folder.page, path.parent))
         runs.append({**_run_context(folder), "curves": curves, "link": link})
     pictures = _draw_comparison(runs, path.parent / "figures")
@@ -204,7 +205,7 @@ def _suspects(folder: RunFolder) -> list[dict[str, str]]:
 def _draw(folder: RunFolder) -> list[Picture]:
     run, metrics = folder.read_run(), folder.read_metrics()
     pictures = []
-    if metrics:
+    if len(metrics) > 1:  # one epoch is no curve
         path = folder.figures / "accuracy.svg"
         figures.accuracy_curves(metrics, figures.FOUR_CURVES, run["start_epoch"], path)
         caption = (
