@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.photographs import write_photos
 from cli.program import run
 
 ROOT = Path(__file__).parent.parent
@@ -20,9 +21,10 @@ def test_own_loop_corrects_the_labels() -> None:
     assert module["main"]() > 0.9
 
 
-def _follow(page: str, until: str, folder: Path) -> list[str]:
-    """Run every command of a page, up to a heading, word by word; return what each printed."""
-    steps, _, _ = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(until)
+def _follow(page: str, until: str, folder: Path, since: str = "") -> list[str]:
+    """Run every command of a page, from a heading to another, word by word; return what each printed."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    steps = text[text.index(since) : text.index(until)]
     (folder / "examples").symlink_to(ROOT / "examples")
     printed = []
     for command in re.findall(r"^    ((?:selfadapt|python) .+)$", steps, flags=re.MULTILINE):
@@ -62,6 +64,18 @@ def test_the_page_i_have_images_and_no_labels_works_word_by_word(tmp_path: Path)
     assert "linear classifier" in probed
     assert (tmp_path / "runs" / "features" / "resnet-small.safetensors").exists()
     assert (tmp_path / "runs" / "few" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_the_section_on_photos_works_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    write_photos(tmp_path / "photos", train=7, test=3)
+    printed = _follow("data.md", "## Vectors, tables", tmp_path, since="## Photos")
+    answers = [json.loads(line) for line in printed[1].splitlines()]
+    assert sum(answer["class"] == Path(answer["path"]).parent.name for answer in answers) >= 5
+    assert printed[2].strip() == "runs/photos/tf_efficientnet_lite0.safetensors"
+    assert printed[3] == "20 vectors of 1280 values in features.npz\n"
+    assert "network tf_efficientnet_lite0" in printed[-1]
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:
