@@ -20,6 +20,7 @@ from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained, Vectors
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Evidence, Progress
+from selfadapt.objectives.transition import Transition
 from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -62,6 +63,10 @@ class SelfAdaptiveFolds(ERM):
         assert isinstance(corrected, CorrectedClassifier)
         classes = len(corrected.transition_KK)
         fitted = cross_fit(values_ND, labels_N, fold_N, classes, CrossFitting(rounds=self.rounds))
+        if not bool((fitted.transition.matrix_KK.argmax(1) == torch.arange(classes)).all()):
+            # Classes changed places, as they may where samples are few: labels are taken as they are.
+            plain = Transition.at_first(classes)
+            fitted = replace(fitted, head_DK=fitted.plain_head_DK, predicted_NK=fitted.plain_NK, transition=plain)
         put_in(corrected, fitted)
         return fitted.predicted_NK
 
