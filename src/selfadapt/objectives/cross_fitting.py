@@ -41,6 +41,7 @@ _LARGE_AXES = (
     256  # all that is large together, on CIFAR10 (one seed): 0.864 for 0.852 asymmetric, 0.970 for 0.971 symmetric
 )
 _FACTORS = tuple(10 ** (step / 2) for step in range(1, 11))  # decays tried on the labels, below and above the first
+_KEPT_AGREEMENT = 0.85  # of held-out predictions with labels, when targets have moved, as a share of that before
 _FINE_FACTORS = (2.0,)  # and on moved targets, which confirm themselves a little the less decay there is
 
 
@@ -100,7 +101,22 @@ def cross_fit(
     )
     back_N = order_N.argsort()
     found = _cross_fit(task, axes)
+    if not _keeps_to(task.labels_N, found):
+        plain = Transition.at_first(num_classes)
+        found = replace(found, predicted_NK=found.plain_NK, transition=plain, head_DK=found.plain_head_DK)
     return replace(found, predicted_NK=found.predicted_NK[back_N], plain_NK=found.plain_NK[back_N], fold_N=fold_N)
+
+
+def _keeps_to(labels_N: Tensor, found: CrossFitted) -> bool:
+    """Whether targets still mean the classes that labels name.
+
+    With a handful of samples for each class, of which nested folds take two fifths away, they may drift elsewhere:
+    classes change places, or labels are called wrong that plain heads predict. Then labels are taken as they are.
+    """
+    plainly, moved = ((own_NK.argmax(1) == labels_N).float().mean() for own_NK in (found.plain_NK, found.predicted_NK))
+    named = labels_N.unique()
+    in_place = found.transition.matrix_KK[named].argmax(1) == named
+    return bool(in_place.all() & (moved >= _KEPT_AGREEMENT * plainly))
 
 
 def _work(features_NF: Tensor, fold_N: Tensor, num_classes: int) -> float:
@@ -214,7 +230,9 @@ class _Moved:
     def start(cls, task: _Task, decay: float) -> "_Moved":
         """Inner heads fitted to the labels as they are. That of f and g is also that of g and f.
 
-        They begin at nothing: every head there is by now has seen the labels of f or of g.
+        They begin at nothing: every head there is by now has seen the labels of f or of g. And they come down from a
+        large decay, as those did by which it was chosen: with little of it from the start, where samples are fewer than
+        features, a head first fits them by their noise, and a convex loss that is nearly flat keeps it there for long.
         """
         nothing_DPK = torch.zeros(task.axes_ND.shape[1], len(task.inner_folds()), task.num_classes)
         moved = cls(task, nothing_DPK)
@@ -222,10 +240,11 @@ class _Moved:
         left_out = [tuple(sorted([outer, *others])) for outer, others in moved.pairs]
         distinct = sorted(set(left_out))
         seen_NP = task.without([list(folds) for folds in distinct])
-        start_DPK = nothing_DPK[:, : len(distinct)]
-        decay_P = torch.full((len(distinct),), decay)
+        heads_DPK = nothing_DPK[:, : len(distinct)]
         passes = task.settings.first_passes
-        heads_DPK = fit_heads(task.axes_ND, labels_N1K, seen_NP, decay_P, start_DPK, passes=passes, tolerance=1e-3)
+        for step in _down_to(decay, task.settings.first_decay):
+            decay_P = torch.full((len(distinct),), step)
+            heads_DPK = fit_heads(task.axes_ND, labels_N1K, seen_NP, decay_P, heads_DPK, passes=passes, tolerance=1e-3)
         moved.heads_DPK = heads_DPK[:, [distinct.index(folds) for folds in left_out]].contiguous()
         return moved
 
@@ -298,6 +317,10 @@ def _best_decay(
         if best_decay != first:
             break
     return best_decay, best_DPK
+
+
+def _down_to(decay: float, first: float) -> list[float]:
+    return [first / factor for factor in (1.0, *_FACTORS) if first / factor > 1.01 * decay] + [decay]
 
 
 def _one_hot(labels_N: Tensor, num_classes: int) -> Tensor:
