@@ -35,6 +35,7 @@ from torch import Tensor
 
 from selfadapt.models.softmax_regression import PrincipalAxes, fit_heads, pieces_of
 from selfadapt.objectives.transition import Transition, estimate_transition, posterior_pieces, update_transition
+from selfadapt.progress import ProgressCallback, no_progress
 
 _LARGE = 4e10  # numbers multiplied in one pass above which inner folds are joined and axes are cut
 _LARGE_AXES = (
@@ -84,6 +85,7 @@ def cross_fit(
     fold_N: Tensor,
     num_classes: int,
     settings: CrossFitting | None = None,
+    on_progress: ProgressCallback = no_progress,
 ) -> CrossFitted:
     """Cross-fit a head to these samples. `fold_N` must hold the folds 0, 1, … (at least three)."""
     order_N = fold_N.argsort(stable=True)  # the samples of a fold stand together, which spares heads that skip it
@@ -100,7 +102,7 @@ def cross_fit(
         settings=settings or (_LARGE_SETTINGS if large else CrossFitting()),
     )
     back_N = order_N.argsort()
-    found = _cross_fit(task, axes)
+    found = _cross_fit(task, axes, on_progress)
     if not _keeps_to(task.labels_N, found):
         plain = Transition.at_first(num_classes)
         found = replace(found, predicted_NK=found.plain_NK, transition=plain, head_DK=found.plain_head_DK)
@@ -159,8 +161,9 @@ class _Task:
         return log_NK
 
 
-def _cross_fit(task: _Task, axes: PrincipalAxes) -> CrossFitted:
+def _cross_fit(task: _Task, axes: PrincipalAxes, on_progress: ProgressCallback) -> CrossFitted:
     settings, folds, classes = task.settings, task.folds, task.num_classes
+    stages = settings.rounds + 3  # fits of about the same length: labels, inner heads, each round, and the last heads
     labels_N1K = _one_hot(task.labels_N, classes).unsqueeze(1)
     outer_NF = task.without([[fold] for fold in range(folds)])
 
@@ -175,7 +178,9 @@ def _cross_fit(task: _Task, axes: PrincipalAxes) -> CrossFitted:
     nothing_DFK = torch.zeros(task.axes_ND.shape[1], folds, classes)
     first, factors = (settings.first_decay, _FACTORS) if settings.decay is None else (settings.decay, ())
     plain_decay, plain_DFK = _best_decay(fit_labels, first, factors, nothing_DFK)
+    on_progress(1, stages)
     moved = _Moved.start(task, plain_decay)
+    on_progress(2, stages)
     decay, outer_DFK = plain_decay, plain_DFK
     for round_ in range(settings.rounds):
         moved.move_targets()
@@ -183,6 +188,7 @@ def _cross_fit(task: _Task, axes: PrincipalAxes) -> CrossFitted:
             decay, outer_DFK = _best_decay(moved.fit_outer, decay, _FINE_FACTORS, outer_DFK)
         if round_ < settings.rounds - 1:
             moved.fit_inner(decay)
+        on_progress(3 + round_, stages)
     outer_DFK, _ = moved.fit_outer(decay, outer_DFK)
     predicted_NK = task.held_out(outer_DFK).exp_()
     transition = estimate_transition(predicted_NK, task.labels_N, task.fold_N, steps=10)

@@ -20,6 +20,7 @@ from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained, Vectors
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Evidence, Progress
+from selfadapt.progress import ProgressCallback
 from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -50,7 +51,7 @@ class SelfAdaptiveFolds(ERM):
     def train(self, bench: Bench) -> Trained:
         return bench.settle(self._solve)
 
-    def _solve(self, vectors: Vectors, model: nn.Module) -> Tensor:
+    def _solve(self, vectors: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
         values_ND, labels_N, groups_N = vectors
         apart = len(labels_N) if groups_N is None else len(groups_N.unique())
         if apart < _FEWEST:
@@ -61,7 +62,7 @@ class SelfAdaptiveFolds(ERM):
         corrected = unwrapped(model)
         assert isinstance(corrected, CorrectedClassifier)
         classes = len(corrected.transition_KK)
-        fitted = cross_fit(values_ND, labels_N, fold_N, classes, CrossFitting(rounds=self.rounds))
+        fitted = cross_fit(values_ND, labels_N, fold_N, classes, CrossFitting(rounds=self.rounds), on_progress)
         put_in(corrected, fitted)
         return fitted.predicted_NK
 
