@@ -29,6 +29,7 @@ from selfadapt.cli import (
     pretrain,
     probe,
     report,
+    review,
     shift,
     train,
     transfer,
@@ -49,7 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
+    demo, train, compare, methods, audit, review, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
     transfer, attack, shift, report,
 )  # fmt: skip
 app.add_typer(data.app)

@@ -15,6 +15,7 @@ import numpy as np
 from selfadapt.errors import UserError
 from selfadapt.report import figures
 from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.review.summary import review_summary
 
 _MATRIX_CLASSES = 200  # beyond so many a class-by-class picture shows nothing
 _LISTED = 25  # suspects in the table
@@ -36,7 +37,7 @@ def write_run_page(folder: RunFolder) -> Path:
     html = (
         _environment()
         .get_template("run.html")
-        .render(**_run_context(folder), pictures=pictures, labels=_suspects(folder))
+        .render(**_run_context(folder), pictures=pictures, labels=_suspects(folder), review=review_summary(folder))
     )
     return _write(folder.page, html)
 

@@ -99,7 +99,7 @@ def _seen(draw: Draw, decisions: Mapping[str, Decision], count: int) -> Seen:
     )
 
 
-def further_looks(draw: Draw, found: Promise, precision: float) -> int | None:
+def further_looks(found: Promise, precision: float) -> int | None:
     """About how many more looks it takes until some depth is as precise, if the rest is as it was so far.
 
     None if so far it is not precise enough for that anywhere.
@@ -153,6 +153,9 @@ class PartReview:
     accuracy_given: float | None
     accuracy_reviewed: float | None  # by the labels as they are now, without the removed ones
     accuracy_true: Share | None  # unbiased, from the random sample; bounds hold whatever the removed ones are
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def review_part(
