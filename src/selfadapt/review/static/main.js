@@ -71,7 +71,8 @@ async function load() {
   state.list = rows;
   go(state.queue === "measure" ? Math.min(state.looked, Math.max(0, rows.length - 1)) : 0);
   $("grid").scrollTop = 0;
-  show();
+  if (state.queue === "measure" && rows.length) setView("one"); // each is to be looked at by itself
+  else show();
 }
 
 function show() {
@@ -131,7 +132,7 @@ function setQueue(queue) {
   state.queue = queue;
   for (const own of ["work", "measure"]) $(`queue-${own}`).setAttribute("aria-pressed", String(own === queue));
   say("");
-  inTurn(load).then(() => queue === "measure" && measure.drawn && setView("one"));
+  inTurn(load);
 }
 
 const QUESTIONS = {
@@ -141,16 +142,22 @@ const QUESTIONS = {
   remove: (size) => `Remove ${size} samples?`,
 };
 
-async function decide(what) {
-  const places = state.selected.size > 1 ? [...state.selected].sort((a, b) => a - b) : [state.at];
-  const rows = places.map((place) => state.list[place]).filter((row) => row !== undefined);
-  if (!rows.length) return;
+// Dialogs open at once, so that what is typed next goes there; decisions wait for those before them.
+async function act(what) {
   const label = what === "choose" ? await chosenClass(about.classes) : null;
   if (what === "choose" && label === null) return;
-  if (rows.length > 1) {
-    const words = QUESTIONS[what](count(rows.length), label === null ? "" : about.classes[label]);
-    if (!(await confirmed(words, `Yes, all ${count(rows.length)}`))) return;
+  const several = state.selected.size > 1 ? [...state.selected].sort((a, b) => a - b) : null;
+  if (several) {
+    const size = count(several.length);
+    const words = QUESTIONS[what](size, label === null ? "" : about.classes[label]);
+    if (!(await confirmed(words, `Yes, all ${size}`))) return;
   }
+  await inTurn(() => decide(what, label, several ?? [state.at]));
+}
+
+async function decide(what, label, places) {
+  const rows = places.map((place) => state.list[place]).filter((row) => row !== undefined);
+  if (!rows.length) return;
   const result = await post("api/decide", { what, rows, label, queue: state.queue });
   samples.update(result.rows);
   progress(result);
@@ -217,10 +224,10 @@ async function lookAround() {
 }
 
 const KEYS = {
-  a: () => inTurn(() => decide("accept")),
-  k: () => inTurn(() => decide("keep")),
-  c: () => inTurn(() => decide("choose")),
-  x: () => inTurn(() => decide("remove")),
+  a: () => act("accept"),
+  k: () => act("keep"),
+  c: () => act("choose"),
+  x: () => act("remove"),
   s: () => state.queue === "work" && inTurn(next),
   u: () => inTurn(undo),
   g: () => setView("grid"),
@@ -260,7 +267,7 @@ function onKey(event) {
 
 function listen() {
   document.addEventListener("keydown", onKey);
-  for (const what of ["accept", "keep", "choose", "remove"]) $(what).addEventListener("click", () => inTurn(() => decide(what)));
+  for (const what of ["accept", "keep", "choose", "remove"]) $(what).addEventListener("click", () => act(what));
   $("skip").addEventListener("click", () => inTurn(next));
   $("undo").addEventListener("click", () => inTurn(undo));
   $("help").addEventListener("click", () => $("keys").showModal());
