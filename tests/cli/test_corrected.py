@@ -150,8 +150,8 @@ def test_a_run_on_the_corrected_table(vectors: Path, audited: Path) -> None:
     _decide(audited / "run", {**{row["id"]: _truth(row["id"]) for row in tests}, removed: None})
     made = run_json("labels", "run", "--confidence", "0", folder=audited)
     (audited / "vectors.npz").symlink_to(vectors / "vectors.npz")
-    arguments = ("train", "vectors.npz", "--corrected", made["labels"], "--validation", "0", "--out", "two", "--json")
-    done = run(*arguments, folder=audited)
+    settings = ("--corrected", made["labels"], "--validation", "0")
+    done = run("train", "vectors.npz", *settings, "--out", "two", "--json", folder=audited)
     assert "corrected.csv: 1 samples are not in it and are left out" in done.stderr
     result = json.loads(done.stdout)
     assert result["noise"] is None
