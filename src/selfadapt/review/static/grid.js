@@ -44,7 +44,7 @@ export class Grid {
     const wanted = width < 620 ? 150 : 190;
     this.columns = Math.max(1, Math.floor((width + GAP) / (wanted + GAP)));
     this.width = Math.floor((width - GAP * (this.columns - 1)) / this.columns);
-    this.height = Math.round(this.width * 0.82) + 74;
+    this.height = Math.round(this.width * 0.8) + 96;
     const lines = Math.ceil(this.list.length / this.columns);
     this.space.style.height = `${Math.max(0, lines * (this.height + GAP) - GAP)}px`;
     this.cells.forEach((cell, place) => this.place(cell, place));
@@ -102,13 +102,14 @@ export class Grid {
       return;
     }
     const given = this.samples.className(own.given);
-    const suggested = own.suggested === own.given ? "" : ` → ${this.samples.className(own.suggested)}`;
+    const suggested = own.suggested === own.given ? "" : `→ ${this.samples.className(own.suggested)}`;
     const badge = this.samples.decisionBadge(own);
     cell.classList.toggle("done", own.decided !== null);
     cell.setAttribute("aria-label", this.samples.words(own));
     cell.replaceChildren(
       view,
-      element("p", { title: `${given}${suggested}` }, `${given}${suggested}`),
+      element("p", { title: given }, given),
+      element("p", { class: "to", title: suggested }, suggested),
       element("p", {}, badge ?? `${percent(own.confidence)} · ${own.part}`),
       element("p", { class: "id", title: own.id }, own.id),
     );

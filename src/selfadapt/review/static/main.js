@@ -46,7 +46,7 @@ async function begin() {
   measure = new Measure(about, { onDraw: () => inTurn(load), onError: fail });
   progress(about);
   listen();
-  await load();
+  await inTurn(load);
   setTimeout(watch, EVERY);
 }
 

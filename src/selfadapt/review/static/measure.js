@@ -43,6 +43,11 @@ export class Measure {
       const button = element("button", { type: "button", id: "draw", class: "accept" }, "Draw it");
       button.addEventListener("click", () => this.begin());
       choice.append(button);
+    } else {
+      choice.append(this.number("confidence", "confidence", this.confidence, (value) => (this.confidence = value)));
+    }
+    if (this.drawn && this.of === SUGGESTIONS) {
+      choice.append(this.number("precision", "precision", this.precision, (value) => (this.precision = value)));
     }
     const words = this.of === SUGGESTIONS ? this.suggestions() : this.part(this.found.parts.find((own) => own.part === this.of));
     this.box.replaceChildren(choice, ...words, this.table(open));
@@ -77,14 +82,8 @@ export class Measure {
         element("p", {}, `The draw fixes which suggestions are meant, the ${all} on training labels that are undecided now, and a random order. Decide about them one by one in that order: what you see speaks for what you do not see, however often you look.`),
       ];
     }
-    const settings = element(
-      "div",
-      { class: "row" },
-      this.number("precision", "Precision", this.precision, (value) => (this.precision = value)),
-      this.number("confidence", "with confidence", this.confidence, (value) => (this.confidence = value)),
-    );
     const share = own.seen ? `, ${own.right} of them right` : "";
-    const lines = [settings, element("p", {}, `${count(own.seen)} of ${count(own.population)} looked at in order${share}.`)];
+    const lines = [element("p", {}, `${count(own.seen)} of ${count(own.population)} looked at in order${share}.`)];
     const promise = element("p", { class: "promise", id: "promise" });
     if (own.holds !== null) {
       const depth = own.depths[own.holds];
@@ -95,8 +94,12 @@ export class Measure {
       );
     } else if (own.further) {
       promise.append(`No depth is as precise for certain yet. About ${count(own.further)} more looks, if they go on as they did.`);
+    } else if (!own.seen) {
+      promise.append("Begin: nothing is known yet.");
+    } else if (own.right / own.seen >= this.precision) {
+      promise.append(`So few are left that nothing can be promised about them; decide about the last ${count(own.depths.at(-1).rest)}.`);
     } else {
-      promise.append(own.seen ? "No depth seems precise enough; more looks will hardly change that. Ask for less, or decide about each." : "Begin: nothing is known yet.");
+      promise.append("No depth seems precise enough, and more looks will hardly change that. Ask for less, or decide about each.");
     }
     return [...lines, promise, this.depths(own)];
   }

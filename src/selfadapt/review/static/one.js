@@ -25,28 +25,27 @@ export class One {
   }
 
   draw(own) {
-    const name = (number) => this.samples.className(number);
     this.facts = element("p", { class: "facts" });
-    const differs = own.suggested !== own.given;
-    const labels = [element("div", {}, element("h2", {}, "given"), element("div", { class: "word" }, name(own.given)))];
-    if (differs) {
-      labels.push(element("div", { class: "arrow", "aria-hidden": "true" }, "→"));
-      const word = element("div", { class: "word" }, name(own.suggested));
-      labels.push(element("div", { class: "suggested" }, element("h2", {}, "suggested"), word));
-    }
-    const strips = differs ? [own.suggested, own.given] : [own.given];
-    this.strips = strips.map(() => element("div", { class: "strip" }));
-    const side = element("div", {}, element("div", { class: "labels" }, ...labels), this.facts);
-    strips.forEach((label, k) => {
-      side.append(element("h2", {}, "most like it among training samples of ", element("strong", {}, name(label))));
-      side.append(this.strips[k]);
+    const sides = own.suggested === own.given ? ["given"] : ["given", "suggested"];
+    this.strips = {};
+    const columns = sides.map((side) => {
+      const name = this.samples.className(own[side]);
+      this.strips[side] = element("div", { class: "strip" });
+      const label = element("div", { class: side }, element("h2", {}, side), element("div", { class: "word" }, name));
+      return [label, element("div", {}, element("h2", {}, `most like it in ${name}`), this.strips[side])];
     });
     const large = this.samples.view(own.row, "large", `the sample ${own.id}`);
     large.classList.add("large");
-    this.sheet = element("div", { class: "sheet" }, large, side);
+    this.sheet = element(
+      "div",
+      { class: "sheet" },
+      element("div", { class: "labels" }, ...columns.map(([label]) => label), this.facts),
+      large,
+      element("div", { class: "strips" }, ...columns.map(([, strip]) => strip)),
+    );
     this.box.replaceChildren(this.sheet);
     this.box.scrollTop = 0;
-    this.fillStrips(own, differs);
+    this.fillStrips(own);
   }
 
   factsOf(own, list, at) {
@@ -59,24 +58,19 @@ export class One {
     return [words.join(" · "), element("br"), own.id, ...(badge ? [element("br"), badge, who] : [])];
   }
 
-  async fillStrips(own, differs) {
+  async fillStrips(own) {
     let found = this.similar.get(own.row);
     if (!found) {
       found = await get(`api/similar/${own.row}`).catch((error) => ({ reason: error.message }));
       if (!found.reason) this.similar.set(own.row, found);
     }
     if (this.row !== own.row) return;
-    const groups = found.reason ? [] : differs ? [found.suggested, found.given] : [found.given];
-    this.strips.forEach((strip, k) => {
-      const rows = groups[k] ?? [];
-      const words = found.reason ?? "there is none to compare with";
-      strip.replaceChildren(...(rows.length ? rows.map((row) => this.neighbour(row)) : [element("p", {}, words)]));
-    });
-    if (found.reason?.includes("a moment")) setTimeout(() => this.row === own.row && this.fillStrips(own, differs), 1500);
-  }
-
-  neighbour(row) {
-    return this.samples.view(row, "small", "a similar training sample");
+    for (const [side, strip] of Object.entries(this.strips)) {
+      const rows = found[side] ?? [];
+      const words = element("p", {}, found.reason ?? "there is none to compare with");
+      strip.replaceChildren(...(rows.length ? rows.map((row) => this.samples.view(row, "small", "")) : [words]));
+    }
+    if (found.reason?.includes("a moment")) setTimeout(() => this.row === own.row && this.fillStrips(own), 1500);
   }
 
   prefetch(rows) {
