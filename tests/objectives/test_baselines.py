@@ -75,8 +75,12 @@ FORMULAS = {
         GeneralizedCrossEntropy(), lambda p, t: (1 - (p * t).sum(1) ** 0.7) / 0.7
     ),
     "symmetric cross entropy": Formula(
-        SymmetricCrossEntropy(),
-        lambda p, t: -0.1 * (t * np.log(p)).sum(1) - (p * np.where(t > 0, 0.0, -4.0)).sum(1),
+        SymmetricCrossEntropy(),  # as its authors' program has it: the label is clipped
+        lambda p, t: -0.1 * (t * np.log(p)).sum(1) - (p * np.log(t.clip(1e-4, 1))).sum(1),
+    ),
+    "symmetric cross entropy, CIFAR100, the paper's A": Formula(
+        SymmetricCrossEntropy(forward_weight=6.0, reverse_weight=0.1, log_of_zero=-4.0),
+        lambda p, t: -6 * (t * np.log(p)).sum(1) - 0.1 * (p * np.where(t > 0, 0.0, -4.0)).sum(1),
     ),
     "soft bootstrapping": Formula(
         SoftBootstrapping(), lambda p, t: -((0.95 * t + 0.05 * p) * np.log(p)).sum(1)
