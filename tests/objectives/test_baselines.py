@@ -61,10 +61,10 @@ class Formula:
     of: Callable[[Array, Array], Array]  # predictions and one-hot labels to the loss of each sample
 
 
-def _against(p: Array) -> Array:
+def _against(p: Array, share: float = 0.3) -> Array:
     """log(1 - <p, t>) after one update of a target that was nothing: t = 0.3 p, with p within 1e-4 .. 1 - 1e-4."""
     p = p.clip(1e-4, 1 - 1e-4)
-    return np.asarray(np.log(1 - 0.3 * (p * p / p.sum(1, keepdims=True)).sum(1)))
+    return np.asarray(np.log(1 - share * (p * p / p.sum(1, keepdims=True)).sum(1)))
 
 
 FORMULAS = {
@@ -89,6 +89,12 @@ FORMULAS = {
         HardBootstrapping(), lambda p, t: -((0.8 * t + 0.2 * np.eye(K)[p.argmax(1)]) * np.log(p)).sum(1)
     ),
     "early learning": Formula(EarlyLearning(), lambda p, t: -(t * np.log(p)).sum(1) + 3 * _against(p)),
+    "early learning, asymmetric noise": Formula(
+        EarlyLearning(momentum=0.9, strength=1.0), lambda p, t: -(t * np.log(p)).sum(1) + _against(p, 0.1)
+    ),
+    "early learning, CIFAR100": Formula(
+        EarlyLearning(momentum=0.9, strength=7.0), lambda p, t: -(t * np.log(p)).sum(1) + 7 * _against(p, 0.1)
+    ),
     "self-adaptive, symmetric, before the start": Formula(
         NoisyLabels(start_epoch=1, reverse_weight=0.1), lambda p, t: -(t * np.log(p)).sum(1)
     ),
