@@ -125,11 +125,13 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
     def interrupt(self: Training, metrics: object) -> None:
         raise Interrupted("stopped")
 
-    run_json("train", "digits", *options, "--method", "early-stopping", "--out", "early", folder=tmp_path)
+    for method in ("early-stopping", "forward"):  # the second chooses its first training that way
+        run_json("train", "digits", *options, "--method", method, "--out", method, folder=tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
-    for folder, words in (("early", "cannot vouch for it"), ("half", "is not trained to its end")):
+    used_up = "cannot vouch for it"
+    for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained to its end")):
         result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)
         assert result.returncode == 2
         assert words in result.stderr

@@ -140,7 +140,7 @@ def calibrate(
         raise UserError(f"--selector {selector} needs --passes above 0")
     if run.settings.method.uses_up_validation:
         raise UserError(
-            f"{run.settings.method_name} chose its network by the validation samples, so they cannot vouch for it; "
+            f"{run.settings.method_name} made choices by the validation samples, so they cannot vouch for it; "
             "train by another method, or calibrate on data that it has not seen"
         )
     validation = _part(run, "validation", run.data.validation)
