@@ -17,7 +17,7 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
 from selfadapt.models.mlp import MLP
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
-from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers
+from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers, estimate_noise_rate
 from selfadapt.objectives.baselines.early_learning import EarlyLearning
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.baselines.forward_correction import ForwardCorrection, estimate_transition
@@ -232,17 +232,29 @@ def test_co_teaching_learns_from_the_other_s_choice() -> None:
 
 
 def test_co_teaching_leaves_out_more_and_more() -> None:
-    outputs, labels = torch.randn(10, 6), torch.zeros(10, dtype=torch.int64)
+    """1 - r min(T / T_k, 1) is kept, T counting from 1: the rate is reached in the tenth epoch of 200."""
+    outputs, labels = torch.randn(100, 6), torch.zeros(100, dtype=torch.int64)
     kept = [
         int(
             CoTeaching(noise_rate=0.4)
-            .loss(_Halves(), Batch(outputs, labels, torch.arange(10)), None, Progress(epoch, 0.0, 200))
+            .loss(_Halves(), Batch(outputs, labels, torch.arange(100)), None, Progress(epoch, 0.0, 200))
             .terms[0]
             .weight
         )
-        for epoch in (0, 5, 10, 100)
+        for epoch in (0, 4, 8, 9, 100)
     ]
-    assert kept == [10, 8, 6, 6]
+    assert kept == pytest.approx([96, 80, 64, 60, 60], abs=1)
+    assert kept[-2] == kept[-1]
+
+
+def test_co_teaching_estimates_the_noise_rate_from_predictions() -> None:
+    """A network that predicts the noisy posterior of each class, more surely for some samples than for others."""
+    generator = torch.Generator().manual_seed(0)
+    odds = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.6, 0.4], [0.2, 0.0, 0.8]])
+    true = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 3000, replacement=True, generator=generator)
+    confidence = 0.8 + 0.2 * torch.rand(3000, 1, generator=generator)
+    wrong = 1 - 0.5 * 0.7 - 0.3 * 0.6 - 0.2 * 0.8
+    assert estimate_noise_rate(confidence * odds[true] + (1 - confidence) / 3) == pytest.approx(wrong, abs=0.05)
 
 
 def test_the_two_networks_differ() -> None:

@@ -49,6 +49,9 @@ class ERM:
     def train(self, bench: Bench) -> Trained:
         return bench.fit("main", self)
 
+    def told(self) -> str:
+        return ""
+
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:
         return None
 
