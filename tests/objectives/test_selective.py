@@ -11,8 +11,9 @@ from selfadapt.data.loader import Batch
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import fit
 from selfadapt.models.mlp import MLP
-from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses
+from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses, rewards_to_try
 from selfadapt.objectives.baselines.selective_net import SelectiveNet, ThreeHeads, selective_net_loss
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Evidence, Progress
 from selfadapt.objectives.selective import Selective, selective_cross_entropy
 from selfadapt.targets.store import Storage, TargetStore
@@ -89,11 +90,37 @@ def test_deep_gamblers() -> None:
     p = _softmax(logits.double().numpy())
     wanted = -np.log(p[np.arange(B), labels] + p[:, K] / 2.2)
     np.testing.assert_allclose(gamblers_losses(logits, labels, 2.2).numpy(), wanted, rtol=1e-5, atol=1e-6)
-    objective, batch = DeepGamblers(), Batch(logits, labels, torch.arange(B))
-    warm, later = (objective.loss(nn.Identity(), batch, None, Progress(epoch, 0.0, 9)) for epoch in (2, 3))
-    assert torch.allclose(warm.mean, cross_entropy(logits[:, :K], labels))
-    assert float(later.mean) == pytest.approx(wanted.mean(), rel=1e-5)
+    objective, batch = DeepGamblers(reward=2.2), Batch(logits, labels, torch.arange(B))
+    loss = objective.loss(nn.Identity(), batch, None, Progress(0, 0.0, 9))
+    assert float(loss.mean) == pytest.approx(wanted.mean(), rel=1e-5)
     np.testing.assert_allclose(objective.selectors(logits, K)["abstain"].numpy(), -np.log(p[:, K]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "reward", "asked", "epochs"),
+    [("cifar10", 2.2, None, 3), ("cifar10", 6.2, None, 0), ("svhn", 2.2, None, 0), ("svhn", 2.2, 2, 2)],
+)
+def test_deep_gamblers_warms_up_where_its_authors_do(data: str, reward: float, asked: int | None, epochs: int) -> None:
+    """Their program sets 100 of 300 epochs on CIFAR10 if the reward is below 6.1, and none elsewhere."""
+    logits, labels = 3 * torch.randn(B, K + 1), torch.arange(B) % K
+    task = Task(num_classes=10, num_samples=B, epochs=9, data=data)
+    objective = DeepGamblers(reward=reward, cross_entropy_epochs=asked).suited(task)
+    batch = Batch(logits, labels, torch.arange(B))
+    warm = [
+        torch.allclose(
+            objective.loss(nn.Identity(), batch, None, Progress(epoch, 0.0, 9)).mean,
+            cross_entropy(logits[:, :K], labels),
+        )
+        for epoch in range(9)
+    ]
+    assert warm == [True] * epochs + [False] * (9 - epochs)
+
+
+@pytest.mark.parametrize(
+    ("classes", "tried"), [(2, (1.3, 1.6, 2.0)), (3, (1.6, 2.0, 2.2, 3.0)), (10, (2.2, 3.0, 4.5, 6.0))]
+)
+def test_rewards_that_the_number_of_classes_allows(classes: int, tried: tuple[float, ...]) -> None:
+    assert rewards_to_try(classes) == tried
 
 
 def test_selective_net() -> None:

@@ -21,6 +21,7 @@ class Task:
     num_classes: int
     num_samples: int
     epochs: int
+    data: str = ""  # their name, for what a method's authors do on one set alone
     seed: int = 0
     views: int = 1
     optimizer: str = "sgd"
