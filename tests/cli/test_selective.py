@@ -47,6 +47,18 @@ def test_coverage_by_every_selector(folder: Path) -> None:
     assert "softmax-response" in words.stdout
 
 
+def test_selective_net_is_shown_at_the_coverage_it_was_trained_for(tmp_path: Path) -> None:
+    options = ("--epochs", "2", "--limit", "200", "--model", "mlp", "--width", "16", "--method", "selective-net")
+    run_json("train", "digits", *options, "--coverage", "0.6", "--out", "run", folder=tmp_path)
+    found = run_json("coverage", "run", folder=tmp_path)["selectors"]
+    assert [found[name]["trained_for"] for name in ("selection", "softmax-response")] == ["0.60", None]
+    assert all("0.60" in own["coverage"] for own in found.values())
+    words = run("coverage", "run", folder=tmp_path).stdout
+    (row,) = (line for line in words.splitlines() if line.startswith("│ selection"))
+    assert row.count("–") == 8, "all but one coverage, and the area under the curve"
+    assert "selection was trained for a coverage of 60.0 % and is shown there alone" in words.replace("\n", " ")
+
+
 def test_a_guarantee_and_predictions_that_go_by_it(folder: Path) -> None:
     found = run_json("calibrate", "run", "--risk", "0.12", "--true-labels", folder=folder)
     assert set(found) >= {"threshold", "guaranteed_risk", "validation_coverage", "test_risk", "test_coverage"}

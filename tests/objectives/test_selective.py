@@ -129,13 +129,18 @@ def test_selective_net() -> None:
     rows = np.arange(B)
     ce_f, ce_h = (-np.log(_softmax(part)[rows, labels]) for part in (z[:, :K], z[:, K + 1 :]))
     g = 1 / (1 + np.exp(-z[:, K]))
-    wanted = 0.5 * ((g * ce_f).mean() / g.mean() + 32 * max(0, 0.9 - g.mean()) ** 2) + 0.5 * ce_h.mean()
-    assert float(selective_net_loss(outputs, labels, 0.9)) == pytest.approx(wanted, rel=1e-5)
-    objective = SelectiveNet(coverage=0.9)
-    loss = objective.loss(nn.Identity(), Batch(outputs, labels, torch.arange(B)), None, Progress(0, 0.0))
-    assert float(loss.mean) == pytest.approx(wanted, rel=1e-5)
+    for divide, divisor in ((False, 1.0), (True, g.mean())):  # the authors' program, the paper
+        wanted = 0.5 * ((g * ce_f).mean() / divisor + 32 * max(0, 0.9 - g.mean()) ** 2) + 0.5 * ce_h.mean()
+        assert float(selective_net_loss(outputs, labels, 0.9, divide=divide)) == pytest.approx(wanted, rel=1e-5)
+        objective = SelectiveNet(coverage=0.9, divide_by_coverage=divide)
+        loss = objective.loss(nn.Identity(), Batch(outputs, labels, torch.arange(B)), None, Progress(0, 0.0))
+        assert float(loss.mean) == pytest.approx(wanted, rel=1e-5)
+    assert not SelectiveNet().divide_by_coverage
     np.testing.assert_allclose(objective.selectors(outputs, K)["selection"].numpy(), z[:, K], atol=1e-6)
-    assert ThreeHeads(MLP(16, width=8), K)(torch.rand(3, 1, 4, 4)).shape == (3, 2 * K + 1)
+    images, heads = torch.rand(3, 1, 4, 4), ThreeHeads(MLP(16, width=8), K)
+    assert heads(images).shape == (3, 2 * K + 1)
+    hidden = heads.select[2](heads.select[1](heads.select[0](heads.backbone(images))))
+    torch.testing.assert_close(heads(images)[:, K], heads.select[-1](hidden / 10).squeeze(1))
 
 
 def test_a_network_learns_to_abstain_where_labels_are_noise() -> None:

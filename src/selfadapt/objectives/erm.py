@@ -93,3 +93,6 @@ class ERM:
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         return {}
+
+    def trained_for(self) -> float | None:
+        return None
