@@ -17,6 +17,7 @@ from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.mlp import MLP
+from selfadapt.models.split_batch_norm import SplitBatchNorm
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.byol import BYOL
 from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp
@@ -208,6 +209,27 @@ def test_moco_against_the_formula_and_its_queue() -> None:
         )
         assert int(cast(Tensor, encoders.oldest)) == oldest
     assert torch.equal(kept[6:], waiting[6:]) is False
+
+
+def test_moco_gives_no_pair_away_by_batch_normalisation() -> None:
+    """No batch normalisation in the head, that of the network by parts, and keys in another order than queries."""
+    objective = MoCo(**SMALL, queue=8, batch_norm_parts=2)
+    encoders = cast(Encoders, objective.build(MLP(16, width=8), 3))
+    assert not [own for own in encoders.projector.modules() if isinstance(own, nn.BatchNorm1d)]
+    assert isinstance(encoders.momentum_encoder, nn.Sequential)
+    for network in (encoders.backbone, encoders.momentum_encoder[0]):
+        assert [own.parts for own in network.modules() if isinstance(own, SplitBatchNorm)] == [2, 2]
+    came: list[Tensor] = []
+    encoders.momentum_encoder.register_forward_pre_hook(lambda module, inputs: came.append(inputs[0]))
+    batch = Batch(torch.rand(B, 1, 4, 4), torch.arange(B) % 3, torch.arange(B), second=torch.rand(B, 1, 4, 4))
+    torch.manual_seed(1)
+    objective.loss(encoders, batch, None, Progress(0, 0.0))
+    assert batch.second is not None
+    place = [int((batch.second - image).abs().flatten(1).sum(1).argmin()) for image in came[0]]
+    assert sorted(place) == list(range(B))
+    assert place != list(range(B))
+    keys = nn.functional.normalize(encoders.momentum_encoder(came[0]), dim=1)
+    torch.testing.assert_close(cast(Tensor, encoders.queue_QD)[place], keys)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.7])
