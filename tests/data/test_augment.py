@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
+from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional import InterpolationMode
 
@@ -70,19 +72,33 @@ def test_resized_crop_equals_torchvision(size: tuple[int, int]) -> None:
     torch.testing.assert_close(both[~mirrored], ours[~mirrored])
 
 
+@pytest.mark.parametrize(("height", "width", "smallest"), [(64, 64, 0.08), (64, 64, 0.2), (20, 48, 0.3)])
+def test_boxes_are_drawn_as_torchvision_draws_them(height: int, width: int, smallest: float) -> None:
+    torch.manual_seed(0)
+    image, shapes = torch.zeros(1, height, width), [3 / 4, 4 / 3]
+    drawn = [RandomResizedCrop.get_params(image, [smallest, 1.0], shapes) for _ in range(4000)]
+    theirs = np.array([(top, left, tall, wide, tall * wide) for top, left, tall, wide in drawn])
+    top, left, tall, wide = augment.random_boxes(4000, height, width, smallest, seeded("boxes"))
+    ours = torch.stack([top, left, tall, wide, tall * wide], 1).numpy()
+    for own, published in zip(ours.T, theirs.T, strict=True):
+        assert stats.ks_2samp(own, published).pvalue > 0.001
+    if smallest == 0.2:
+        assert ours[:, 4].mean() / (height * width) == pytest.approx(0.55, abs=0.015), "0.594 if boxes were clamped"
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 40), (40, 4), (30, 30)])
+def test_a_box_that_never_fits_is_the_middle(height: int, width: int) -> None:
+    """With the whole area asked for, hardly any shape fits: torchvision then takes the middle."""
+    box = augment.random_boxes(50, height, width, 1.0 - 1e-6, seeded("middle"))
+    drawn = {tuple(map(int, row)) for row in torch.stack(box, 1)}
+    torch.manual_seed(0)
+    image = torch.zeros(1, height, width)
+    theirs = {RandomResizedCrop.get_params(image, [1.0 - 1e-6, 1.0], [3 / 4, 4 / 3]) for _ in range(50)}
+    assert drawn == theirs
+
+
 def test_random_resized_crop_has_the_areas_and_shapes_it_should() -> None:
-    boxes: list[Tensor] = []
-    original = augment.resized_crop
-
-    def spy(images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, *rest: object) -> Tensor:
-        boxes.append(torch.stack([top, left, height, width], dim=1))
-        return original(images, top, left, height, width, (4, 4))
-
-    images = torch.zeros(4000, 1, 64, 64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(augment, "resized_crop", spy)
-        augment.random_resized_crop(images, (4, 4), seeded("boxes"), smallest=0.2)
-    top, left, tall, wide = boxes[0].unbind(1)
+    top, left, tall, wide = augment.random_boxes(4000, 64, 64, 0.2, seeded("boxes"))
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (top + tall <= 64).all()

@@ -6,6 +6,7 @@ Each operator takes its parameters image by image, so that it can be compared wi
 Shapes: B images, C channels, H by W pixels.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
@@ -16,6 +17,8 @@ from torch.nn.functional import pad
 from selfadapt.errors import UserError
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
+_DRAWS = 10  # of a box that does not fit
+_WIDEST = 4 / 3  # shape of a box, and 3:4 the narrowest
 AugmentName = Literal["none", "crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"]
 
 
@@ -104,14 +107,31 @@ def random_resized_crop(
 ) -> Tensor:
     """A part of random area and shape (3:4 to 4:3) of each image, brought to `size`; with `flip`, half are mirrored."""
     count, _, height, width = images_BCHW.shape
-    area_B = torch.empty(count).uniform_(smallest, 1.0, generator=generator) * height * width
-    shape_B = torch.empty(count).uniform_(-0.2876820724517809, 0.2876820724517809, generator=generator).exp()
-    tall_B = (area_B / shape_B).sqrt().round().clamp(1, height)
-    wide_B = (area_B * shape_B).sqrt().round().clamp(1, width)
+    box = random_boxes(count, height, width, smallest, generator)
+    mirrored_B = torch.rand(count, generator=generator) < (0.5 if flip else 0.0)
+    return resized_crop(images_BCHW, *box, size, mirrored_B)
+
+
+def random_boxes(
+    count: int, height: int, width: int, smallest: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width of random boxes, drawn as torchvision draws them.
+
+    A box that does not fit is drawn again, up to ten times; then the middle of the image has to do, as much of it as
+    the shape allows.
+    """
+    area_TB = torch.empty(_DRAWS, count).uniform_(smallest, 1.0, generator=generator) * height * width
+    shape_TB = torch.empty(_DRAWS, count).uniform_(-math.log(_WIDEST), math.log(_WIDEST), generator=generator).exp()
+    tall_TB, wide_TB = (area_TB / shape_TB).sqrt().round(), (area_TB * shape_TB).sqrt().round()
+    fits_TB = (tall_TB > 0) & (tall_TB <= height) & (wide_TB > 0) & (wide_TB <= width)
+    first_1B, fits_B = fits_TB.byte().argmax(0, keepdim=True), fits_TB.any(0)
+    tall_B = torch.where(fits_B, tall_TB.gather(0, first_1B)[0], min(height, round(width * _WIDEST)))
+    wide_B = torch.where(fits_B, wide_TB.gather(0, first_1B)[0], min(width, round(height * _WIDEST)))
     top_B = (torch.rand(count, generator=generator) * (height - tall_B + 1)).floor()
     left_B = (torch.rand(count, generator=generator) * (width - wide_B + 1)).floor()
-    mirrored_B = torch.rand(count, generator=generator) < (0.5 if flip else 0.0)
-    return resized_crop(images_BCHW, top_B, left_B, tall_B, wide_B, size, mirrored_B)
+    top_B = torch.where(fits_B, top_B, (height - tall_B).div(2, rounding_mode="floor"))
+    left_B = torch.where(fits_B, left_B, (width - wide_B).div(2, rounding_mode="floor"))
+    return top_B, left_B, tall_B, wide_B
 
 
 def resized_crop(
