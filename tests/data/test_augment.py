@@ -1,5 +1,7 @@
 """Batched augmentation against torchvision, image by image on the same parameters."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,37 @@ def test_colour_adjustments_equal_torchvision(ours: object, theirs: object, low:
     expected = _each(theirs, factor)
     torch.testing.assert_close(ours(FLOATS, factor), expected, atol=2e-5, rtol=0)
     torch.testing.assert_close(ours(IMAGES, factor), expected, atol=2e-5, rtol=0)
+
+
+def test_jitter_has_an_order_for_each_image() -> None:
+    """Against torchvision's adjustments, applied to one image after the other in its own order."""
+    orders = list(itertools.permutations(range(4)))
+    chosen = [orders[i % 24] for i in range(40)]
+    strengths = torch.stack([_uniform(0.6, 1.4, seed) for seed in range(3)] + [_uniform(-0.1, 0.1, 3)])
+    theirs = (
+        functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation, functional.adjust_hue,
+    )  # fmt: skip
+    expected = []
+    for i, order in enumerate(chosen):
+        image = FLOATS[i]
+        for kind in order:
+            image = theirs[kind](image, float(strengths[kind, i]))
+        expected.append(image)
+    for images in (FLOATS, IMAGES):
+        ours = augment.jitter(images, strengths, torch.tensor(chosen))
+        torch.testing.assert_close(ours, torch.stack(expected), atol=5e-5, rtol=0)
+    drawn: list[Tensor] = []
+
+    def spy(images: Tensor, strengths_4B: Tensor, order_B4: Tensor) -> Tensor:
+        drawn.append(order_B4)
+        return images
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(augment, "jitter", spy)
+        augment.random_jitter(torch.zeros(2400, 3, 1, 1), seeded("jitter"))
+    _, counts = drawn[0].unique(dim=0, return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts.numpy()).pvalue > 0.001
 
 
 def test_greyscale_equals_torchvision() -> None:

@@ -177,21 +177,25 @@ def random_jitter(
     saturation: float = 0.4,
     hue: float = 0.1,
 ) -> Tensor:
-    """Colour jitter in a random order, which is one for the whole batch; the strengths are each image's own."""
+    """Colour jitter with strengths and an order of each image's own."""
     count = len(images_BCHW)
 
     def factor(strength: float) -> Tensor:
         return torch.empty(count).uniform_(1 - strength, 1 + strength, generator=generator)
 
-    steps = [
-        (adjust_brightness, factor(brightness)),
-        (adjust_contrast, factor(contrast)),
-        (adjust_saturation, factor(saturation)),
-        (adjust_hue, torch.empty(count).uniform_(-hue, hue, generator=generator)),
-    ]
-    for position in torch.randperm(len(steps), generator=generator).tolist():
-        adjust, strength_B = steps[position]
-        images_BCHW = adjust(images_BCHW, strength_B)
+    strengths_4B = torch.stack([factor(brightness), factor(contrast), factor(saturation), factor(hue) - 1])
+    return jitter(images_BCHW, strengths_4B, torch.rand(count, 4, generator=generator).argsort(1))
+
+
+def jitter(images_BCHW: Tensor, strengths_4B: Tensor, order_B4: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue (0 to 3) adjusted in each image's order: the first of it comes first."""
+    images_BCHW = _floats(images_BCHW).clone()
+    adjustments = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    for kinds_B in order_B4.unbind(1):
+        for kind, adjust in enumerate(adjustments):
+            own = (kinds_B == kind).nonzero().flatten()
+            place = own.to(images_BCHW.device)
+            images_BCHW[place] = adjust(images_BCHW[place], strengths_4B[kind, own])
     return images_BCHW
 
 
