@@ -192,7 +192,25 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
     assert shares.var() == pytest.approx(0.25 / 1.8, abs=0.01)  # 1 / (4 (2 a + 1))
 
 
-@pytest.mark.parametrize("name", ["crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"])
+def test_house_numbers_are_turned_by_15_degrees_at_most_and_cropped() -> None:
+    images = IMAGES[:, :, :10].contiguous()
+    recipe = augment.named_augment("rotate-crop", 10)
+    assert recipe is not None
+    ours = recipe(images, seeded("svhn"))
+    generator = seeded("svhn")
+    degrees = torch.empty(40).uniform_(-15, 15, generator=generator)
+    turned = torch.stack(
+        [
+            functional.rotate(image.float() / 255, float(angle), InterpolationMode.BILINEAR)
+            for image, angle in zip(images, degrees, strict=True)
+        ]
+    )
+    torch.testing.assert_close(ours, augment.random_crop(turned, 1, generator), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_recipe_gives_images_and_repeats_itself(name: str, channels: int) -> None:
     images = torch.randint(0, 256, (16, channels, 32, 32), dtype=torch.uint8)

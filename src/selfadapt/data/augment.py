@@ -17,15 +17,19 @@ from torch.nn.functional import pad
 from selfadapt.errors import UserError
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
+_MOST_DEGREES = 15.0
 _DRAWS = 10  # of a box that does not fit
 _WIDEST = 4 / 3  # shape of a box, and 3:4 the narrowest
-AugmentName = Literal["none", "crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"]
+AugmentName = Literal[
+    "none", "crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"
+]
 
 
 def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment | None:
     """The augmentation of this name, for images of this height. With `keep_size`, they stay as large as they are.
 
     crop, crop-flip         the paper's for small images: pad an eighth of the height (4 pixels of 32), crop, mirror
+    rotate-crop             for house numbers, as in the program of SAT: turn by up to 15 degrees, then crop
     resized-crop            the usual one for ImageNet: a random part, brought to 7/8 of the size; mirror
     self-supervised         the paper's for pre-training: resized crop, mirror, colour jitter, grey; -blur for ImageNet
     """
@@ -45,6 +49,8 @@ def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment
     padding = max(1, height // 8)
 
     def crop_and_flip(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
+        if name == "rotate-crop":
+            images_BCHW = random_rotation(images_BCHW, _MOST_DEGREES, generator)
         images_BCHW = random_crop(images_BCHW, padding, generator)
         return random_flip(images_BCHW, generator) if name == "crop-flip" else images_BCHW
 

@@ -231,7 +231,7 @@ def cifar100(folder: Path, resize: int | None) -> Data:
 
 
 def svhn(folder: Path, resize: int | None) -> Data:
-    """House numbers; flips would change them, so crops only."""
+    """House numbers; flips would change them, so they are turned a little and cropped."""
     from torchvision.datasets import SVHN
 
     with by_torchvision("svhn", f"put its files into {folder}"):
@@ -239,7 +239,14 @@ def svhn(folder: Path, resize: int | None) -> Data:
             part: _samples(f"svhn/{part}", (dataset := SVHN(folder, split=part)).data, dataset.labels)
             for part in ("train", "test")
         }
-    return Data(name="svhn", classes=_numbers(10), train=parts["train"], test=parts["test"], validation=None)
+    return Data(
+        name="svhn",
+        classes=_numbers(10),
+        train=parts["train"],
+        test=parts["test"],
+        validation=None,
+        augment="rotate-crop",
+    )
 
 
 def stl10(folder: Path, resize: int | None) -> Data:
