@@ -72,8 +72,8 @@ def test_dropout_at_test_time_leaves_the_model_and_the_random_numbers_as_they_we
     assert not has_dropout(MLP(4))
 
 
-def test_many_passes_give_the_variance_of_the_answer() -> None:
-    """One dropped input: the output is 2x or 0 with even odds, so the class's probability has a known variance."""
+def test_many_passes_give_the_variance_of_the_answer_and_of_every_class() -> None:
+    """One dropped input: the output is 2x or 0 with even odds, so each class's probability has a known variance."""
 
     class Dropped(nn.Module):
         def __init__(self) -> None:
@@ -81,11 +81,15 @@ def test_many_passes_give_the_variance_of_the_answer() -> None:
             self.dropout = nn.Dropout(0.5)
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.cat([self.dropout(images[:, 0, 0]), torch.zeros(len(images), 1)], 1)
+            return torch.cat(
+                [self.dropout(images[:, 0, 0]), torch.zeros(len(images), 1), -torch.ones(len(images), 1)], 1
+            )
 
     images = TensorImages(torch.full((4, 1, 1, 1), 255, dtype=torch.uint8))
-    predicted, confidence = mc_dropout(Dropped(), images, 2, CPU, passes=4000)
-    odds = torch.sigmoid(torch.tensor([2.0, 0.0]))
+    predicted, confidence = mc_dropout(Dropped(), images, 3, CPU, passes=4000)
+    odds = torch.tensor([[2.0, 0.0, -1.0], [0.0, 0.0, -1.0]]).softmax(1)  # input kept, input dropped
+    variances = odds.var(0, unbiased=False)
     assert predicted.tolist() == [0] * 4
-    assert -confidence["mc-dropout"].mean().item() == pytest.approx(float(odds.var(unbiased=False)), rel=0.05)
-    assert confidence["mc-dropout-mean"].mean().item() == pytest.approx(float(odds.mean()), rel=0.02)
+    assert -confidence["mc-dropout"].mean().item() == pytest.approx(float(variances[0]), rel=0.05)
+    assert -confidence["mc-dropout-classes"].mean().item() == pytest.approx(float(variances.mean()), rel=0.05)
+    assert confidence["mc-dropout-mean"].mean().item() == pytest.approx(float(odds[:, 0].mean()), rel=0.02)
