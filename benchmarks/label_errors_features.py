@@ -32,11 +32,11 @@ from torch.nn.functional import normalize
 from benchmarks.grid import shown, table
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
-from selfadapt.evaluation.label_quality import expected_quality
+from selfadapt.evaluation.held_out import HeldOutVerdicts
 from selfadapt.evaluation.recovery import average_precision
 from selfadapt.models.softmax_regression import PrincipalAxes, fit_heads
 from selfadapt.objectives.cross_fitting import CrossFitted, cross_fit
-from selfadapt.objectives.transition import doubts, posterior
+from selfadapt.objectives.transition import doubts
 from selfadapt.report.results import whole_file
 
 HOME = Path("runs/label-errors-features")
@@ -178,11 +178,9 @@ def measure(name: str, noise: str, seed: int, folder: Path | None) -> dict[str, 
     wrong_N, fold_N = labels_N != truth_N, deal_into_folds(labels_N, FOLDS, seed)
     began = time.process_time()
     fitted = cross_fit(x, labels_N, fold_N, classes)
-    matrix_KK = fitted.transition.matrix_KK
-    doubt_N, rival_N = doubts(fitted.predicted_NK, labels_N, matrix_KK)
-    suspect_N = (doubt_N > 0) & (posterior(fitted.predicted_NK, labels_N, matrix_KK).argmax(1) == rival_N)
+    verdicts = HeldOutVerdicts.of(fitted.predicted_NK, labels_N, fitted.transition.matrix_KK, seed)
+    doubt_N, suspect_N, quality = verdicts.doubt_N, verdicts.suspect_N, verdicts.quality
     cut = int(suspect_N.sum())
-    quality = expected_quality(fitted.predicted_NK, labels_N, matrix_KK, cut=cut, seed=seed)
     seconds = time.process_time() - began
     scores, issue_N = cleanlab_lists(fitted.plain_NK, labels_N, wrong_N)
     seen_NK = (fitted.axes(x) @ fitted.plain_head_DK).softmax(1)
@@ -214,7 +212,7 @@ def measure(name: str, noise: str, seed: int, folder: Path | None) -> dict[str, 
         "expected recall": None if expected[1] is None else vars(expected[1]),
         "cleanlab's rate": float(issue_N.double().mean()),
         "seconds": seconds,
-        **_across_parts(fitted, doubt_N, wrong_N, x_test, test_labels_N, y_test),
+        **_across_parts(fitted, verdicts, wrong_N, x_test, test_labels_N, y_test),
     }
     if seed == 0:
         row["scikit-learn's seconds"] = scikit_learn_seconds(x, labels_N, fold_N)
@@ -222,17 +220,23 @@ def measure(name: str, noise: str, seed: int, folder: Path | None) -> dict[str, 
 
 
 def _across_parts(
-    fitted: CrossFitted, doubt_N: Tensor, wrong_N: Tensor, x_test: Tensor, labels_n: Tensor, truth_n: Tensor
+    fitted: CrossFitted,
+    verdicts: HeldOutVerdicts,
+    wrong_N: Tensor,
+    x_test: Tensor,
+    labels_n: Tensor,
+    truth_n: Tensor,
 ) -> dict[str, float | None]:
     """The list of the test part, which the last head judges, and the list of both parts by one and the same doubt."""
     doubt_n, _ = doubts(fitted.predict(x_test), labels_n, fitted.transition.matrix_KK)
-    wrong_n = labels_n != truth_n
+    wrong_n, doubt_N = labels_n != truth_n, verdicts.doubt_N
+    least = float(doubt_N[verdicts.suspect_N].min()) if verdicts.suspect_N.any() else float("inf")
     both, both_wrong = torch.cat([doubt_N, doubt_n]), torch.cat([wrong_N, wrong_n])
     return {
         "test part": _precision(doubt_n, wrong_n),
         "both parts": _precision(both, both_wrong),
-        "precision, train": _share(wrong_N, doubt_N > 0),
-        "precision, test": _share(wrong_n, doubt_n > 0),
+        "precision, train": _share(wrong_N, doubt_N >= least),
+        "precision, test": _share(wrong_n, doubt_n >= least),
     }
 
 

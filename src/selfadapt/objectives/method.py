@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from selfadapt.attacks.attack import Attack
 from selfadapt.objectives.objective import Objective
+from selfadapt.progress import ProgressCallback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class Bench(Protocol):
         """
         ...
 
-    def settle(self, solve: Callable[[Vectors, nn.Module], Tensor]) -> Trained:
+    def settle(self, solve: Callable[[Vectors, nn.Module, ProgressCallback], Tensor]) -> Trained:
         """The main training, if it takes no steps: `solve` gives the model its weights, and returns predictions (N×K).
 
         The predictions become the targets.

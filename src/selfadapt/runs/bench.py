@@ -21,6 +21,7 @@ from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, outputs, predict, p
 from selfadapt.evaluation.coverage import aurc
 from selfadapt.objectives.method import Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
+from selfadapt.progress import ProgressCallback
 from selfadapt.runs.abstention import answers
 from selfadapt.runs.lifecycle import Run, TrainingCallback, build_training, list_unreadable, restore
 from selfadapt.targets.store import Storage
@@ -38,14 +39,21 @@ class RunBench:
     def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
         return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
 
-    def settle(self, solve: Callable[[Vectors, nn.Module], Tensor]) -> Trained:
+    def settle(self, solve: Callable[[Vectors, nn.Module, ProgressCallback], Tensor]) -> Trained:
         run, training = self.run, self.run.training
         if training.epoch == training.settings.epochs:
             return training
         train, everyone_N = run.data.train, torch.arange(len(run.data.train))
         codes = {group: number for number, group in enumerate(dict.fromkeys(train.groups or ()))}
         groups_N = None if train.groups is None else torch.tensor([codes[group] for group in train.groups])
-        predicted_NK = solve(Vectors(train.inputs.read(everyone_N), train.labels, groups_N), training.model)
+        steps = training.loader.steps_per_epoch
+
+        def on_progress(done: int, total: int) -> None:  # as a part of the one epoch
+            training.step = done * steps // total
+            self.on_step(training)
+
+        vectors = Vectors(train.inputs.read(everyone_N), train.labels, groups_N)
+        predicted_NK = solve(vectors, training.model, on_progress)
         assert training.targets is not None
         training.targets.update(everyone_N, predicted_NK, momentum=0.0)
         training.accumulator.predicted_N.copy_(predicted_NK.argmax(1))
