@@ -197,24 +197,26 @@ def _starts_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
 
 
 def _days(ledger: Ledger) -> list[str]:
-    """When rows were made, where that was not all on one day."""
-    days: dict[str, set[str]] = {}
-    for name, entry in ledger.items():
-        cell, _, run = name.split("/")
-        days.setdefault(entry.get("made", _EARLIER), set()).add(f"{run.rsplit('-', 1)[0]}@{cell}")
-    if len(days) < 2:
-        return []
-    lines = ["Rows were made on several days, by the program as it was then:", ""]
-    for day, rows in sorted(days.items()):
-        cells: dict[str, list[str]] = {}
-        for row in sorted(rows):
-            method, cell = row.split("@")
-            cells.setdefault(cell, []).append(method)
-        by_methods: dict[str, list[str]] = {}
-        for cell, methods in cells.items():
-            by_methods.setdefault(", ".join(f"`{method}`" for method in methods), []).append(cell)
-        lines += [f"- {day}: {methods} in {', '.join(own)}" for methods, own in by_methods.items()]
-    return [*lines, ""]
+    """Which rows were made later than the rest."""
+    seeds = {cell.name: cell.seeds for cell in CELLS}
+    made: dict[str, dict[str, dict[str, int]]] = {}  # how many seeds, by day, cell and row
+    for name, entry in sorted(ledger.items()):
+        cell, part, run = name.split("/")
+        row = run.rsplit("-", 1)[0] + (" (asymmetric)" if part == "asymmetric" else "")
+        own = made.setdefault(entry.get("made", _EARLIER), {}).setdefault(cell, {})
+        own[row] = own.get(row, 0) + (1 if row != FIXED else 0)
+    first, *later = sorted(made)
+    lines = [f"All was made on {first}, by the program as it was then, but for what follows.", ""]
+    for day in later:
+        cells_of: dict[str, list[str]] = {}
+        for cell, rows in made[day].items():
+            words = ", ".join(
+                f"`{row}`" + (f" ({count} of {seeds[cell]} seeds)" if 0 < count < seeds[cell] else "")
+                for row, count in rows.items()
+            )
+            cells_of.setdefault("every row" if "erm" in rows else words, []).append(cell)
+        lines += [f"- {day}: {words} of {', '.join(cells)}" for words, cells in cells_of.items()]
+    return [*lines, ""] if later else []
 
 
 def write_page() -> None:
