@@ -39,13 +39,12 @@ CELLS = {  # CIFAR10: the classes there are, and the one that is not
 
 
 def groups_in(folder: Path, out: Path) -> set[frozenset[str]]:
-    """The pairs of paths that `selfadapt train` takes for copies."""
+    """The pairs of photos that `selfadapt train` takes for copies; an id is the path within the folder."""
     program("train", folder, "--out", out)
     members: dict[str, list[str]] = {}
-    path_of = {row["id"]: row["path"] for row in _rows(out / "labels.csv")}
     if (out / "duplicates.csv").exists():
         for row in _rows(out / "duplicates.csv"):
-            members.setdefault(row["group"], []).append(path_of[row["id"]])
+            members.setdefault(row["group"], []).append(row["id"])
     return {frozenset((a, b)) for group in members.values() for a in group for b in group if a < b}
 
 
