@@ -20,6 +20,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from selfadapt.data.samples import deviations
+
 _PIECE = 2**24  # numbers in the logits of a piece
 _MEMORY = 8  # steps that L-BFGS remembers
 _ENOUGH = 1e-4  # of the expected decrease
@@ -29,18 +31,17 @@ _BOUNDS = 64  # places where the samples of a problem begin or end, above which 
 
 @dataclass(frozen=True)
 class PrincipalAxes:
-    """Standardised features, turned to their principal axes, with a constant at the end for the bias."""
+    """Features on one scale, turned to their principal axes, with a constant at the end for the bias."""
 
     mean_F: Tensor
-    turn_FD: Tensor  # standardises, turns, and scales all by one number
+    turn_FD: Tensor  # divides by deviations, turns, and scales all by one number
     variance_D: Tensor  # of each axis, without the constant
 
     @classmethod
     def of(cls, features_NF: Tensor) -> "PrincipalAxes":
         features_NF = features_NF.float()
         mean_F = features_NF.mean(0)
-        std_F = features_NF.std(0, correction=0)
-        scale_F = torch.where(std_F > 1e-6 * std_F.max(), 1 / std_F, 0.0)
+        scale_F = 1 / deviations(features_NF)
         count, width = features_NF.shape
         if count < width:
             centred_NF = (features_NF - mean_F) * scale_F

@@ -117,8 +117,10 @@ def _keeps_to(labels_N: Tensor, found: CrossFitted) -> bool:
     """
     plainly, moved = ((own_NK.argmax(1) == labels_N).float().mean() for own_NK in (found.plain_NK, found.predicted_NK))
     named = labels_N.unique()
-    in_place = found.transition.matrix_KK[named].argmax(1) == named
-    return bool(in_place.all() & (moved >= _KEPT_AGREEMENT * plainly))
+    in_place = (
+        found.transition.matrix_KK[named].argmax(1) == named
+    )  # a class or two may have more wrong labels than right
+    return bool((in_place.float().mean() > 0.5) & (moved >= _KEPT_AGREEMENT * plainly))
 
 
 def _work(features_NF: Tensor, fold_N: Tensor, num_classes: int) -> float:

@@ -22,6 +22,7 @@ class Task:
     num_classes: int
     num_samples: int
     epochs: int
+    data: str = ""  # their name, for what a method's authors do on one set alone
     seed: int = 0
     views: int = 1
     optimizer: str = "sgd"
@@ -76,6 +77,22 @@ class Bench(Protocol):
         """Class probabilities (n×K) of those samples of a part that can be read."""
         ...
 
+    def holding_out(self, share: float) -> "Bench":
+        """A bench for choices: its training samples are these without a share, which is its validation part.
+
+        The share is larger where classes are tiny. The run's own validation samples stay untouched. It has no training
+        called `main`.
+        """
+        ...
+
+    def area_under_risk(self, trained: Trained, objective: Objective) -> float:
+        """The area under the risk-coverage curve of the validation part, by the objective's own confidence."""
+        ...
+
+    def note(self, **chosen: float) -> None:
+        """Write into run.json what the method chose while it trained."""
+        ...
+
 
 class Method(Objective, Protocol):
     words: ClassVar[str]  # what it is, in a few words
@@ -92,6 +109,10 @@ class Method(Objective, Protocol):
 
     def train(self, bench: Bench) -> Trained:
         """Train to the end."""
+        ...
+
+    def told(self) -> str:
+        """What it was told or found out that other methods were not, in words for a table; mostly nothing."""
         ...
 
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:

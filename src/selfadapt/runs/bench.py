@@ -6,18 +6,23 @@ other has its checkpoints in trainings/NAME; it is loaded if it was finished bef
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
+from selfadapt.data.samples import split_off
+from selfadapt.data.seeds import seeded
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
-from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
+from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, outputs, predict, predicted_classes
+from selfadapt.evaluation.coverage import aurc
 from selfadapt.objectives.method import Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.progress import ProgressCallback
+from selfadapt.runs.abstention import answers
 from selfadapt.runs.lifecycle import Run, TrainingCallback, build_training, list_unreadable, restore
 from selfadapt.targets.store import Storage
 
@@ -62,6 +67,30 @@ class RunBench:
         samples, run = getattr(self.run.data, part), self.run
         found_NK = predict(trained.model, samples.inputs, run.data.num_classes, run.training.device)
         return found_NK[found_NK.isfinite().all(1)]
+
+    def holding_out(self, share: float) -> "RunBench":
+        run = self.run
+        share = min(0.5, max(share, run.data.num_classes / len(run.data.train)))  # about one of each class
+        try:
+            learn, judge = split_off(run.data.train, share, seeded(run.settings.seed, "held out"))
+        except UserError:
+            raise UserError(
+                f"{len(run.data.train)} training samples are too few to hold {share:.0%} of each class out, by which "
+                f"{run.settings.method_name} chooses what it was not told; tell it, or add samples"
+            ) from None
+        return RunBench(replace(run, data=replace(run.data, train=learn, validation=judge)), self.measure, self.on_step)
+
+    def area_under_risk(self, trained: Trained, objective: Objective) -> float:
+        run, samples = self.run, self.run.data.validation
+        assert samples is not None
+        said_NO = outputs(trained.model, samples.inputs, run.training.device)
+        fine_N = ~said_NO.isnan().any(1)
+        own, *_ = answers(said_NO[fine_N], objective, run.data.num_classes).values()
+        return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
+
+    def note(self, **chosen: float) -> None:
+        content = self.run.folder.read_run()
+        self.run.folder.write_run({**content, "chosen": {**content.get("chosen", {}), **chosen}})
 
     def _fit_main(self, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
         training, folder = self.run.training, self.run.folder
