@@ -60,8 +60,8 @@ def write_run(folder: Path, suspects: int) -> RunFolder:
         "model": {"name": "tf_efficientnet_lite0", "tune": "head"},
     }
     about = {"name": "photos", "classes": _NAMES, "shape": [FEATURES], "white": None, "reader": None}
-    content = {"format": FORMAT, "settings": settings, "data": about, "noise": None, "start_epoch": None, "seed": 0}
-    (run / "run.json").write_text(json.dumps(content))
+    described = {"format": FORMAT, "settings": settings, "data": about, "noise": None, "start_epoch": None, "seed": 0}
+    (run / "run.json").write_text(json.dumps(described))
     features_NF = generator.normal(size=(suspects, FEATURES)).astype(np.float32)
     write_features(RunFolder(run), [f"images/{number:05d}.jpg" for number in range(suspects)], features_NF, "")
     return RunFolder(run)

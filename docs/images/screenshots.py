@@ -60,6 +60,8 @@ def main(out: Path, given: Path | None) -> None:
             for prefix, (width, height) in SIZES.items():
                 page = _page(browser, scheme, width, height)
                 page.goto((run / "report.html").as_uri())
+                page.get_by_role("heading", name="What people decided").scroll_into_view_if_needed()
+                page.mouse.wheel(0, 400)
                 _shoot(page, out / f"report-{prefix}{scheme}.png")
         browser.close()
 
@@ -105,6 +107,7 @@ def _prepare(browser: "Browser", url: str) -> None:
 
 def _show_review(page: "Page", url: str, out: Path, name: str) -> None:
     page.goto(url)
+    page.wait_for_selector(".cell p")
     page.select_option("#state", "any")
     page.wait_for_selector(".cell.done")
     _shoot(page, out / f"review-grid-{name}.png")
@@ -116,6 +119,9 @@ def _show_review(page: "Page", url: str, out: Path, name: str) -> None:
     _shoot(page, out / f"review-one-{name}.png")
     page.click("#queue-measure")
     page.wait_for_selector("#promise")
+    page.fill("#precision", "0.8")
+    page.press("#precision", "Tab")
+    page.wait_for_function("() => document.getElementById('promise').textContent.includes('0.8')")
     _shoot(page, out / f"review-measure-{name}.png")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from selfadapt.report.results import RunFolder
-from selfadapt.review.decisions import open_journal, write_decisions
+from selfadapt.review.decisions import open_journal, read_decisions, write_decisions
 from selfadapt.review.draws import SUGGESTIONS, Draw, draw, read_draw
 from selfadapt.review.journal import Queue, What
 from selfadapt.review.measured import further_looks, looked_at, promise, review_part
@@ -67,6 +67,7 @@ class Desk:
     def __init__(self, folder: RunFolder, who: str) -> None:
         self.folder, self.who = folder, who
         self.verdicts = _as_drawn(folder, Verdicts.of(folder))
+        read_decisions(folder)  # refuses what names no class
         self.journal = open_journal(folder)
         self.decided_N = np.full(len(self.verdicts), UNDECIDED, np.int32)
         self.copies_N = np.zeros(len(self.verdicts), np.int32)  # the number of its group of copies, from 1

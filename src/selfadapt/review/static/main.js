@@ -8,6 +8,7 @@ import { One } from "./one.js";
 import { Samples } from "./samples.js";
 
 const EVERY = 1000; // milliseconds between looks at what other tabs decided
+const AHEAD = 400; // rows to ask for at once where the next undecided one is sought
 const FILTERS = ["of", "state", "part", "sort"];
 
 const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, looked: 0 };
@@ -171,25 +172,25 @@ async function decide(what, label, places) {
 async function next() {
   if (state.queue === "measure") {
     await measure.refresh();
-    while (state.looked < state.list.length && (await isLookedAt(state.list[state.looked]))) state.looked++;
+    while (state.looked < state.list.length && (await isLookedAt(state.looked))) state.looked++;
     if (state.looked === state.list.length) say("All were looked at.");
     go(Math.min(state.looked, state.list.length - 1));
   } else {
     let place = state.at + 1;
-    while (place < state.list.length && (await known(state.list[place])).decided !== null) place++;
+    while (place < state.list.length && (await known(place)).decided !== null) place++;
     if (place >= state.list.length) say(`${$("status").textContent} That was the last.`);
     go(Math.min(place, state.list.length - 1));
   }
   show();
 }
 
-async function known(row) {
-  while (!samples.known.has(row)) await samples.want([row]);
-  return samples.known.get(row);
+async function known(place) {
+  if (!samples.known.has(state.list[place])) await samples.want(state.list.slice(place, place + AHEAD));
+  return samples.known.get(state.list[place]);
 }
 
-async function isLookedAt(row) {
-  const own = await known(row);
+async function isLookedAt(place) {
+  const own = await known(place);
   return own.decided !== null && own.looked_at;
 }
 
