@@ -1,8 +1,8 @@
 """Screenshots of the report and of the review, for the docs: `python docs/images/screenshots.py [FOLDER [RUN]]`.
 
 Trains on handwritten digits of which a fifth lie in a wrong folder, decides about some, and takes pictures in light and
-dark and at the width of a phone. Needs Chromium and the package playwright. Given a FOLDER they go there; of a RUN that
-is given a copy is shown.
+dark and at the width of a phone. Needs Chromium and the package playwright. Those that docs/review.md shows go beside this
+file; given a FOLDER, all go there. Of a RUN that is given a copy is shown.
 """
 
 import json
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-ROOT = Path(__file__).parent.parent.parent
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 SIZES = {"": (1280, 860), "phone-": (390, 780)}
 LOOKS = 130
 
@@ -96,7 +97,9 @@ def _prepare(browser: "Browser", url: str) -> None:
         suggested = page.inner_text(".suggested .word")
         page.keyboard.press("a" if truth in ("", suggested) else "k")
         page.wait_for_function(
-            "number => document.getElementById('measure').textContent.includes(`${number} of `)", arg=number + 1
+            """number => { const one = document.getElementById('one');
+                return one.getAttribute('aria-busy') === 'false' && one.innerText.includes(`${number} of `); }""",
+            arg=number + 2,
         )
     for _ in range(60):  # features are taken in the background
         if page.query_selector(".strip img"):
@@ -126,11 +129,13 @@ def _show_review(page: "Page", url: str, out: Path, name: str) -> None:
 
 
 def _shoot(page: "Page", path: Path) -> None:
+    if path.parent == HERE and path.name not in (HERE.parent / "review.md").read_text(encoding="utf-8"):
+        return
     page.wait_for_function("() => [...document.images].every(image => image.complete)")
     time.sleep(0.3)
     page.screenshot(path=path)
 
 
 if __name__ == "__main__":
-    folder, run = (*map(Path, sys.argv[1:3]), *(Path(__file__).parent, None)[len(sys.argv[1:3]) :])
+    folder, run = (*map(Path, sys.argv[1:3]), *(HERE, None)[len(sys.argv[1:3]) :])
     main(folder, run)

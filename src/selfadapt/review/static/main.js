@@ -13,6 +13,7 @@ const FILTERS = ["of", "state", "part", "sort"];
 
 const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, looked: 0 };
 let about, samples, grid, one, measure;
+let deciding = 0; // decisions that are not confirmed yet
 let turn = Promise.resolve(); // actions wait for each other, so that each acts on what the last one left
 
 function say(words, alarm = false) {
@@ -79,6 +80,7 @@ async function load() {
 function show() {
   const none = state.list.length === 0;
   const gridShown = state.view === "grid";
+  let shown = Promise.resolve();
   $("grid").hidden = !gridShown;
   $("one").hidden = gridShown || none;
   $("empty").hidden = !none;
@@ -89,8 +91,9 @@ function show() {
   if (gridShown) {
     grid.show(state.list, state.at, state.selected);
     grid.reveal();
-  } else one.show(state.list, state.at);
+  } else shown = one.show(state.list, state.at);
   if (state.selected.size > 1) say(`${count(state.selected.size)} are selected.`);
+  return shown;
 }
 
 function go(place) {
@@ -145,6 +148,7 @@ const QUESTIONS = {
 
 // Dialogs open at once, so that what is typed next goes there; decisions wait for those before them.
 async function act(what) {
+  if (state.view === "one" && (deciding || one.shown !== state.list[state.at])) return; // nobody has seen the next yet
   const label = what === "choose" ? await chosenClass(about.classes) : null;
   if (what === "choose" && label === null) return;
   const several = state.selected.size > 1 ? [...state.selected].sort((a, b) => a - b) : null;
@@ -153,7 +157,11 @@ async function act(what) {
     const words = QUESTIONS[what](size, label === null ? "" : about.classes[label]);
     if (!(await confirmed(words, `Yes, all ${size}`))) return;
   }
+  deciding++;
+  one.busy(true);
   await inTurn(() => decide(what, label, several ?? [state.at]));
+  deciding--;
+  one.busy(deciding > 0);
 }
 
 async function decide(what, label, places) {
@@ -181,7 +189,7 @@ async function next() {
     if (place >= state.list.length) say(`${$("status").textContent} That was the last.`);
     go(Math.min(place, state.list.length - 1));
   }
-  show();
+  await show();
 }
 
 async function known(place) {

@@ -7,6 +7,7 @@ export class One {
     this.samples = samples;
     this.box = $("one");
     this.row = null;
+    this.shown = null; // the row that can be seen, which follows `row` in a moment
     this.similar = new Map();
   }
 
@@ -20,6 +21,7 @@ export class One {
     if (this.row !== row || !own) return;
     if (moved || !this.sheet) this.draw(own);
     this.facts.replaceChildren(...this.factsOf(own, list, at));
+    this.shown = row;
     this.box.setAttribute("aria-label", this.samples.words(own));
     this.prefetch(list.slice(at + 1, at + 4));
   }
@@ -71,6 +73,10 @@ export class One {
       strip.replaceChildren(...(rows.length ? rows.map((row) => this.samples.view(row, "small", "")) : [words]));
     }
     if (found.reason?.includes("a moment")) setTimeout(() => this.row === own.row && this.fillStrips(own), 1500);
+  }
+
+  busy(waiting) {
+    this.box.setAttribute("aria-busy", String(waiting));
   }
 
   prefetch(rows) {
