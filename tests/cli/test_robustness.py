@@ -11,9 +11,12 @@ import torch
 from cli.program import Result, run, run_json
 from selfadapt.attacks.attack import STANDS
 from selfadapt.attacks.pgd import PGD, fgsm
-from selfadapt.data.shift import KINDS, corrupted
+from selfadapt.data.seeds import seeded
+from selfadapt.data.shift import KINDS, ShiftedImages, corrupted
 from selfadapt.errors import Interrupted
+from selfadapt.evaluation.robustness import spread_subset
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.attacking import load_moment
 from selfadapt.runs.lifecycle import Run, reopen
 
 QUICK = ("--model", "mlp", "--epochs", "4", "--batch-size", "64")
@@ -111,12 +114,36 @@ def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
         "attack", "robust", *RADIUS, "--step", "0.025", "--images", "60", "--no-checks", "--at", "first", folder=folder
     )
     assert (first["robust_accuracy"], first["epoch"]) == (lines[2]["robust_accuracy"], 3)
-    best = max(lines[2:], key=lambda line: line["validation_accuracy_given"])
+    best = max(lines[2:], key=lambda line: line["robust_validation_accuracy"])
     found = run_json(
         "attack", "robust", *RADIUS, "--step", "0.025", "--images", "60", "--no-checks", "--at", "best", folder=folder
     )
     assert (found["robust_accuracy"], found["epoch"]) == (best["robust_accuracy"], best["epoch"])
     assert "Under attack over training" in (folder / "robust/report.html").read_text()
+    opened = _opened(folder / "robust")
+    load_moment(opened, "best")
+    assert opened.data.validation is not None
+    model, samples = opened.training.model.eval(), opened.data.validation
+    chosen = spread_subset(samples.labels, 60)
+    images = samples.inputs.read(chosen).float() / 255
+    outcome = PGD(eps=0.1, step=0.025).outcome(model, images, samples.labels[chosen], seeded(0, "attack", 0))
+    assert best["robust_validation_accuracy"] == pytest.approx((outcome == STANDS).double().mean().item())
+
+
+def test_images_moved_against_another_run(folder: Path) -> None:
+    """Harmless to a network that was trained against attacks, and no sign that its gradients are masked."""
+    arguments = ("attack", "robust", "--with", "pgd10", *RADIUS, "--images", "100", "--transfer", "plain")
+    found = run_json(*arguments, folder=folder)
+    assert found["transfer"]["run"] == "plain"
+    assert found["transfer"]["images"] == 100
+    assert found["robust_accuracy"] < found["transfer"]["robust_accuracy"] <= found["clean_accuracy"]
+    assert found["warnings"] == []
+    assert "moved against plain: " in run(*arguments, folder=folder).stdout
+
+
+def test_the_attack_is_called_by_the_steps_that_it_took(folder: Path) -> None:
+    found = run_json("attack", "plain", "--steps", "3", "--no-checks", folder=folder)
+    assert found["attack"] == "pgd3"
 
 
 def test_the_audit_reads_the_targets_of_trades_sat(folder: Path) -> None:
@@ -163,6 +190,29 @@ def test_a_table_of_corruptions(folder: Path) -> None:
     words = run("shift", "robust", "--against", "plain", folder=folder).stdout
     assert f"{against['mean_corruption_error']:.3f}" in words
     assert "mean_corruption_error" not in run_json("shift", "robust", folder=folder)
+
+
+def test_shift_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("shift", "plain", "--images", "40")
+    read, kinds = ShiftedImages.read, []
+
+    def stopped(self: ShiftedImages, index: torch.Tensor) -> torch.Tensor:
+        kinds.append((self.kind, self.level))
+        if len(kinds) == 8:
+            raise Interrupted("stopped by a signal")
+        return read(self, index)
+
+    monkeypatch.setattr(ShiftedImages, "read", stopped)
+    interrupted = run(*arguments, folder=folder)
+    assert interrupted.returncode == 130
+    assert "the same command goes on where it was" in interrupted.stderr
+    first = run_json(*arguments, folder=folder)
+    assert len(kinds) == 7 + 1 + (75 - 7)
+    assert run_json(*arguments, folder=folder) == first
+    assert len(kinds) == 76
+    for path in (folder / "plain/shifts").iterdir():
+        path.unlink()
+    assert run_json(*arguments, folder=folder) == first
 
 
 def test_published_arrays(tmp_path: Path) -> None:
@@ -214,6 +264,9 @@ def _refused(result: Result, message: str) -> None:
         (("attack", "plain", "--at", "best"), "kept no best network"),
         (("attack", "plain", "--at", "worst"), "--at 'worst' is not known"),
         (("attack", "nowhere"), "nowhere is not a run folder"),
+        (("attack", "plain", "--transfer", "nowhere"), "nowhere is not a run folder"),
+        (("attack", "plain", "--transfer", "robust", "--no-checks"), "does not go with --no-checks"),
+        (("attack", "plain", "--transfer", "robust", "--with", "square"), "square has none"),
         (("shift", "plain", "--levels", "mnist"), "--levels 'mnist' is not known"),
         (("shift", "plain", "--images", "0"), "0 images cannot"),
         (("shift", "plain", "--data", ".", "--images", "5"), "published arrays are taken whole"),

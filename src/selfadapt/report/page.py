@@ -233,7 +233,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
         caption = (
             f"After each late epoch, {attacked[-1]['robust_images']} test images, the same each time, under PGD-20. A "
             "lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
-            "crosses are what `selfadapt attack` found."
+            "Crosses are what `selfadapt attack` found."
         )
         pictures.append(_picture("Under attack over training", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)

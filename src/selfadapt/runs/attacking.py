@@ -8,8 +8,10 @@ Shapes: N test images.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,16 +20,28 @@ from torch import Tensor, nn
 
 from selfadapt import processes
 from selfadapt.attacks.attack import Attack, evaluation_mode
+from selfadapt.attacks.named import named_attack
+from selfadapt.attacks.pgd import PGD
+from selfadapt.attacks.transfer import Transferred
 from selfadapt.data.samples import Samples
+from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
-from selfadapt.evaluation.robustness import Robustness, masking_signs, robustness, spread_subset
+from selfadapt.evaluation.robustness import (
+    GRADIENT_FREE,
+    ClassOutputs,
+    Robustness,
+    masking_signs,
+    robustness,
+    spread_subset,
+)
+from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.export import write_tensors
 from selfadapt.runs.lifecycle import Run, check_trained
 
 MOMENTS = ("first", "best", "last")
-_JUDGE = "validation_accuracy_given"
+_JUDGE = "robust_validation_accuracy"
 _CHECKED = 200  # images on which gradients are checked for masking
 
 
@@ -41,17 +55,22 @@ def attack_run(
     batch_size: int = 128,
     checks: bool = True,
     at: str = "last",
+    transfer: Run | None = None,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
     """Robust accuracy on all test images, or on so many of them, every class with its share; into attack.json.
 
-    `at` is the network: the result, or the first or the best (by validation) of the curve under attack.
+    `at` is the network: the result, or the first or the best of the curve under attack, best on validation images under
+    the same attack. With `transfer`, the check for masked gradients also tries images moved against that run's network.
     """
+    if transfer is not None and not checks:
+        raise UserError("--transfer is one of the checks for masked gradients, so it does not go with --no-checks")
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
     check_trained(run)
     test = seen_test_part(run)
     chosen_n = spread_subset(test.labels, len(test) if images is None else images, seed)
+    transferred = None if transfer is None else _transferred(run, attack, transfer)
     epoch = load_moment(run, at)
     kept = _Kept(run.folder, run.training.model, seed, batch_size)
 
@@ -61,12 +80,7 @@ def attack_run(
     measured = under(attack, chosen_n)
     if not measured.images:
         raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")
-    warnings: list[str] = []
-    if checks:
-        few_n = spread_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
-        pixels = int(torch.tensor(test.inputs.shape).prod())
-        few = replace(measured, outcome_N=measured.outcome_N[few_n], labels_N=measured.labels_N[few_n])
-        warnings = masking_signs(measured, few, attack, lambda other: under(other, chosen_n[few_n]), pixels=pixels)
+    name = name if len(attack.parts) > 1 else attack.parts[0]  # with the steps that were taken
     result = {
         "attack": name,
         "clean_accuracy": measured.clean_accuracy,
@@ -78,13 +92,42 @@ def attack_run(
         "epoch": epoch,
         "by_attack": measured.after_each_part(),
         "by_class": _by_class(measured, run.data.classes),
-        "warnings": warnings,
+        "warnings": [],
         "notes": list(measured.notes),
         "settings": {**attack.settings, "seed": seed, "batch_size": batch_size},
     }
+    if checks:
+        few_n = spread_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
+        few = replace(measured, outcome_N=measured.outcome_N[few_n], labels_N=measured.labels_N[few_n])
+        again = partial(under, index_n=chosen_n[few_n])
+        moved = None if transferred is None else again(transferred)
+        pixels, by_transfer = math.prod(test.inputs.shape), None if moved is None else moved.robust_accuracy
+        result["warnings"] = masking_signs(measured, few, attack, again, pixels=pixels, transfer=by_transfer)
+        if transfer is not None and moved is not None:
+            own = {"run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": moved.images}
+            result["transfer"] = own
     label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
     run.folder.write_attack({**(run.folder.read_if_there(run.folder.attack_file) or {}), label: result})
     return result
+
+
+def _transferred(run: Run, attack: Attack, other: Run) -> Transferred:
+    """The attack if it is PGD, else PGD-20 of its radius, on the network of another run."""
+    if attack.parts == (GRADIENT_FREE,):
+        raise UserError(f"--transfer is a check of attacks by gradient, and {GRADIENT_FREE} has none")
+    check_trained(other)
+    own, others = ((each.data.classes, seen_test_part(each).inputs.shape) for each in (run, other))
+    if own != others:
+        raise UserError(
+            f"{other.folder.path} does not take the images and classes of {run.folder.path}, so what is moved against "
+            "it tells nothing; give a run on the same data"
+        )
+    if not isinstance(attack, PGD):
+        attack = named_attack("pgd20", eps=attack.settings["eps"], norm=attack.settings["norm"])
+        assert isinstance(attack, PGD)
+    network = other.training.model
+    source = ClassOutputs(network, other.data.num_classes).eval()
+    return Transferred(attack=attack, source=source, origin=network_digest(network))
 
 
 def load_moment(run: Run, moment: str) -> int:
@@ -95,8 +138,11 @@ def load_moment(run: Run, moment: str) -> int:
         return run.settings.epochs
     curve = [record for record in run.folder.read_metrics() if "robust_accuracy" in record]
     file = run.folder.network_file(moment)
-    if not curve or not file.exists():
-        raise UserError(f"{run.folder.path} kept no {moment} network; methods against attacks do, with a curve")
+    if not curve or not file.exists() or (moment == "best" and _JUDGE not in curve[0]):
+        raise UserError(
+            f"{run.folder.path} kept no {moment} network; methods against attacks do, with a curve and, for the best, "
+            "a validation part"
+        )
     run.training.model.load_state_dict(load_file(file, device=str(run.training.device)))
     chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_JUDGE])
     return int(chosen["epoch"])
@@ -117,30 +163,39 @@ def seen_test_part(run: Run) -> Samples:
 def accuracy_after_epoch(run: Run, metrics: Mapping[str, Any]) -> dict[str, float]:
     """What the method wants measured after the epoch of these metrics: test images, always the same, under attack.
 
-    The network of the first such epoch is kept, and that of the best by validation.
+    The network of the first such epoch is kept, and that of the best. Test images choose nothing, so the best is judged
+    by validation images under the same attack: accuracy on clean ones goes on rising where robust accuracy falls.
     """
     asked, test, training = run.settings.method.attack_after(metrics["epoch"]), run.data.test, run.training
     if asked is None or test is None:
         return {}
-    before = [record for record in training.history if "robust_accuracy" in record]
-    moments = [] if before else ["first"]
-    if metrics.get(_JUDGE) is not None and all(metrics[_JUDGE] > record[_JUDGE] for record in before):
-        moments.append("best")
-    for moment in moments if processes.rank() == 0 else ():
-        write_tensors(run.folder.network_file(moment), training.model.state_dict())
-    part = test.take(spread_subset(test.labels, asked.images))
-    with evaluation_mode(training.model):
-        measured = robustness(
-            training.model, part.inputs, part.labels, asked.attack,
-            num_classes=training.num_classes, device=training.device,
-        )  # fmt: skip
+    measured = _under_attack(training, test, asked)
     if not measured.images:
         return {}
-    return {
+    found = {
         "robust_accuracy": measured.robust_accuracy,
         "robust_clean_accuracy": measured.clean_accuracy,
         "robust_images": measured.images,
     }
+    judged = None if run.data.validation is None else _under_attack(training, run.data.validation, asked)
+    if judged is not None and judged.images:
+        found[_JUDGE] = judged.robust_accuracy
+    before = [record for record in training.history if "robust_accuracy" in record]
+    moments = [] if before else ["first"]
+    if _JUDGE in found and all(found[_JUDGE] > record.get(_JUDGE, -1) for record in before):
+        moments.append("best")
+    for moment in moments if processes.rank() == 0 else ():
+        write_tensors(run.folder.network_file(moment), training.model.state_dict())
+    return found
+
+
+def _under_attack(training: Training, samples: Samples, asked: AttackAfterEpoch) -> Robustness:
+    part = samples.take(spread_subset(samples.labels, asked.images))
+    with evaluation_mode(training.model):
+        return robustness(
+            training.model, part.inputs, part.labels, asked.attack,
+            num_classes=training.num_classes, device=training.device,
+        )  # fmt: skip
 
 
 class _Kept:
