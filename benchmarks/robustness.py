@@ -44,19 +44,20 @@ class Setting:
     images: str | None = None  # under AutoAttack
 
 
-def _small(limit: int) -> tuple[str, ...]:
+def _few(limit: int) -> tuple[str, ...]:
     return (
-        "--model", "resnet-small", "--augment", "none", "--batch-size", "64", "--lr", "0.1", "--limit", str(limit),
-        "--epochs", "40", "--schedule", "multistep:20,32", "--weight-decay", "0.0002", "--validation", "0.2",
-        "--steps", "7", "--step", "0.008", "--curve-images", "500",
+        "--model", "mlp", "--width", "512", "--augment", "none", "--batch-size", "64", "--lr", "0.05",
+        "--limit", str(limit), "--epochs", "40", "--schedule", "multistep:20,32", "--weight-decay", "0.0002",
+        "--validation", "0.2", "--curve-images", "500",
     )  # fmt: skip
 
 
+_SEARCHED = (PLAIN, "10/0.9", "5/0.9", "20/0.9", "10/0.7")
 SETTINGS = {
-    "search 500": Setting(str(HALVED), _small(500), 10, (PLAIN,), (100,)),
-    "search 1500": Setting(str(HALVED), _small(1500), 10, (PLAIN,), (100,)),
-    "small": Setting(str(HALVED), _small(1500), 10, (PLAIN, "20/0.9"), images="100"),
-}  # fmt: skip
+    "search 1000": Setting(str(HALVED), _few(1000), 1, (PLAIN,), (100,)),
+    "search 2000": Setting(str(HALVED), _few(2000), 1, _SEARCHED, (100,)),
+    "small": Setting(str(HALVED), _few(2000), 1, (PLAIN, "10/0.9"), images="300"),
+}
 
 Job = tuple[str, str, int]  # setting, variant, seed
 
@@ -66,9 +67,9 @@ def _folder(job: Job) -> Path:
     return HOME / name.replace(" ", "-") / f"{'-'.join(variant.split('/')) or 'trades'}-{seed}"
 
 
-def _halved_cifar10() -> None:
-    """All training images of CIFAR10 and its first 2,000 test images, at 16 pixels."""
-    data = open_data("cifar10")
+def _halve(name: str, path: Path) -> None:
+    """All training images of a named set and its first 2,000 test images, at half their size."""
+    data = open_data(name)
     assert data.test is not None
     arrays = {}
     for part, samples in (("train", data.train), ("test", data.test.first(2000))):
@@ -78,15 +79,15 @@ def _halved_cifar10() -> None:
         boxes = values_NCHW.reshape(count, channels, height // 2, 2, width // 2, 2).mean((3, 5))
         arrays[f"x_{part}"] = boxes.round().astype(np.uint8).transpose(0, 2, 3, 1)
         arrays[f"y_{part}"] = samples.labels.numpy()
-    HALVED.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(HALVED, **arrays)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
 
 
 def _run(job: Job) -> None:
     name, variant, seed = job
     own, folder = SETTINGS[name], _folder(job)
-    if own.data == str(HALVED) and not HALVED.exists():
-        _halved_cifar10()
+    if not HALVED.exists():
+        _halve("cifar10", HALVED)
     if not is_finished(folder):
         method: tuple[str, ...] = ("trades",)
         if variant != PLAIN:
