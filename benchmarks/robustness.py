@@ -48,15 +48,15 @@ def _few(limit: int) -> tuple[str, ...]:
     return (
         "--model", "mlp", "--width", "512", "--augment", "none", "--batch-size", "64", "--lr", "0.05",
         "--limit", str(limit), "--epochs", "40", "--schedule", "multistep:20,32", "--weight-decay", "0.0002",
-        "--validation", "0.2", "--curve-images", "500",
+        "--validation", "0.33", "--curve-images", "1000",
     )  # fmt: skip
 
 
 _SEARCHED = (PLAIN, "10/0.9", "5/0.9", "20/0.9", "10/0.7")
 SETTINGS = {
-    "search 1000": Setting(str(HALVED), _few(1000), 1, (PLAIN,), (100,)),
-    "search 2000": Setting(str(HALVED), _few(2000), 1, _SEARCHED, (100,)),
-    "small": Setting(str(HALVED), _few(2000), 1, (PLAIN, "10/0.9"), images="300"),
+    "search 1000": Setting(str(HALVED), _few(1000), 1, _SEARCHED, (100,)),
+    "search 3000": Setting(str(HALVED), _few(3000), 1, (PLAIN, "5/0.9"), (100,)),
+    "small": Setting(str(HALVED), _few(1000), 1, (PLAIN, "5/0.9"), images="300"),
 }
 
 Job = tuple[str, str, int]  # setting, variant, seed

@@ -84,6 +84,8 @@ def accuracy_curves(
     UNDER_ATTACK those of Figures 5 and 14. `points` are (epoch, accuracy, word) beside the curves; one that comes twice
     is drawn once.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(8.4, 4.0)
     epochs = [record["epoch"] for record in metrics]
     for key, words, colour, line in curves:
@@ -105,7 +107,7 @@ def accuracy_curves(
             textcoords="offset points", fontsize=8,
         )  # fmt: skip
     axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, min(101, axes.get_ylim()[1])))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.grid(color=_FAINT, linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
     _save(figure, path)
