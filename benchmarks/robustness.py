@@ -56,7 +56,7 @@ _SEARCHED = (PLAIN, "10/0.9", "5/0.9", "20/0.9", "10/0.7")
 SETTINGS = {
     "search 1000": Setting(str(HALVED), _few(1000), 1, _SEARCHED, (100,)),
     "search 3000": Setting(str(HALVED), _few(3000), 1, (PLAIN, "5/0.9"), (100,)),
-    "small": Setting(str(HALVED), _few(1000), 1, (PLAIN, "5/0.9"), images="300"),
+    "small": Setting(str(HALVED), _few(1000), 1, (PLAIN, "5/0.9"), images="200"),
 }
 
 Job = tuple[str, str, int]  # setting, variant, seed

@@ -21,7 +21,7 @@ METHODS = ("erm", "sat")
 RATES = ("0", "0.4")
 SEEDS = (0, 1, 2)
 LEVELS = ("1", "2", "3", "4", "5")
-OPTIONS = ("fashion-mnist", "--limit", "3000", "--test-limit", "1000", "--epochs", "20")
+OPTIONS = ("fashion-mnist", "--limit", "2000", "--test-limit", "500", "--epochs", "12")
 
 Job = tuple[str, int]  # noise rate and seed
 

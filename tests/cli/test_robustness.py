@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from cli.photographs import write_photos
 from cli.program import Result, run, run_json
 from selfadapt.attacks.attack import STANDS
 from selfadapt.attacks.pgd import PGD, fgsm
+from selfadapt.data.images import ImageFiles
 from selfadapt.data.seeds import seeded
 from selfadapt.data.shift import KINDS, ShiftedImages, corrupted
 from selfadapt.errors import Interrupted
 from selfadapt.evaluation.robustness import spread_subset
+from selfadapt.models.pretrained import pretrained
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.attacking import load_moment
 from selfadapt.runs.lifecycle import Run, reopen
@@ -241,6 +244,29 @@ def test_published_arrays(tmp_path: Path) -> None:
     _refused(run("shift", "run", "--data", "nowhere", folder=tmp_path), "must hold gaussian_noise.npy and labels.npy")
 
 
+def test_a_head_on_features_is_tried_through_the_network_that_took_them(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", train=6, test=3)
+    result = run_json("train", "photos", "--image-size", "64", "--method", "erm", "--out", "head", folder=tmp_path)
+    found = run_json("attack", "head", "--with", "pgd3", "--eps", "0.03", "--no-checks", folder=tmp_path)
+    opened = _opened(tmp_path / "head")
+    assert opened.data.test is not None
+    files, labels = opened.data.test.paths, opened.data.test.labels
+    assert files is not None
+    # The head that was trained, behind timm's own network with the weights of the package, on files read by hand.
+    network = pretrained("tf_efficientnet_lite0", size=64)
+    pixels = ImageFiles([Path(file) for file in files], network.shape, network.frame).read(torch.arange(len(files)))
+    images = pixels.float() / 255
+    whole = torch.nn.Sequential(network.backbone, opened.training.model).eval()
+    right = whole(images).argmax(1) == labels
+    assert found["clean_accuracy"] == right.double().mean().item() == result["test_accuracy"]
+    outcome = PGD(eps=0.03, step=0.03 / 3, steps=3).outcome(whole, images, labels, seeded(0, "attack", 0))
+    assert found["robust_accuracy"] == (outcome == STANDS).double().mean().item() < found["clean_accuracy"]
+    shifted = run_json("shift", "head", folder=tmp_path)
+    assert shifted["clean_accuracy"] == result["test_accuracy"]
+    predicted = whole(corrupted(pixels, "contrast", 5).float() / 255).argmax(1)
+    assert shifted["by_kind"]["contrast"]["5"] == pytest.approx((predicted == labels).double().mean().item())
+
+
 def _refused(result: Result, message: str) -> None:
     assert result.returncode == 2
     assert message in result.stderr
@@ -288,7 +314,7 @@ def test_runs_that_cannot_be_attacked(folder: Path, tmp_path: Path, monkeypatch:
     np.savez(tmp_path / "vectors.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     run_json("train", "vectors.npz", "--epochs", "2", "--method", "erm", "--out", "vectors", folder=tmp_path)
     for command in ("attack", "shift"):
-        _refused(run(command, "vectors", folder=tmp_path), "needs a network that sees images")
+        _refused(run(command, "vectors", folder=tmp_path), "was trained on vectors")
     _refused(run("train", "vectors.npz", "--method", "trades", "--epochs", "2", folder=tmp_path), "sees images")
     np.savez(tmp_path / "bare.npz", x_train=random.integers(0, 255, (40, 8, 8)).astype(np.uint8), y_train=y[:40])
     run_json("train", "bare.npz", *QUICK, "--batch-size", "8", "--method", "erm", "--out", "bare", folder=tmp_path)

@@ -11,7 +11,7 @@ EXAMPLE = "Example: selfadapt attack runs/first --with pgd20"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run whose network sees images, with a test part."),
+    run: Path = typer.Argument(help="The folder of a trained run on images, with a test part."),
     name: str = typer.Option(
         "pgd20",
         "--with",
@@ -27,7 +27,7 @@ def command(
     queries: int | None = typer.Option(None, help="Queries of AutoAttack's square. Default: 5000."),
     images: int | None = typer.Option(None, help="So many test images, every class with its share. Default: all."),
     seed: int = typer.Option(0, help="Decides which images those are, and the random starts."),
-    batch_size: int = typer.Option(128, help="Images at a time."),
+    batch_size: int | None = typer.Option(None, help="Images at a time. Default: 128, or 16 from 96 pixels on."),
     at: str = typer.Option(
         "last",
         help="Which network: last, or the first or the best (on validation images) of the curve under attack, which "

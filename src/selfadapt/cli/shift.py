@@ -12,7 +12,7 @@ EXAMPLE = "Example: selfadapt shift runs/first --against runs/second"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run whose network sees images, with a test part."),
+    run: Path = typer.Argument(help="The folder of a trained run on images, with a test part."),
     against: Path | None = typer.Option(None, help="Another run on the same data, to compare with."),
     data: Path | None = typer.Option(
         None, help="A folder with the published arrays of CIFAR-10-C. Default: images are made from the test part."

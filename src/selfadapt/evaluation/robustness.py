@@ -22,6 +22,7 @@ from selfadapt.data.loader import as_input
 from selfadapt.data.reading import read_batches
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
+from selfadapt.models.named import LARGE_IMAGE
 from selfadapt.progress import ProgressCallback, no_progress
 
 UNTRIED = -1
@@ -84,6 +85,11 @@ def spread_subset(labels_N: Tensor, count: int, seed: int = 0) -> Tensor:
     return by_class_N[places].sort().values
 
 
+def batch_for(shape: tuple[int, ...]) -> int:
+    """Images that fit into memory together with what a network keeps of them for the gradient."""
+    return 16 if min(shape[1:]) >= LARGE_IMAGE else 128
+
+
 def robustness(
     model: nn.Module,
     images: Inputs,
@@ -92,7 +98,7 @@ def robustness(
     *,
     num_classes: int,
     device: torch.device,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     seed: int = 0,
     outcome_N: Tensor | None = None,
     save: Callable[[Tensor], None] | None = None,
@@ -113,7 +119,9 @@ def robustness(
     if outcome_N.shape != labels_N.shape:
         raise UserError(f"{len(outcome_N)} saved outcomes do not fit {len(labels_N)} images; start anew")
     batches = [
-        index_B for index_B in torch.arange(len(labels_N)).split(batch_size) if (outcome_N[index_B] == UNTRIED).any()
+        index_B
+        for index_B in torch.arange(len(labels_N)).split(batch_size or batch_for(images.shape))
+        if (outcome_N[index_B] == UNTRIED).any()
     ]
     batches = batches[processes.rank() :: processes.count()]
     done = len(labels_N) - sum(map(len, batches))

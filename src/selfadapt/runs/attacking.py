@@ -30,15 +30,16 @@ from selfadapt.evaluation.robustness import (
     GRADIENT_FREE,
     ClassOutputs,
     Robustness,
+    batch_for,
     masking_signs,
     robustness,
     spread_subset,
 )
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.progress import ProgressCallback, no_progress
-from selfadapt.report.results import RunFolder
 from selfadapt.runs.export import write_tensors
 from selfadapt.runs.lifecycle import Run, check_trained
+from selfadapt.runs.seen import Seen, network_digest, seen
 
 MOMENTS = ("first", "best", "last")
 _JUDGE = "robust_validation_accuracy"
@@ -52,7 +53,7 @@ def attack_run(
     *,
     images: int | None = None,
     seed: int = 0,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     checks: bool = True,
     at: str = "last",
     transfer: Run | None = None,
@@ -65,17 +66,18 @@ def attack_run(
     """
     if transfer is not None and not checks:
         raise UserError("--transfer is one of the checks for masked gradients, so it does not go with --no-checks")
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
     check_trained(run)
-    test = seen_test_part(run)
+    own = seen(run)
+    test = own.test
     chosen_n = spread_subset(test.labels, len(test) if images is None else images, seed)
-    transferred = None if transfer is None else _transferred(run, attack, transfer)
+    transferred = None if transfer is None else _transferred(run, own, attack, transfer)
     epoch = load_moment(run, at)
-    kept = _Kept(run.folder, run.training.model, seed, batch_size)
+    kept = _Kept(run, own.model, seed, batch_size or batch_for(test.inputs.shape))
 
     def under(other: Attack, index_n: Tensor) -> Robustness:
-        return kept.robustness(run, test.take(index_n), other, on_progress)
+        return kept.robustness(test.take(index_n), other, on_progress)
 
     measured = under(attack, chosen_n)
     if not measured.images:
@@ -94,7 +96,7 @@ def attack_run(
         "by_class": _by_class(measured, run.data.classes),
         "warnings": [],
         "notes": list(measured.notes),
-        "settings": {**attack.settings, "seed": seed, "batch_size": batch_size},
+        "settings": {**attack.settings, "seed": seed, "batch_size": kept.batch_size},
     }
     if checks:
         few_n = spread_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
@@ -104,20 +106,21 @@ def attack_run(
         pixels, by_transfer = math.prod(test.inputs.shape), None if moved is None else moved.robust_accuracy
         result["warnings"] = masking_signs(measured, few, attack, again, pixels=pixels, transfer=by_transfer)
         if transfer is not None and moved is not None:
-            own = {"run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": moved.images}
-            result["transfer"] = own
+            result["transfer"] = {
+                "run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": moved.images
+            }  # fmt: skip
     label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
     run.folder.write_attack({**(run.folder.read_if_there(run.folder.attack_file) or {}), label: result})
     return result
 
 
-def _transferred(run: Run, attack: Attack, other: Run) -> Transferred:
+def _transferred(run: Run, own: Seen, attack: Attack, other: Run) -> Transferred:
     """The attack if it is PGD, else PGD-20 of its radius, on the network of another run."""
     if attack.parts == (GRADIENT_FREE,):
         raise UserError(f"--transfer is a check of attacks by gradient, and {GRADIENT_FREE} has none")
     check_trained(other)
-    own, others = ((each.data.classes, seen_test_part(each).inputs.shape) for each in (run, other))
-    if own != others:
+    others = seen(other)
+    if (run.data.classes, own.test.inputs.shape) != (other.data.classes, others.test.inputs.shape):
         raise UserError(
             f"{other.folder.path} does not take the images and classes of {run.folder.path}, so what is moved against "
             "it tells nothing; give a run on the same data"
@@ -125,9 +128,8 @@ def _transferred(run: Run, attack: Attack, other: Run) -> Transferred:
     if not isinstance(attack, PGD):
         attack = named_attack("pgd20", eps=attack.settings["eps"], norm=attack.settings["norm"])
         assert isinstance(attack, PGD)
-    network = other.training.model
-    source = ClassOutputs(network, other.data.num_classes).eval()
-    return Transferred(attack=attack, source=source, origin=network_digest(network))
+    source = ClassOutputs(others.model, other.data.num_classes).eval()
+    return Transferred(attack=attack, source=source, origin=network_digest(others.model))
 
 
 def load_moment(run: Run, moment: str) -> int:
@@ -146,18 +148,6 @@ def load_moment(run: Run, moment: str) -> int:
     run.training.model.load_state_dict(load_file(file, device=str(run.training.device)))
     chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_JUDGE])
     return int(chosen["epoch"])
-
-
-def seen_test_part(run: Run) -> Samples:
-    """The test part, of images that the network itself sees."""
-    if len(run.data.train.inputs.shape) != 3:
-        raise UserError(
-            f"{run.folder.path} is a head on features or vectors, and this needs a network that sees images; train one "
-            "with --tune all or --weights none"
-        )
-    if run.data.test is None:
-        raise UserError(f"{run.folder.path} has no test part, so there are no images to try")
-    return run.data.test
 
 
 def accuracy_after_epoch(run: Run, metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -201,41 +191,32 @@ def _under_attack(training: Training, samples: Samples, asked: AttackAfterEpoch)
 class _Kept:
     """Outcomes in the run folder, by network, images, attack and whatever else decides them."""
 
-    def __init__(self, folder: RunFolder, model: nn.Module, seed: int, batch_size: int) -> None:
-        self.folder, self.seed, self.batch_size = folder, seed, batch_size
+    def __init__(self, run: Run, model: nn.Module, seed: int, batch_size: int) -> None:
+        self.run, self.model, self.seed, self.batch_size = run, model, seed, batch_size
         self.network = network_digest(model)
 
-    def robustness(self, run: Run, samples: Samples, attack: Attack, on_progress: ProgressCallback) -> Robustness:
+    def robustness(self, samples: Samples, attack: Attack, on_progress: ProgressCallback) -> Robustness:
         asked = {
             "settings": dict(attack.settings), "parts": attack.parts, "seed": self.seed, "batch_size": self.batch_size,
             "network": self.network, "images": samples.inputs.signature().hex(), "labels": samples.labels.tolist(),
         }  # fmt: skip
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
-        known = self.folder.read_if_there(self.folder.attacks / f"{key}.json")
-        model = run.training.model
-        with evaluation_mode(model):
+        folder = self.run.folder
+        known = folder.read_if_there(folder.attacks / f"{key}.json")
+        with evaluation_mode(self.model):
             return robustness(
-                model,
+                self.model,
                 samples.inputs,
                 samples.labels,
                 attack,
-                num_classes=run.data.num_classes,
-                device=run.training.device,
+                num_classes=self.run.data.num_classes,
+                device=self.run.training.device,
                 batch_size=self.batch_size,
                 seed=self.seed,
                 outcome_N=None if known is None else torch.tensor(known["outcome"]),
-                save=lambda outcome_N: self.folder.write_outcome(key, {"outcome": outcome_N.tolist()}),
+                save=lambda outcome_N: folder.write_outcome(key, {"outcome": outcome_N.tolist()}),
                 on_progress=on_progress,
             )
-
-
-def network_digest(model: nn.Module) -> str:
-    """A hash of everything that a network has learned."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _by_class(measured: Robustness, classes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
