@@ -3,26 +3,14 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from attacked import RADIUS, digits_network
+from attacked import RADIUS, Masked, digits_network
 from selfadapt.attacks.attack import STANDS, WRONG
 from selfadapt.attacks.pgd import PGD
 from selfadapt.attacks.transfer import Transferred
 
 ATTACK = PGD(eps=RADIUS, step=RADIUS / 4, start="none")
-
-
-class Masked(nn.Module):
-    """A forward pass in steps of 1/8 that no gradient passes."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model((images * 8).round() / 8)
-        return logits
 
 
 def _transferred(source: nn.Module, attack: PGD = ATTACK) -> Transferred:
@@ -40,7 +28,7 @@ def test_made_on_the_network_itself_it_is_pgd() -> None:
 
 def test_a_network_whose_gradients_are_masked_falls_to_images_moved_against_an_honest_one() -> None:
     honest, images, labels = digits_network()
-    masked = Masked(honest).eval()
+    masked = Masked(honest, steps=8).eval()
     own = ATTACK.outcome(masked, images, labels, torch.Generator())
     by_transfer = _transferred(honest).outcome(masked, images, labels, torch.Generator())
     assert torch.equal(own == WRONG, by_transfer == WRONG)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacked import RADIUS, digits_network
+from attacked import RADIUS, Masked, digits_network
 from selfadapt.attacks.attack import STANDS, WRONG, Attack
 from selfadapt.attacks.autoattack import AutoAttack
 from selfadapt.attacks.pgd import PGD
@@ -151,21 +151,10 @@ def test_what_cannot_be_attacked_is_refused() -> None:
 
 
 def test_masked_gradients_are_noticed_and_honest_ones_are_not() -> None:
-    class Masked(nn.Module):
-        """The same answers, but a forward pass in steps of 1/4 that no gradient passes."""
-
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, images: Tensor) -> Tensor:
-            logits: Tensor = self.model((images * 4).round() / 4)
-            return logits
-
     honest, images, labels = _images()
     images, labels = images.take(torch.arange(100)), labels[:100]
     attack = PGD(eps=0.05, step=0.0125)
-    for model, expected in ((honest, 0), (Masked(honest).eval(), 2)):
+    for model, expected in ((honest, 0), (Masked(honest, steps=4).eval(), 2)):
 
         def again(other: Attack, model: nn.Module = model) -> Robustness:
             return _measure(model, images, labels, other)
