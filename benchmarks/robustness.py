@@ -167,8 +167,9 @@ def _draw(name: str) -> None:
         (variant, _words(variant).replace("`", ""), colour, "-")
         for variant, colour in zip(own.variants, ("#c8553d", "#2f6690", "#5b8e4b"), strict=False)
     ]
+    start = min(int(variant.split("/")[0]) for variant in own.variants if variant != PLAIN)
     if records:
-        accuracy_curves([records[epoch] for epoch in sorted(records)], lines, None, FIGURE)
+        accuracy_curves([records[epoch] for epoch in sorted(records)], lines, start, FIGURE)
 
 
 def write_tables() -> None:
