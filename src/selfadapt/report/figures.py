@@ -100,7 +100,7 @@ def accuracy_curves(
             word, (epoch, 100 * value), xytext=(-6 if late else 6, -12), textcoords="offset points", fontsize=8,
             ha="right" if late else "left",
         )  # fmt: skip
-    if start_epoch is not None and 0 < start_epoch < len(epochs):
+    if start_epoch is not None and epochs[0] <= start_epoch < epochs[-1]:
         axes.axvline(start_epoch, color=_INK, linewidth=0.8, linestyle=":")
         axes.annotate(
             "targets begin to move", (start_epoch, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
