@@ -116,8 +116,8 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
 def test_a_curve_under_attack_has_whole_epochs_and_names_each_point_once(tmp_path: Path) -> None:
     metrics = [{"epoch": epoch, "robust_clean_accuracy": 0.4, "robust_accuracy": 0.2} for epoch in (8, 9, 10)]
     points = [(10, 0.15, "autoattack, 30 images"), (10, 0.15, "autoattack, 30 images"), (8, 0.1, "fgsm, 30 images")]
-    for start, marked in ((7, 0), (8, 1), (10, 0)):
-        accuracy_curves(metrics, UNDER_ATTACK, start, tmp_path / "curve.svg", points=points)
+    for start_epoch, marked in ((7, 0), (8, 1), (10, 0)):
+        accuracy_curves(metrics, UNDER_ATTACK, start_epoch, tmp_path / "curve.svg", points=points)
         words = ["".join(text.itertext()) for text in ElementTree.parse(tmp_path / "curve.svg").iter() if text.text]
         assert words.count("autoattack, 30 images") == 1
         assert words.count("fgsm, 30 images") == 1
