@@ -1,15 +1,14 @@
 """The first tables of docs/results/robustness.md: TRADES against TRADES with self-adaptive targets, along the epochs.
 
-    python -m benchmarks.robustness                    all of it, about an hour on one core
+    python -m benchmarks.robustness                    all of it, about half an hour on one core
     python -m benchmarks.robustness --only small       without the search
 
 Few training images, no augmentation and many epochs, so that robust overfitting has room to show. The curve is PGD-20
 on test images after every epoch from `curve` on; AutoAttack comes on top at the best of those networks (on validation
 images under PGD-20) and at the last. Runs are kept below runs/robustness, and what is finished is not repeated.
 
-`small` is CIFAR10 with every image halved by means over 2×2 pixels, because 32 pixels take four times as long. The
-`search` settings have one seed, which is none of the three of `small`: they say how many images, which E_s and which
-alpha `small` takes.
+`small` is CIFAR10 with every image halved by means over 2×2 pixels, because 32 pixels take four times as long. `search`
+has one seed, which is none of the three of `small`, and says which E_s and which alpha `small` takes.
 """
 
 import json
@@ -44,19 +43,15 @@ class Setting:
     images: str | None = None  # under AutoAttack
 
 
-def _few(limit: int) -> tuple[str, ...]:
-    return (
-        "--model", "mlp", "--width", "512", "--augment", "none", "--batch-size", "64", "--lr", "0.05",
-        "--limit", str(limit), "--epochs", "40", "--schedule", "multistep:20,32", "--weight-decay", "0.0002",
-        "--validation", "0.33", "--curve-images", "1000",
-    )  # fmt: skip
-
-
-_SEARCHED = (PLAIN, "10/0.9", "5/0.9", "20/0.9", "10/0.7")
+_OPTIONS = (
+    "--model", "mlp", "--width", "512", "--augment", "none", "--batch-size", "64", "--lr", "0.05", "--limit", "1000",
+    "--epochs", "40", "--schedule", "multistep:20,32", "--weight-decay", "0.0002", "--validation", "0.33",
+    "--curve-images", "1000",
+)  # fmt: skip
+_SEARCHED = (PLAIN, "5/0.9", "10/0.9", "20/0.9", "10/0.7")
 SETTINGS = {
-    "search 1000": Setting(str(HALVED), _few(1000), 1, _SEARCHED, (100,)),
-    "search 3000": Setting(str(HALVED), _few(3000), 1, (PLAIN, "5/0.9"), (100,)),
-    "small": Setting(str(HALVED), _few(1000), 1, (PLAIN, "5/0.9"), images="200"),
+    "small": Setting(str(HALVED), _OPTIONS, 1, (PLAIN, "5/0.9"), images="200"),
+    "search": Setting(str(HALVED), _OPTIONS, 1, _SEARCHED, (100,)),
 }
 
 Job = tuple[str, str, int]  # setting, variant, seed
@@ -64,7 +59,7 @@ Job = tuple[str, str, int]  # setting, variant, seed
 
 def _folder(job: Job) -> Path:
     name, variant, seed = job
-    return HOME / name.replace(" ", "-") / f"{'-'.join(variant.split('/')) or 'trades'}-{seed}"
+    return HOME / name / f"{'-'.join(variant.split('/')) or 'trades'}-{seed}"
 
 
 def _halve(name: str, path: Path) -> None:
