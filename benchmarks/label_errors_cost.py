@@ -20,10 +20,9 @@ import torch
 from benchmarks.grid import table
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
-from selfadapt.evaluation.label_quality import expected_quality
+from selfadapt.evaluation.held_out import HeldOutVerdicts
 from selfadapt.evaluation.recovery import average_precision
 from selfadapt.objectives.cross_fitting import cross_fit
-from selfadapt.objectives.transition import doubts
 
 HOME = Path("runs/label-errors-cost")
 PAGE = Path("docs/results/label-errors-cost.md")
@@ -41,14 +40,12 @@ def measure(samples: int, classes: int) -> dict[str, float]:
     labels_N = torch.where(torch.rand(samples, generator=generator) < 0.2, drawn_N, truth_N)
     wall, began = time.monotonic(), time.process_time()
     fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), classes)
-    matrix_KK = fitted.transition.matrix_KK
-    doubt_N, _ = doubts(fitted.predicted_NK, labels_N, matrix_KK)
-    expected_quality(fitted.predicted_NK, labels_N, matrix_KK, cut=int((doubt_N > 0).sum()))
+    verdicts = HeldOutVerdicts.of(fitted.predicted_NK, labels_N, fitted.transition.matrix_KK, seed=0)
     return {
         "processor seconds": time.process_time() - began,
         "seconds": time.monotonic() - wall,
         "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "average precision": average_precision(doubt_N.argsort(descending=True), labels_N != truth_N) or 0.0,
+        "average precision": average_precision(verdicts.order_N, labels_N != truth_N) or 0.0,
     }
 
 

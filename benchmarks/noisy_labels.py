@@ -1,17 +1,20 @@
 """The tables of docs/results/noisy-labels.md: every method, and every start, on real data with noisy labels.
 
-    python -m benchmarks.noisy_labels --jobs 2          all of it, about three hours on two cores
-    python -m benchmarks.noisy_labels --only digits     the cells whose name begins so
+    python -m benchmarks.noisy_labels --jobs 2              all of it, about three hours on two cores
+    python -m benchmarks.noisy_labels --only digits         the cells whose name begins so
+    python -m benchmarks.noisy_labels --only :sce,elr       the rows of these methods alone, in every cell that has them
 
 A cell is one data set under one kind of noise. Each is a folder below runs/noisy-labels made by `selfadapt compare`,
 in a process with one thread. What is finished is not repeated, so the command may be stopped and given again.
-`sat` finds its start; `sat-paper` is Algorithm 2, trained with each of five fixed ones.
+`sat` finds its start; `sat-paper` is Algorithm 2, trained with each of five fixed ones. What a run came to is kept in
+the ledger with its day, also when its folder is gone.
 """
 
 import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,16 @@ EVERY = (
     "erm", "early-stopping", "label-smoothing", "mixup", "forward", "gce", "gce-truncated", "sce", "bootstrap-soft",
     "bootstrap-hard", "elr", "co-teaching", "sat-no-average", "sat-no-weights", "sat", "sat-sce",
 )  # fmt: skip
+_EARLIER = "2026-11-16"  # the day of entries that have none
 _AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
 Ledger = dict[str, dict[str, Any]]  # by CELL/PART/METHOD-SEED
 FIXED = "sat-paper"
+ASYMMETRIC = ("elr", ("--target-momentum", "0.9", "--strength", "1"))  # what its authors set for asymmetric noise
+_OTHER_SETTINGS = "asymmetric"
+NAMES = {  # of rows that are more than the method's name
+    "co-teaching": "`co-teaching`, told the noise rate",
+    _OTHER_SETTINGS: "`elr`, its settings for asymmetric noise",
+}
 FEW = ("erm", "early-stopping", "gce", "elr", "sat", "sat-sce")
 
 
@@ -43,12 +53,21 @@ class Cell:
     def name(self) -> str:
         return f"{self.data}-{self.noise.replace(':', '-')}"
 
-    def commands(self) -> Iterator[tuple[Path, list[str]]]:
-        """The folder and the arguments of each comparison of this cell."""
+    @property
+    def asymmetric(self) -> bool:
+        return self.noise.startswith("asymmetric")
+
+    def commands(self, only: tuple[str, ...] = ()) -> Iterator[tuple[Path, list[str]]]:
+        """The folder and the arguments of each comparison of this cell; with `only`, of these methods."""
         shared = [self.data, "--noise", self.noise, "--seeds", str(self.seeds), *self.options]
         folder = HOME / self.name
-        yield folder / "methods", [*shared, "--methods", ",".join(self.methods)]
-        for start in self.starts:
+        chosen = [method for method in self.methods if not only or method in only]
+        if chosen:
+            yield folder / "methods", [*shared, "--methods", ",".join(chosen)]
+        method, own = ASYMMETRIC
+        if method in chosen and self.asymmetric:
+            yield folder / "asymmetric", [*shared, "--methods", method, *own]
+        for start in () if only and FIXED not in only else self.starts:
             yield folder / f"start-{start}", [*shared, "--methods", FIXED, "--start-epoch", str(start)]
 
 
@@ -57,15 +76,22 @@ _CIFAR = ("--limit", "5000", "--augment", "none", "--batch-size", "64", "--epoch
 CELLS = (
     *(
         Cell("fashion-mnist", noise, EVERY, (2, 5, 10, 20, 40), options=_FASHION)
-        for noise in ("symmetric:0.4", "symmetric:0.8", "asymmetric:0.4")
+        for noise in ("symmetric:0.4", "symmetric:0.8", "asymmetric:0.4", "instance:0.4")
     ),
     *(
         Cell("cifar10", noise, FEW, (3, 6, 10, 15, 22), seeds=1, options=_CIFAR)
-        for noise in ("symmetric:0.4", "asymmetric:0.4")
+        for noise in ("symmetric:0.4", "asymmetric:0.4", "instance:0.4")
     ),
     *(
         Cell("digits", noise, EVERY, (5, 10, 20, 30, 45))
-        for noise in ("symmetric:0.4", "asymmetric:0.4", "symmetric:0.2", "symmetric:0.6", "symmetric:0.8")
+        for noise in (
+            "symmetric:0.4",
+            "asymmetric:0.4",
+            "symmetric:0.2",
+            "symmetric:0.6",
+            "symmetric:0.8",
+            "instance:0.4",
+        )
     ),
 )
 
@@ -88,6 +114,7 @@ def _remember() -> Ledger:
                 "test_accuracy": content["result"]["test_accuracy"],
                 "start_epoch": content["result"]["start_epoch"],
                 "right_labels": 1 - content["noise"]["actual"],
+                "made": date.fromtimestamp(path.stat().st_mtime).isoformat(),
                 **{key: last[key] for key in _AGREEMENTS},
             }
     LEDGER.write_text(json.dumps(ledger, indent=0, sort_keys=True) + "\n")
@@ -111,6 +138,10 @@ def _by_start(ledger: Ledger, cell: Cell) -> list[list[float]]:
 
 def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
     columns = [{m: _accuracies(ledger, cell, "methods", m) for m in cell.methods} for cell in cells]
+    method, _ = ASYMMETRIC
+    own_rows = {method: (_OTHER_SETTINGS,)} if any(cell.asymmetric for cell in cells) else {}
+    for column, cell in zip(columns, cells, strict=True):
+        column[_OTHER_SETTINGS] = _accuracies(ledger, cell, "asymmetric", method)
     bests = [max((statistics.fmean(own) for own in column.values() if own), default=0) for column in columns]
     rows = []
     for method in cells[0].methods:
@@ -119,12 +150,13 @@ def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
                 max(filter(None, _by_start(ledger, cell)), key=statistics.fmean, default=[]) for cell in cells
             ]
             rows.append([f"`{FIXED}`, best of {len(cells[0].starts)} E_s", *map(shown, best_starts)])
-        row = [f"`{method}`"]
-        for column, best in zip(columns, bests, strict=True):
-            own = column[method]
-            is_best = own and statistics.fmean(own) >= best - 1e-9
-            row.append(f"**{shown(own)}**" if is_best else shown(own))
-        rows.append(row)
+        for name in (method, *own_rows.get(method, ())):
+            row = [NAMES.get(name, f"`{name}`")]
+            for column, best in zip(columns, bests, strict=True):
+                own = column.get(name, [])
+                is_best = own and statistics.fmean(own) >= best - 1e-9
+                row.append(f"**{shown(own)}**" if is_best else shown(own))
+            rows.append(row)
     return table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
 
 
@@ -164,6 +196,29 @@ def _starts_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
     )
 
 
+def _days(ledger: Ledger) -> list[str]:
+    """Which rows were made later than the rest."""
+    seeds = {cell.name: cell.seeds for cell in CELLS}
+    made: dict[str, dict[str, dict[str, int]]] = {}  # how many seeds, by day, cell and row
+    for name, entry in sorted(ledger.items()):
+        cell, part, run = name.split("/")
+        row = run.rsplit("-", 1)[0] + (" (asymmetric)" if part == "asymmetric" else "")
+        own = made.setdefault(entry.get("made", _EARLIER), {}).setdefault(cell, {})
+        own[row] = own.get(row, 0) + (1 if row != FIXED else 0)
+    first, *later = sorted(made)
+    lines = [f"All was made on {first}, by the program as it was then, but for what follows.", ""]
+    for day in later:
+        cells_of: dict[str, list[str]] = {}
+        for cell, rows in made[day].items():
+            words = ", ".join(
+                f"`{row}`" + (f" ({count} of {seeds[cell]} seeds)" if 0 < count < seeds[cell] else "")
+                for row, count in rows.items()
+            )
+            cells_of.setdefault("every row" if "erm" in rows else words, []).append(cell)
+        lines += [f"- {day}: {words} of {', '.join(cells)}" for words, cells in cells_of.items()]
+    return [*lines, ""] if later else []
+
+
 def write_page() -> None:
     ledger = _remember()
     lines = [
@@ -176,8 +231,10 @@ def write_page() -> None:
         "",
         "`sat` finds E_s while training (`--start-epoch auto`), which is ours. `sat-paper` is the paper's Algorithm 2",
         "with a fixed E_s; its row has, for each cell, the E_s that came out best on test data. No user could choose",
-        "so, and the row is never bold.",
+        "so, and the row is never bold. `co-teaching` is told the true noise rate, which no other method knows. `elr`",
+        "has its authors' settings for symmetric noise, and in a row of its own those for asymmetric noise.",
         "",
+        *_days(ledger),
     ]
     for data, words in (
         ("digits", "1,397 training images of 8×8, the small ResNet, 60 epochs, crops by a pixel, 300 tests"),
@@ -204,7 +261,9 @@ def write_page() -> None:
 
 
 def _jobs(only: str) -> list[tuple[Path, list[str]]]:
-    return [job for cell in CELLS if cell.name.startswith(only) for job in cell.commands()]
+    begins, _, methods = only.partition(":")
+    rows = tuple(filter(None, methods.split(",")))
+    return [job for cell in CELLS if cell.name.startswith(begins) for job in cell.commands(rows)]
 
 
 if __name__ == "__main__":

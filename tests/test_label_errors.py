@@ -193,8 +193,13 @@ def test_quality_is_stated_right_where_the_model_is_right(confused: bool) -> Non
     labels_N = torch.multinomial(matrix_KK[truth_N], 1, generator=generator).squeeze(1)
     rows_NK = predicted_NK * matrix_KK.T[labels_N]
     doubt_N = 1 - rows_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1) / rows_NK.sum(1)
-    wrong_N, cut = labels_N != truth_N, int((doubt_N > 0.5).sum())
-    quality = expected_quality(predicted_NK, labels_N, matrix_KK, cut=cut)
+    wrong_N = labels_N != truth_N
+    quality = expected_quality(predicted_NK, labels_N, matrix_KK)
+    cut = quality.cut
+    assert cut == max(
+        round(quality.noise_rate.value * 8000),
+        sum(row.max() > 10 * row[label] for row, label in zip(predicted_NK.numpy(), labels_N.numpy(), strict=True)),
+    )
     assert abs(quality.noise_rate.value - wrong_N.double().mean()) < 0.03
     top = doubt_N.argsort(descending=True)[:cut]
     precision, recall = quality.at(cut)

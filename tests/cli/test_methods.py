@@ -63,6 +63,29 @@ def test_in_a_comparison_an_option_goes_to_the_methods_that_have_it(tmp_path: Pa
     assert settings["sat-paper"] == {"name": "sat-paper", "start_epoch": 0, "momentum": 0.5}
 
 
+def test_the_published_settings_of_elr_are_options(tmp_path: Path) -> None:
+    for option in ("--target-momentum", "--momentum"):
+        arguments = (
+            "train",
+            "digits",
+            "--method",
+            "elr",
+            *QUICK,
+            option,
+            "0.9",
+            "--strength",
+            "7",
+            "--out",
+            option[2:],
+        )
+        run_json(*arguments, folder=tmp_path)
+        settings = json.loads((tmp_path / option[2:] / "run.json").read_text())["settings"]["method"]
+        assert settings == {"name": "elr", "momentum": 0.9, "strength": 7.0}
+    words = run("train", "--method", "elr", "--help", folder=tmp_path).stdout
+    assert "asymmetric noise" in words
+    assert "CIFAR100" in words
+
+
 def test_old_names_of_options_still_work(tmp_path: Path) -> None:
     run_json(
         "train", "digits", *QUICK, "--pieces", "2", "--momentum", "0.8", "--schedule", "tenth:1", "--out", "run",

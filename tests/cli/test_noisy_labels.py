@@ -61,6 +61,32 @@ def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path
     assert run_json(*arguments, "--out", "both", folder=tmp_path)["rows"] == first["rows"]
 
 
+def test_co_teaching_says_how_it_knows_the_noise_rate(tmp_path: Path) -> None:
+    """Told where the noise is ours; estimated where labels come from a file, without the validation samples."""
+    told = run_json("compare", "digits", *SMALL, "--methods", "erm,co-teaching", "--out", "told", folder=tmp_path)
+    assert [row["told"] for row in told["rows"]] == [None, "told the noise rate"]
+    assert "co-teaching, told the noise rate" in (tmp_path / told["report"]).read_text(encoding="utf-8")
+    table = run("compare", "digits", *SMALL, "--methods", "erm,co-teaching", "--out", "told", folder=tmp_path).stdout
+    assert "co-teaching: told the noise rate\n" in table
+    given = json.loads((tmp_path / "told/co-teaching-0/run.json").read_text())["settings"]["method"]["noise_rate"]
+    assert given == pytest.approx(0.36, abs=0.06)
+
+    labels = open_data("digits").train.labels.numpy()
+    generator = np.random.default_rng(0)
+    wrong = generator.random(len(labels)) < 0.4
+    np.save(
+        tmp_path / "noisy.npy", np.where(wrong, (labels + 1 + generator.integers(9, size=len(labels))) % 10, labels)
+    )
+    arguments = ("digits", "--labels", "noisy.npy", "--model", "mlp", "--epochs", "8", "--method", "co-teaching")
+    result = run_json("train", *arguments, "--out", "own", folder=tmp_path)
+    assert result["told"] == "noise rate estimated"
+    content = json.loads((tmp_path / "own/run.json").read_text())
+    assert content["settings"]["method"]["noise_rate"] is None
+    assert content["chosen"]["noise_rate"] == pytest.approx(0.4, abs=0.15)
+    assert set(content["other_trainings_seconds"]) == {"noise-rate"}
+    assert run("calibrate", "own", "--risk", "0.9", "--true-labels", folder=tmp_path).returncode == 0
+
+
 def test_one_epoch(tmp_path: Path) -> None:
     arguments = ("--limit", "300", "--model", "mlp", "--epochs", "1")
     result = run_json("train", "digits", *arguments, "--out", "run", folder=tmp_path)

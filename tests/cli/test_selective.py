@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -44,6 +45,18 @@ def test_coverage_by_every_selector(folder: Path) -> None:
     assert "Error and coverage" in page
     words = run("coverage", "run", folder=folder)
     assert "softmax-response" in words.stdout
+
+
+def test_selective_net_is_shown_at_the_coverage_it_was_trained_for(tmp_path: Path) -> None:
+    options = ("--epochs", "2", "--limit", "200", "--model", "mlp", "--width", "16", "--method", "selective-net")
+    run_json("train", "digits", *options, "--coverage", "0.6", "--out", "run", folder=tmp_path)
+    found = run_json("coverage", "run", folder=tmp_path)["selectors"]
+    assert [found[name]["trained_for"] for name in ("selection", "softmax-response")] == ["0.60", None]
+    assert all("0.60" in own["coverage"] for own in found.values())
+    words = run("coverage", "run", folder=tmp_path).stdout
+    (row,) = (line for line in words.splitlines() if line.startswith("│ selection"))
+    assert row.count("–") == 8, "all but one coverage, and the area under the curve"
+    assert "selection was trained for a coverage of 60.0 % and is shown there alone" in words.replace("\n", " ")
 
 
 def test_a_guarantee_and_predictions_that_go_by_it(folder: Path) -> None:
@@ -125,15 +138,76 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
     def interrupt(self: Training, metrics: object) -> None:
         raise Interrupted("stopped")
 
-    run_json("train", "digits", *options, "--method", "early-stopping", "--out", "early", folder=tmp_path)
+    for method in ("early-stopping", "forward"):  # the second chooses its first training that way
+        run_json("train", "digits", *options, "--method", method, "--out", method, folder=tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
-    for folder, words in (("early", "cannot vouch for it"), ("half", "is not trained to its end")):
+    used_up = "cannot vouch for it"
+    for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained to its end")):
         result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)
         assert result.returncode == 2
         assert words in result.stderr
     assert run("coverage", "half", folder=tmp_path).returncode == 2
+
+
+def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one with the least area under the curve, written out in numpy; broken off and resumed it is the same run."""
+    from selfadapt.engine.fit import Training
+    from selfadapt.errors import Interrupted
+    from selfadapt.report.results import RunFolder
+    from selfadapt.runs.bench import RunBench
+    from selfadapt.runs.lifecycle import reopen
+
+    options = ("--epochs", "3", "--limit", "300", "--model", "mlp", "--width", "16", "--method", "deep-gamblers")
+    run_json("train", "digits", *options, "--out", "whole", folder=tmp_path)
+    content = json.loads((tmp_path / "whole/run.json").read_text())
+    chosen = content["chosen"]["reward"]
+    assert "reward, chosen while training" in (tmp_path / "whole/report.html").read_text()
+    assert set(content["other_trainings_seconds"]) == {"reward-2.2", "reward-3.0", "reward-4.5", "reward-6.0"}
+    again = reopen(RunFolder(tmp_path / "whole"), to_train=False)
+    part = RunBench(again, lambda run: {}, lambda training: None).holding_out(0.1)
+    held_out = part.run.data.validation
+    assert held_out is not None
+    assert again.data.validation is not None
+    assert not set(held_out.ids) & (set(part.run.data.train.ids) | set(again.data.validation.ids))
+    areas = {}
+    for reward in (2.2, 3.0, 4.5, 6.0):
+        trained = part.fit(f"reward-{reward}", again.training.objective)
+        trained.model.eval()
+        outputs = (
+            trained.model(held_out.inputs.read(torch.arange(len(held_out))).float() / 255).detach().double().numpy()
+        )
+        wrong = outputs[:, :10].argmax(1) != held_out.labels.numpy()
+        abstain = outputs[:, 10] - np.log(np.exp(outputs).sum(1))
+        areas[reward] = np.mean(np.cumsum(wrong[abstain.argsort()]) / np.arange(1, len(wrong) + 1))
+    assert areas[chosen] == pytest.approx(min(areas.values()))
+    run_json("coverage", "whole", folder=tmp_path)
+    assert "cannot vouch" not in run("calibrate", "whole", "--risk", "0.5", folder=tmp_path).stderr
+
+    ends, end_epoch = iter(range(100)), Training.end_epoch
+
+    def interrupt(self: Training, metrics: Any) -> None:
+        if next(ends) == 4:
+            raise Interrupted("stopped")
+        end_epoch(self, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "end_epoch", interrupt)
+        assert run("train", "digits", *options, "--out", "parted", folder=tmp_path).returncode == 130
+    run_json("train", "--resume", "--out", "parted", folder=tmp_path)
+    parted = reopen(RunFolder(tmp_path / "parted"), to_train=False)
+    for name, tensor in again.training.model.state_dict().items():
+        assert torch.equal(tensor, parted.training.model.state_dict()[name]), name
+
+
+def test_deep_gamblers_needs_no_option_for_two_classes(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 90, (80, 4, 4), dtype=np.uint8)
+    images[1::2, 0] += 150
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=np.arange(80) % 2)
+    options = ("--epochs", "2", "--model", "mlp", "--width", "8", "--method", "deep-gamblers")
+    run_json("train", "two.npz", *options, "--out", "two", folder=tmp_path)
+    assert json.loads((tmp_path / "two/run.json").read_text())["chosen"]["reward"] in (1.3, 1.6, 2.0)
 
 
 def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """Batched augmentation against torchvision, image by image on the same parameters."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
+from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional import InterpolationMode
 
@@ -70,19 +74,33 @@ def test_resized_crop_equals_torchvision(size: tuple[int, int]) -> None:
     torch.testing.assert_close(both[~mirrored], ours[~mirrored])
 
 
+@pytest.mark.parametrize(("height", "width", "smallest"), [(64, 64, 0.08), (64, 64, 0.2), (20, 48, 0.3)])
+def test_boxes_are_drawn_as_torchvision_draws_them(height: int, width: int, smallest: float) -> None:
+    torch.manual_seed(0)
+    image, shapes = torch.zeros(1, height, width), [3 / 4, 4 / 3]
+    drawn = [RandomResizedCrop.get_params(image, [smallest, 1.0], shapes) for _ in range(4000)]
+    theirs = np.array([(top, left, tall, wide, tall * wide) for top, left, tall, wide in drawn])
+    top, left, tall, wide = augment.random_boxes(4000, height, width, smallest, seeded("boxes"))
+    ours = torch.stack([top, left, tall, wide, tall * wide], 1).numpy()
+    for own, published in zip(ours.T, theirs.T, strict=True):
+        assert stats.ks_2samp(own, published).pvalue > 0.001
+    if smallest == 0.2:
+        assert ours[:, 4].mean() / (height * width) == pytest.approx(0.55, abs=0.015), "0.594 if boxes were clamped"
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 40), (40, 4), (30, 30)])
+def test_a_box_that_never_fits_is_the_middle(height: int, width: int) -> None:
+    """With the whole area asked for, hardly any shape fits: torchvision then takes the middle."""
+    box = augment.random_boxes(50, height, width, 1.0 - 1e-6, seeded("middle"))
+    drawn = {tuple(map(int, row)) for row in torch.stack(box, 1)}
+    torch.manual_seed(0)
+    image = torch.zeros(1, height, width)
+    theirs = {RandomResizedCrop.get_params(image, [1.0 - 1e-6, 1.0], [3 / 4, 4 / 3]) for _ in range(50)}
+    assert drawn == theirs
+
+
 def test_random_resized_crop_has_the_areas_and_shapes_it_should() -> None:
-    boxes: list[Tensor] = []
-    original = augment.resized_crop
-
-    def spy(images: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, *rest: object) -> Tensor:
-        boxes.append(torch.stack([top, left, height, width], dim=1))
-        return original(images, top, left, height, width, (4, 4))
-
-    images = torch.zeros(4000, 1, 64, 64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(augment, "resized_crop", spy)
-        augment.random_resized_crop(images, (4, 4), seeded("boxes"), smallest=0.2)
-    top, left, tall, wide = boxes[0].unbind(1)
+    top, left, tall, wide = augment.random_boxes(4000, 64, 64, 0.2, seeded("boxes"))
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (top + tall <= 64).all()
@@ -111,6 +129,37 @@ def test_colour_adjustments_equal_torchvision(ours: object, theirs: object, low:
     expected = _each(theirs, factor)
     torch.testing.assert_close(ours(FLOATS, factor), expected, atol=2e-5, rtol=0)
     torch.testing.assert_close(ours(IMAGES, factor), expected, atol=2e-5, rtol=0)
+
+
+def test_jitter_has_an_order_for_each_image() -> None:
+    """Against torchvision's adjustments, applied to one image after the other in its own order."""
+    orders = list(itertools.permutations(range(4)))
+    chosen = [orders[i % 24] for i in range(40)]
+    strengths = torch.stack([_uniform(0.6, 1.4, seed) for seed in range(3)] + [_uniform(-0.1, 0.1, 3)])
+    theirs = (
+        functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation, functional.adjust_hue,
+    )  # fmt: skip
+    expected = []
+    for i, order in enumerate(chosen):
+        image = FLOATS[i]
+        for kind in order:
+            image = theirs[kind](image, float(strengths[kind, i]))
+        expected.append(image)
+    for images in (FLOATS, IMAGES):
+        ours = augment.jitter(images, strengths, torch.tensor(chosen))
+        torch.testing.assert_close(ours, torch.stack(expected), atol=5e-5, rtol=0)
+    drawn: list[Tensor] = []
+
+    def spy(images: Tensor, strengths_4B: Tensor, order_B4: Tensor) -> Tensor:
+        drawn.append(order_B4)
+        return images
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(augment, "jitter", spy)
+        augment.random_jitter(torch.zeros(2400, 3, 1, 1), seeded("jitter"))
+    _, counts = drawn[0].unique(dim=0, return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts.numpy()).pvalue > 0.001
 
 
 def test_greyscale_equals_torchvision() -> None:
@@ -143,7 +192,25 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
     assert shares.var() == pytest.approx(0.25 / 1.8, abs=0.01)  # 1 / (4 (2 a + 1))
 
 
-@pytest.mark.parametrize("name", ["crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"])
+def test_house_numbers_are_turned_by_15_degrees_at_most_and_cropped() -> None:
+    images = IMAGES[:, :, :10].contiguous()
+    recipe = augment.named_augment("rotate-crop", 10)
+    assert recipe is not None
+    ours = recipe(images, seeded("svhn"))
+    generator = seeded("svhn")
+    degrees = torch.empty(40).uniform_(-15, 15, generator=generator)
+    turned = torch.stack(
+        [
+            functional.rotate(image.float() / 255, float(angle), InterpolationMode.BILINEAR)
+            for image, angle in zip(images, degrees, strict=True)
+        ]
+    )
+    torch.testing.assert_close(ours, augment.random_crop(turned, 1, generator), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_recipe_gives_images_and_repeats_itself(name: str, channels: int) -> None:
     images = torch.randint(0, 256, (16, channels, 32, 32), dtype=torch.uint8)

@@ -8,8 +8,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from selfadapt.data.corruption import CIFAR10_FLIPS, Noise, actual_rate, corrupt, corrupt_images, flips, noisy_labels
+from selfadapt.data.corruption import (
+    CIFAR10_FLIPS,
+    Noise,
+    actual_rate,
+    corrupt,
+    corrupt_images,
+    flips,
+    instance_odds,
+    noisy_labels,
+    truncated_normal,
+)
 from selfadapt.data.images import TensorImages
 from selfadapt.data.samples import Data, Samples, channel_statistics
 from selfadapt.data.seeds import seeded
@@ -90,14 +101,49 @@ def test_the_paper_s_flips() -> None:
     assert moved == {"truck": "automobile", "bird": "airplane", "deer": "horse", "cat": "dog", "dog": "cat"}
 
 
-def test_instance_noise_depends_on_the_image() -> None:
-    data = _data(6, 6000)
-    noisy = _draw("instance", 0.4, data, 1)
-    assert _share(noisy != data.train.labels) == pytest.approx(0.4, abs=0.04)
-    bright = data.train.inputs.read(torch.arange(6000)).float().mean((1, 2, 3)) > 127
-    of_class = data.train.labels == 2
-    odds = [torch.bincount(noisy[of_class & side], minlength=6).double() for side in (bright, ~bright)]
-    assert all((count > 0).sum() > 1 for count in odds)
+def test_instance_noise_depends_on_the_image_as_in_its_authors_program() -> None:
+    """The labels against the odds of the authors' formula, sample by sample and in double precision."""
+    data, classes, seed = _data(6, 6000), 6, 1
+    noisy, labels = _draw("instance", 0.4, data, seed).numpy(), data.train.labels.numpy()
+    x = data.train.inputs.read(torch.arange(6000)).flatten(1).double().numpy()
+    w = [torch.randn(16, classes, generator=seeded(seed, "instance", k)).double().numpy() for k in range(classes)]
+    odds = np.zeros((6000, classes))
+    for i, k in enumerate(labels):
+        scores = x[i] @ w[k]
+        scores[k] = -np.inf
+        odds[i] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    changed = noisy != labels
+    assert changed.mean() == pytest.approx(0.4, abs=0.02)
+    assert odds[changed, noisy[changed]].mean() > 0.99, "raw pixels leave nearly one class to be mistaken for"
+    means = np.stack([odds[labels == k].mean(0) for k in range(classes)])
+    known, blind = (-(p * np.log(np.maximum(p, 1e-300))).sum(1).mean() for p in (odds, means))
+    assert blind - known > 0.3, "nats that an image tells of the class that it is mistaken for"
+
+
+def test_the_odds_of_instance_noise_are_the_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, weights = torch.rand(7, 5, generator=generator), torch.randn(5, 4, generator=generator)
+    rate = torch.rand(7, generator=generator)
+    ours = instance_odds(values, weights, 2, rate).numpy()
+    for i in range(7):
+        scores = np.exp(values[i].double().numpy() @ weights.double().numpy())
+        scores[2] = 0.0
+        wanted = float(rate[i]) * scores / scores.sum()
+        wanted[2] = 1 - float(rate[i])
+        np.testing.assert_allclose(ours[i], wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mean", [0.05, 0.4, 0.95])
+def test_rates_of_instance_noise_are_a_truncated_normal(mean: float) -> None:
+    drawn = truncated_normal(mean, 0.1, 4000, seeded(3, "rates")).double().numpy()
+    published = stats.truncnorm(-mean / 0.1, (1 - mean) / 0.1, loc=mean, scale=0.1)
+    assert stats.kstest(drawn, published.cdf).pvalue > 0.01
+    assert 0 <= drawn.min() <= drawn.max() <= 1
+
+
+def test_no_instance_noise_at_a_rate_of_zero() -> None:
+    data = _data(4, 200)
+    assert torch.equal(_draw("instance", 0.0, data, 1), data.train.labels)
 
 
 def test_a_user_s_matrix_is_followed(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_svhn_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     data = open_data("svhn")
     assert data.train.labels.tolist()[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
     np.testing.assert_array_equal(data.train.inputs.read(torch.tensor([0]))[0].numpy(), images[0].transpose(2, 0, 1))
-    assert data.augment == "crop"
+    assert data.augment == "rotate-crop"
 
 
 def test_stl10_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 
 from selfadapt.data.images import ImageFiles
-from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, outputs, predicted_classes
+from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, balanced_accuracy, outputs, predicted_classes
 
 CPU = torch.device("cpu")
 
@@ -50,3 +52,13 @@ def test_broken_files_are_unknown_and_noted(tmp_path: Path) -> None:
     assert predicted_classes(said).tolist() == [UNKNOWN] * 7 + [0] * 5
     assert [path.name for path in files.broken] == [f"{number}.png" for number in range(7)]
     assert outputs(_Mean(), files.take(torch.arange(3)), CPU).isnan().all(), "nothing at all is known"
+
+
+def test_balanced_accuracy_is_scikit_learns() -> None:
+    generator = np.random.default_rng(0)
+    labels, predicted = generator.choice([0, 1, 4], 200, p=[0.9, 0.08, 0.02]), generator.integers(0, 5, 200)
+    expected = balanced_accuracy_score(labels, predicted)
+    found = balanced_accuracy(torch.from_numpy(predicted), torch.from_numpy(labels))
+    assert found == pytest.approx(expected)
+    unknown_N = torch.full((3,), UNKNOWN)
+    assert balanced_accuracy(unknown_N, torch.zeros(3, dtype=torch.int64)) is None

@@ -1,6 +1,7 @@
 """Many heads at once, against scikit-learn's one at a time."""
 
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -14,14 +15,19 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(x[:400]).float(), torch.from_numpy(y[:400]).long()
 
 
-def test_axes_keep_every_distance_between_standardised_samples() -> None:
+@pytest.mark.parametrize("one_unit", [True, False])
+def test_axes_keep_every_distance_between_scaled_samples(one_unit: bool) -> None:
+    """All values are divided by one deviation if they share a unit, else each by its own."""
     x, _ = _digits()
+    x = x[:, x.std(0) > 0.5]
+    if not one_unit:
+        x[:, ::2] *= 1000
     for rows in (400, 30):  # more and fewer samples than features
         x_nF = x[:rows]
         axes_nD = PrincipalAxes.of(x_nF)(x_nF)
-        std_F = x_nF.std(0, correction=0)
-        scaled_nF = ((x_nF - x_nF.mean(0)) / std_F.clamp_min(1e-6))[:, std_F > 0]
-        scaled_nF /= scaled_nF.square().sum(1).mean().sqrt()
+        centred_nF = x_nF - x_nF.mean(0)
+        scaled_nF = centred_nF if one_unit else (centred_nF / x_nF.std(0).clamp_min(1e-6))[:, x_nF.std(0) > 0]
+        scaled_nF = scaled_nF / scaled_nF.square().sum(1).mean().sqrt()
         torch.testing.assert_close(torch.cdist(axes_nD[:, :-1], axes_nD[:, :-1]), torch.cdist(scaled_nF, scaled_nF),
                                    atol=2e-3, rtol=1e-3)  # fmt: skip
         assert bool((axes_nD[:, -1] == 1).all())

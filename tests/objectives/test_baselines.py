@@ -17,7 +17,7 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
 from selfadapt.models.mlp import MLP
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
-from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers
+from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers, estimate_noise_rate
 from selfadapt.objectives.baselines.early_learning import EarlyLearning
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.baselines.forward_correction import ForwardCorrection, estimate_transition
@@ -61,10 +61,10 @@ class Formula:
     of: Callable[[Array, Array], Array]  # predictions and one-hot labels to the loss of each sample
 
 
-def _against(p: Array) -> Array:
+def _against(p: Array, share: float = 0.3) -> Array:
     """log(1 - <p, t>) after one update of a target that was nothing: t = 0.3 p, with p within 1e-4 .. 1 - 1e-4."""
     p = p.clip(1e-4, 1 - 1e-4)
-    return np.asarray(np.log(1 - 0.3 * (p * p / p.sum(1, keepdims=True)).sum(1)))
+    return np.asarray(np.log(1 - share * (p * p / p.sum(1, keepdims=True)).sum(1)))
 
 
 FORMULAS = {
@@ -75,8 +75,12 @@ FORMULAS = {
         GeneralizedCrossEntropy(), lambda p, t: (1 - (p * t).sum(1) ** 0.7) / 0.7
     ),
     "symmetric cross entropy": Formula(
-        SymmetricCrossEntropy(),
-        lambda p, t: -0.1 * (t * np.log(p)).sum(1) - (p * np.where(t > 0, 0.0, -4.0)).sum(1),
+        SymmetricCrossEntropy(),  # as its authors' program has it: the label is clipped
+        lambda p, t: -0.1 * (t * np.log(p)).sum(1) - (p * np.log(t.clip(1e-4, 1))).sum(1),
+    ),
+    "symmetric cross entropy, CIFAR100, the paper's A": Formula(
+        SymmetricCrossEntropy(forward_weight=6.0, reverse_weight=0.1, log_of_zero=-4.0),
+        lambda p, t: -6 * (t * np.log(p)).sum(1) - 0.1 * (p * np.where(t > 0, 0.0, -4.0)).sum(1),
     ),
     "soft bootstrapping": Formula(
         SoftBootstrapping(), lambda p, t: -((0.95 * t + 0.05 * p) * np.log(p)).sum(1)
@@ -85,6 +89,12 @@ FORMULAS = {
         HardBootstrapping(), lambda p, t: -((0.8 * t + 0.2 * np.eye(K)[p.argmax(1)]) * np.log(p)).sum(1)
     ),
     "early learning": Formula(EarlyLearning(), lambda p, t: -(t * np.log(p)).sum(1) + 3 * _against(p)),
+    "early learning, asymmetric noise": Formula(
+        EarlyLearning(momentum=0.9, strength=1.0), lambda p, t: -(t * np.log(p)).sum(1) + _against(p, 0.1)
+    ),
+    "early learning, CIFAR100": Formula(
+        EarlyLearning(momentum=0.9, strength=7.0), lambda p, t: -(t * np.log(p)).sum(1) + 7 * _against(p, 0.1)
+    ),
     "self-adaptive, symmetric, before the start": Formula(
         NoisyLabels(start_epoch=1, reverse_weight=0.1), lambda p, t: -(t * np.log(p)).sum(1)
     ),
@@ -222,17 +232,29 @@ def test_co_teaching_learns_from_the_other_s_choice() -> None:
 
 
 def test_co_teaching_leaves_out_more_and_more() -> None:
-    outputs, labels = torch.randn(10, 6), torch.zeros(10, dtype=torch.int64)
+    """1 - r min(T / T_k, 1) is kept, T counting from 1: the rate is reached in the tenth epoch of 200."""
+    outputs, labels = torch.randn(100, 6), torch.zeros(100, dtype=torch.int64)
     kept = [
         int(
             CoTeaching(noise_rate=0.4)
-            .loss(_Halves(), Batch(outputs, labels, torch.arange(10)), None, Progress(epoch, 0.0, 200))
+            .loss(_Halves(), Batch(outputs, labels, torch.arange(100)), None, Progress(epoch, 0.0, 200))
             .terms[0]
             .weight
         )
-        for epoch in (0, 5, 10, 100)
+        for epoch in (0, 4, 8, 9, 100)
     ]
-    assert kept == [10, 8, 6, 6]
+    assert kept == pytest.approx([96, 80, 64, 60, 60], abs=1)
+    assert kept[-2] == kept[-1]
+
+
+def test_co_teaching_estimates_the_noise_rate_from_predictions() -> None:
+    """A network that predicts the noisy posterior of each class, more surely for some samples than for others."""
+    generator = torch.Generator().manual_seed(0)
+    odds = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.6, 0.4], [0.2, 0.0, 0.8]])
+    true = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 3000, replacement=True, generator=generator)
+    confidence = 0.8 + 0.2 * torch.rand(3000, 1, generator=generator)
+    wrong = 1 - 0.5 * 0.7 - 0.3 * 0.6 - 0.2 * 0.8
+    assert estimate_noise_rate(confidence * odds[true] + (1 - confidence) / 3) == pytest.approx(wrong, abs=0.05)
 
 
 def test_the_two_networks_differ() -> None:

@@ -1,6 +1,7 @@
 """Self-adaptive training by folds: what it finds, and that no judge knows the label it judges."""
 
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -114,3 +115,30 @@ def test_same_input_same_bits() -> None:
     one, other = (cross_fit(x, labels_N, fold_N, 10, CrossFitting(rounds=2)) for _ in range(2))
     assert torch.equal(one.predicted_NK, other.predicted_NK)
     assert torch.equal(one.head_DK, other.head_DK)
+
+
+@pytest.mark.parametrize(
+    ("samples", "classes", "width", "seed"), [(50, 2, 200, 0), (100, 2, 200, 1), (300, 10, 1280, 0)]
+)
+def test_clean_classes_that_are_far_apart_stay_as_they_are(samples: int, classes: int, width: int, seed: int) -> None:
+    """Fewer samples than features, and almost no decay: heads must not fit their noise on the way."""
+    generator = seeded(seed, "clusters")
+    labels_N = torch.randint(classes, (samples,), generator=generator)
+    centre_KF = torch.randn(classes, width, generator=generator) * 14 / width**0.5
+    features_NF = centre_KF[labels_N] + torch.randn(samples, width, generator=generator)
+    fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, seed), classes)
+    assert fitted.predicted_NK.argmax(1).eq(labels_N).all()
+    assert fitted.predicted_NK is not fitted.plain_NK
+    assert fitted.transition.matrix_KK.diagonal().min() > 0.99
+    assert fitted.predict(features_NF).argmax(1).eq(labels_N).all()
+
+
+def test_targets_that_drift_from_their_few_labels_are_given_up() -> None:
+    """Ten classes of two samples: nested folds leave some classes without any."""
+    generator = seeded(0, "drift")
+    labels_N = torch.arange(10).repeat(2)
+    features_NF = torch.randn(10, 2, generator=generator)[labels_N] * 6 + torch.randn(20, 2, generator=generator)
+    fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), 10)
+    agreement = [own_NK.argmax(1).eq(labels_N).float().mean() for own_NK in (fitted.plain_NK, fitted.predicted_NK)]
+    assert agreement[1] >= 0.85 * agreement[0]
+    assert fitted.transition.matrix_KK.argmax(1).eq(torch.arange(10)).all()

@@ -17,6 +17,7 @@ from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.mlp import MLP
+from selfadapt.models.split_batch_norm import SplitBatchNorm
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.byol import BYOL
 from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp
@@ -159,14 +160,14 @@ def test_noise_stays_and_a_random_network_is_another_one() -> None:
 def test_byol_and_simsiam_look_at_the_other_view() -> None:
     views = torch.rand(2, B, 1, 4, 4)
     batch = Batch(views[0], torch.arange(B) % 3, torch.arange(B), second=views[1])
-    for objective, factor in ((BYOL(**SMALL), 2.0), (SimSiam(**SMALL), 0.0)):
+    for objective in (BYOL(**SMALL), SimSiam(**SMALL)):
         encoders = cast(Encoders, objective.build(Smooth(), 3))
         said = encoders(*batch.views)
         losses = objective.losses(encoders, batch, said, None, Progress(0, 0.0))
         z = [_unit(encoders.momentum_encoded(image, view)) for image, view in zip(views, said, strict=True)]
         p = [_unit(view.predicted_BD) for view in said]
-        cosine = ((p[0] * z[1]).sum(1) + (p[1] * z[0]).sum(1)) / 2
-        wanted = factor - 2 * cosine if factor else -cosine
+        cosines = [(p[0] * z[1]).sum(1), (p[1] * z[0]).sum(1)]  # BYOL sums the directions, SimSiam takes their mean
+        wanted = sum(2 - 2 * own for own in cosines) if isinstance(objective, BYOL) else -(cosines[0] + cosines[1]) / 2
         np.testing.assert_allclose(losses.detach().numpy(), wanted, atol=1e-5)
 
 
@@ -208,6 +209,27 @@ def test_moco_against_the_formula_and_its_queue() -> None:
         )
         assert int(cast(Tensor, encoders.oldest)) == oldest
     assert torch.equal(kept[6:], waiting[6:]) is False
+
+
+def test_moco_gives_no_pair_away_by_batch_normalisation() -> None:
+    """No batch normalisation in the head, that of the network by parts, and keys in another order than queries."""
+    objective = MoCo(**SMALL, queue=8, batch_norm_parts=2)
+    encoders = cast(Encoders, objective.build(MLP(16, width=8), 3))
+    assert not [own for own in encoders.projector.modules() if isinstance(own, nn.BatchNorm1d)]
+    assert isinstance(encoders.momentum_encoder, nn.Sequential)
+    for network in (encoders.backbone, encoders.momentum_encoder[0]):
+        assert [own.parts for own in network.modules() if isinstance(own, SplitBatchNorm)] == [2, 2]
+    came: list[Tensor] = []
+    encoders.momentum_encoder.register_forward_pre_hook(lambda module, inputs: came.append(inputs[0]))
+    batch = Batch(torch.rand(B, 1, 4, 4), torch.arange(B) % 3, torch.arange(B), second=torch.rand(B, 1, 4, 4))
+    torch.manual_seed(1)
+    objective.loss(encoders, batch, None, Progress(0, 0.0))
+    assert batch.second is not None
+    place = [int((batch.second - image).abs().flatten(1).sum(1).argmin()) for image in came[0]]
+    assert sorted(place) == list(range(B))
+    assert place != list(range(B))
+    keys = nn.functional.normalize(encoders.momentum_encoder(came[0]), dim=1)
+    torch.testing.assert_close(cast(Tensor, encoders.queue_QD)[place], keys)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.7])

@@ -11,8 +11,9 @@ from selfadapt.data.loader import Batch
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import fit
 from selfadapt.models.mlp import MLP
-from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses
+from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses, rewards_to_try
 from selfadapt.objectives.baselines.selective_net import SelectiveNet, ThreeHeads, selective_net_loss
+from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Evidence, Progress
 from selfadapt.objectives.selective import Selective, selective_cross_entropy
 from selfadapt.targets.store import Storage, TargetStore
@@ -89,11 +90,37 @@ def test_deep_gamblers() -> None:
     p = _softmax(logits.double().numpy())
     wanted = -np.log(p[np.arange(B), labels] + p[:, K] / 2.2)
     np.testing.assert_allclose(gamblers_losses(logits, labels, 2.2).numpy(), wanted, rtol=1e-5, atol=1e-6)
-    objective, batch = DeepGamblers(), Batch(logits, labels, torch.arange(B))
-    warm, later = (objective.loss(nn.Identity(), batch, None, Progress(epoch, 0.0, 9)) for epoch in (2, 3))
-    assert torch.allclose(warm.mean, cross_entropy(logits[:, :K], labels))
-    assert float(later.mean) == pytest.approx(wanted.mean(), rel=1e-5)
+    objective, batch = DeepGamblers(reward=2.2), Batch(logits, labels, torch.arange(B))
+    loss = objective.loss(nn.Identity(), batch, None, Progress(0, 0.0, 9))
+    assert float(loss.mean) == pytest.approx(wanted.mean(), rel=1e-5)
     np.testing.assert_allclose(objective.selectors(logits, K)["abstain"].numpy(), -np.log(p[:, K]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "reward", "asked", "epochs"),
+    [("cifar10", 2.2, None, 3), ("cifar10", 6.2, None, 0), ("svhn", 2.2, None, 0), ("svhn", 2.2, 2, 2)],
+)
+def test_deep_gamblers_warms_up_where_its_authors_do(data: str, reward: float, asked: int | None, epochs: int) -> None:
+    """Their program sets 100 of 300 epochs on CIFAR10 if the reward is below 6.1, and none elsewhere."""
+    logits, labels = 3 * torch.randn(B, K + 1), torch.arange(B) % K
+    task = Task(num_classes=10, num_samples=B, epochs=9, data=data)
+    objective = DeepGamblers(reward=reward, cross_entropy_epochs=asked).suited(task)
+    batch = Batch(logits, labels, torch.arange(B))
+    warm = [
+        torch.allclose(
+            objective.loss(nn.Identity(), batch, None, Progress(epoch, 0.0, 9)).mean,
+            cross_entropy(logits[:, :K], labels),
+        )
+        for epoch in range(9)
+    ]
+    assert warm == [True] * epochs + [False] * (9 - epochs)
+
+
+@pytest.mark.parametrize(
+    ("classes", "tried"), [(2, (1.3, 1.6, 2.0)), (3, (1.6, 2.0, 2.2, 3.0)), (10, (2.2, 3.0, 4.5, 6.0))]
+)
+def test_rewards_that_the_number_of_classes_allows(classes: int, tried: tuple[float, ...]) -> None:
+    assert rewards_to_try(classes) == tried
 
 
 def test_selective_net() -> None:
@@ -102,13 +129,18 @@ def test_selective_net() -> None:
     rows = np.arange(B)
     ce_f, ce_h = (-np.log(_softmax(part)[rows, labels]) for part in (z[:, :K], z[:, K + 1 :]))
     g = 1 / (1 + np.exp(-z[:, K]))
-    wanted = 0.5 * ((g * ce_f).mean() / g.mean() + 32 * max(0, 0.9 - g.mean()) ** 2) + 0.5 * ce_h.mean()
-    assert float(selective_net_loss(outputs, labels, 0.9)) == pytest.approx(wanted, rel=1e-5)
-    objective = SelectiveNet(coverage=0.9)
-    loss = objective.loss(nn.Identity(), Batch(outputs, labels, torch.arange(B)), None, Progress(0, 0.0))
-    assert float(loss.mean) == pytest.approx(wanted, rel=1e-5)
+    for divide, divisor in ((False, 1.0), (True, g.mean())):  # the authors' program, the paper
+        wanted = 0.5 * ((g * ce_f).mean() / divisor + 32 * max(0, 0.9 - g.mean()) ** 2) + 0.5 * ce_h.mean()
+        assert float(selective_net_loss(outputs, labels, 0.9, divide=divide)) == pytest.approx(wanted, rel=1e-5)
+        objective = SelectiveNet(coverage=0.9, divide_by_coverage=divide)
+        loss = objective.loss(nn.Identity(), Batch(outputs, labels, torch.arange(B)), None, Progress(0, 0.0))
+        assert float(loss.mean) == pytest.approx(wanted, rel=1e-5)
+    assert not SelectiveNet().divide_by_coverage
     np.testing.assert_allclose(objective.selectors(outputs, K)["selection"].numpy(), z[:, K], atol=1e-6)
-    assert ThreeHeads(MLP(16, width=8), K)(torch.rand(3, 1, 4, 4)).shape == (3, 2 * K + 1)
+    images, heads = torch.rand(3, 1, 4, 4), ThreeHeads(MLP(16, width=8), K)
+    assert heads(images).shape == (3, 2 * K + 1)
+    hidden = heads.select[2](heads.select[1](heads.select[0](heads.backbone(images))))
+    torch.testing.assert_close(heads(images)[:, K], heads.select[-1](hidden / 10).squeeze(1))
 
 
 def test_a_network_learns_to_abstain_where_labels_are_noise() -> None:

@@ -16,7 +16,8 @@ def command(
     risk: float = typer.Option(help="The largest share of wrong answers, such as 0.02."),
     confidence: float = typer.Option(0.95, help="The confidence with which the guarantee is to hold."),
     selector: str | None = typer.Option(
-        None, help="softmax-response, entropy, margin, mc-dropout, mc-dropout-mean, or the run's own."
+        None,
+        help="softmax-response, entropy, margin, mc-dropout, mc-dropout-classes, mc-dropout-mean, or the run's own.",
     ),
     true_labels: bool = typer.Option(
         False, "--true-labels", help="Go by the true validation labels, where noise was put in and they are known."

@@ -59,4 +59,7 @@ def command(
             for row in result["rows"]
         ],
     )
+    for row in result["rows"]:
+        if row["told"]:
+            print(f"{row['method']}: {row['told']}")
     print(f"Open the page: {result['report']}")

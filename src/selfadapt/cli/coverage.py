@@ -1,6 +1,7 @@
 """`selfadapt coverage`"""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -9,6 +10,13 @@ from selfadapt.cli.training import Device, opened
 
 EXAMPLE = "Example: selfadapt coverage runs/first"
 Passes = typer.Option(100, help="Passes of MC-dropout, for a network with dropout; 0 leaves it out.")
+
+
+def _cells(found: dict[str, Any], coverages: list[str]) -> list[str]:
+    """The errors of a selector and its AURC; only the one that it was trained for, if it was trained for one."""
+    only = found["trained_for"]
+    errors = (percent(found["coverage"][key]).removesuffix(" %") if only in (None, key) else "–" for key in coverages)
+    return [*errors, "–" if only else f"{found['aurc']:.4f}"]
 
 
 def command(
@@ -37,9 +45,11 @@ def command(
     print("error on test data in %, by the coverage asked for on validation data")
     print_table(
         ["selector", *(f"{100 * float(key):.0f} %" for key in coverages), "AURC"],
-        [
-            [name, *(percent(found["coverage"][key]).removesuffix(" %") for key in coverages), f"{found['aurc']:.4f}"]
-            for name, found in selectors.items()
-        ],
+        [[name, *_cells(found, coverages)] for name, found in selectors.items()],
     )
+    for name, found in selectors.items():
+        if found["trained_for"]:
+            print(
+                f"{name} was trained for a coverage of {percent(float(found['trained_for']))} and is shown there alone"
+            )
     print(f"page  {own.folder.page}")

@@ -47,8 +47,28 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
-def count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that counts (done, total), on a terminal; elsewhere nothing. It shows once there is work."""
+def count_bar(words: str, *, quiet: bool, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work that counts (done, total), on a terminal; elsewhere nothing. It shows once there is work.
+
+    So does a `notice`, at the latest when all went well: a mistake that stops the work at once gets its own line alone.
+    """
+    with _count_bar(words, quiet=quiet) as advance:
+        untold = [] if quiet or notice is None else [notice]
+
+        def tell() -> None:
+            while untold:
+                print(untold.pop(), file=sys.stderr)
+
+        def on_progress(done: int, total: int) -> None:
+            tell()
+            advance(done, total)
+
+        yield on_progress
+        tell()
+
+
+@contextmanager
+def _count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -44,6 +44,7 @@ def command(
         return
     lines = {
         f"test accuracy ({result['network']})": percent(result["test_accuracy"]),
+        "test, every class alike": percent(result["test_balanced_accuracy"]),
         "validation, labels as given": percent(result["validation_accuracy"]),
     }
     if result["noise"]:

@@ -77,9 +77,8 @@ def run_to_the_end(
     name = "" if settings is None else f"{Path(settings.data.source).stem}-{settings.method_name}"
     folder = RunFolder(out or new_folder(name))
     with folder.locked():
-        if settings is not None and settings.choice is not None and not quiet:
-            print(settings.choice, file=sys.stderr)
-        with count_bar("reading data", quiet=quiet) as on_progress:
+        choice = None if settings is None else settings.choice
+        with count_bar("reading data", quiet=quiet, notice=choice) as on_progress:
             run = start(settings, folder, on_progress) if settings else reopen(folder, kind, given, on_progress)
         size = run.data.image_size
         if size is not None and not quiet:

@@ -6,6 +6,7 @@ Each operator takes its parameters image by image, so that it can be compared wi
 Shapes: B images, C channels, H by W pixels.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
@@ -16,13 +17,19 @@ from torch.nn.functional import pad
 from selfadapt.errors import UserError
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-AugmentName = Literal["none", "crop", "crop-flip", "resized-crop", "self-supervised", "self-supervised-blur"]
+_MOST_DEGREES = 15.0
+_DRAWS = 10  # of a box that does not fit
+_WIDEST = 4 / 3  # shape of a box, and 3:4 the narrowest
+AugmentName = Literal[
+    "none", "crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"
+]
 
 
 def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment | None:
     """The augmentation of this name, for images of this height. With `keep_size`, they stay as large as they are.
 
     crop, crop-flip         the paper's for small images: pad an eighth of the height (4 pixels of 32), crop, mirror
+    rotate-crop             for house numbers, as in the program of SAT: turn by up to 15 degrees, then crop
     resized-crop            the usual one for ImageNet: a random part, brought to 7/8 of the size; mirror
     self-supervised         the paper's for pre-training: resized crop, mirror, colour jitter, grey; -blur for ImageNet
     """
@@ -42,6 +49,8 @@ def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment
     padding = max(1, height // 8)
 
     def crop_and_flip(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
+        if name == "rotate-crop":
+            images_BCHW = random_rotation(images_BCHW, _MOST_DEGREES, generator)
         images_BCHW = random_crop(images_BCHW, padding, generator)
         return random_flip(images_BCHW, generator) if name == "crop-flip" else images_BCHW
 
@@ -104,14 +113,31 @@ def random_resized_crop(
 ) -> Tensor:
     """A part of random area and shape (3:4 to 4:3) of each image, brought to `size`; with `flip`, half are mirrored."""
     count, _, height, width = images_BCHW.shape
-    area_B = torch.empty(count).uniform_(smallest, 1.0, generator=generator) * height * width
-    shape_B = torch.empty(count).uniform_(-0.2876820724517809, 0.2876820724517809, generator=generator).exp()
-    tall_B = (area_B / shape_B).sqrt().round().clamp(1, height)
-    wide_B = (area_B * shape_B).sqrt().round().clamp(1, width)
+    box = random_boxes(count, height, width, smallest, generator)
+    mirrored_B = torch.rand(count, generator=generator) < (0.5 if flip else 0.0)
+    return resized_crop(images_BCHW, *box, size, mirrored_B)
+
+
+def random_boxes(
+    count: int, height: int, width: int, smallest: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Top, left, height and width of random boxes, drawn as torchvision draws them.
+
+    A box that does not fit is drawn again, up to ten times; then the middle of the image has to do, as much of it as
+    the shape allows.
+    """
+    area_TB = torch.empty(_DRAWS, count).uniform_(smallest, 1.0, generator=generator) * height * width
+    shape_TB = torch.empty(_DRAWS, count).uniform_(-math.log(_WIDEST), math.log(_WIDEST), generator=generator).exp()
+    tall_TB, wide_TB = (area_TB / shape_TB).sqrt().round(), (area_TB * shape_TB).sqrt().round()
+    fits_TB = (tall_TB > 0) & (tall_TB <= height) & (wide_TB > 0) & (wide_TB <= width)
+    first_1B, fits_B = fits_TB.byte().argmax(0, keepdim=True), fits_TB.any(0)
+    tall_B = torch.where(fits_B, tall_TB.gather(0, first_1B)[0], min(height, round(width * _WIDEST)))
+    wide_B = torch.where(fits_B, wide_TB.gather(0, first_1B)[0], min(width, round(height * _WIDEST)))
     top_B = (torch.rand(count, generator=generator) * (height - tall_B + 1)).floor()
     left_B = (torch.rand(count, generator=generator) * (width - wide_B + 1)).floor()
-    mirrored_B = torch.rand(count, generator=generator) < (0.5 if flip else 0.0)
-    return resized_crop(images_BCHW, top_B, left_B, tall_B, wide_B, size, mirrored_B)
+    top_B = torch.where(fits_B, top_B, (height - tall_B).div(2, rounding_mode="floor"))
+    left_B = torch.where(fits_B, left_B, (width - wide_B).div(2, rounding_mode="floor"))
+    return top_B, left_B, tall_B, wide_B
 
 
 def resized_crop(
@@ -157,21 +183,25 @@ def random_jitter(
     saturation: float = 0.4,
     hue: float = 0.1,
 ) -> Tensor:
-    """Colour jitter in a random order, which is one for the whole batch; the strengths are each image's own."""
+    """Colour jitter with strengths and an order of each image's own."""
     count = len(images_BCHW)
 
     def factor(strength: float) -> Tensor:
         return torch.empty(count).uniform_(1 - strength, 1 + strength, generator=generator)
 
-    steps = [
-        (adjust_brightness, factor(brightness)),
-        (adjust_contrast, factor(contrast)),
-        (adjust_saturation, factor(saturation)),
-        (adjust_hue, torch.empty(count).uniform_(-hue, hue, generator=generator)),
-    ]
-    for position in torch.randperm(len(steps), generator=generator).tolist():
-        adjust, strength_B = steps[position]
-        images_BCHW = adjust(images_BCHW, strength_B)
+    strengths_4B = torch.stack([factor(brightness), factor(contrast), factor(saturation), factor(hue) - 1])
+    return jitter(images_BCHW, strengths_4B, torch.rand(count, 4, generator=generator).argsort(1))
+
+
+def jitter(images_BCHW: Tensor, strengths_4B: Tensor, order_B4: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue (0 to 3) adjusted in each image's order: the first of it comes first."""
+    images_BCHW = _floats(images_BCHW).clone()
+    adjustments = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    for kinds_B in order_B4.unbind(1):
+        for kind, adjust in enumerate(adjustments):
+            own = (kinds_B == kind).nonzero().flatten()
+            place = own.to(images_BCHW.device)
+            images_BCHW[place] = adjust(images_BCHW[place], strengths_4B[kind, own])
     return images_BCHW
 
 

@@ -132,33 +132,55 @@ def transition_matrix(path: Path, num_classes: int) -> Tensor:
 def _instance_dependent(
     rate: float, samples: Samples, num_classes: int, generator: torch.Generator, seed: int
 ) -> Tensor:
-    """Noise that depends on the image (Xia et al., 2020): look-alikes under a random projection are confused.
+    """Noise that depends on the image (Xia et al., "Part-dependent Label Noise", 2020, Algorithm 2, and their program).
 
-    Each sample has its own probability of being wrong, drawn around `rate`, and its own odds over the other classes.
+        q_i ~ N(rate, 0.1^2) within 0..1,    W_k of normal numbers for each class k
+        P(given j | image i of class k) = q_i softmax_j(x_i W_k) over the other classes,    1 - q_i for k itself
+
+    x are the raw numbers, for images 0..255 and not scaled: so one other class has nearly all of the odds, and which
+    it is depends on the image. Near 0 and 1 the mean of q is not the rate; a rate of 0 is no noise.
     """
-    own_rate_N = torch.normal(rate, 0.1, (len(samples),), generator=generator).clamp(0, 1)
+    if rate == 0:
+        return samples.labels
+    own_rate_N = truncated_normal(rate, 0.1, len(samples), generator)
     noisy_N = samples.labels.clone()
-    num_pixels = math.prod(samples.inputs.shape)
     by_class = [(k, (samples.labels == k).nonzero().flatten()) for k in range(num_classes)]
     batches = [(k, index_B) for k, members in by_class for index_B in members.split(512) if len(index_B)]
     pieces = [index_B.split(_READ_AT_ONCE) for _, index_B in batches]
     reads = read_batches(samples.inputs, [index_b for of_batch in pieces for index_b in of_batch])
-    last, projection_FK = -1, torch.empty(0)
+    last, weights_FK = -1, torch.empty(0)
     for (k, _), of_batch in zip(batches, pieces, strict=True):
         fine = [read for read in islice(reads, len(of_batch)) if len(read.index_B)]
         if not fine:  # broken files keep their label
             continue
         if k != last:
             last = k
-            projection_FK = torch.randn(num_pixels, num_classes, generator=seeded(seed, "instance", k))
-            projection_FK /= num_pixels**0.5
+            weights_FK = torch.randn(
+                math.prod(samples.inputs.shape), num_classes, generator=seeded(seed, "instance", k)
+            )
         index_B = torch.cat([read.index_B for read in fine])
-        scores_BK = torch.cat([read.images_BCHW.flatten(1) for read in fine]).float() / 255 @ projection_FK
-        scores_BK[:, k] = -torch.inf
-        odds_BK = scores_BK.softmax(1) * own_rate_N[index_B].unsqueeze(1)
-        odds_BK[:, k] = 1 - own_rate_N[index_B]
+        values_BF = torch.cat([read.images_BCHW.flatten(1) for read in fine]).float()
+        odds_BK = instance_odds(values_BF, weights_FK, k, own_rate_N[index_B])
         noisy_N[index_B] = torch.multinomial(odds_BK, 1, generator=generator).squeeze(1)
     return noisy_N
+
+
+def instance_odds(values_BF: Tensor, weights_FK: Tensor, own: int, rate_B: Tensor) -> Tensor:
+    """The odds of each label for samples of the class `own`, each with its own rate of being wrong."""
+    scores_BK = values_BF @ weights_FK
+    scores_BK[:, own] = -torch.inf
+    odds_BK = scores_BK.softmax(1) * rate_B.unsqueeze(1)
+    odds_BK[:, own] = 1 - rate_B
+    return odds_BK
+
+
+def truncated_normal(mean: float, deviation: float, count: int, generator: torch.Generator) -> Tensor:
+    """Draws from a normal distribution, of which what lies outside of 0..1 is cut off."""
+    ends = (torch.tensor([0.0, 1.0], dtype=torch.float64) - mean) / deviation
+    low, high = torch.special.ndtr(ends).tolist()
+    share_N = low + (high - low) * torch.rand(count, generator=generator, dtype=torch.float64)
+    drawn_N: Tensor = torch.special.ndtri(share_N)
+    return (mean + deviation * drawn_N).clamp(0, 1).float()
 
 
 @dataclass(frozen=True)

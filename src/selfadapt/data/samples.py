@@ -215,7 +215,7 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     chosen = torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
     if len(inputs.shape) == 1:
         values_nD = inputs.read(chosen).double()
-        return values_nD.mean(0).float(), _deviations(values_nD).float()
+        return values_nD.mean(0).float(), deviations(values_nD).float()
     images = inputs
     # Whole numbers are summed, so the result does not depend on how the images come in batches.
     total_C = torch.zeros(images.shape[0], dtype=torch.int64)
@@ -233,7 +233,7 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     return (mean_C / 255).float(), (std_C / 255).clamp_min(1e-3).float()  # a constant channel must not divide by zero
 
 
-def _deviations(values_nD: Tensor) -> Tensor:
+def deviations(values_nD: Tensor) -> Tensor:
     """What to divide vectors by: one number where their values share a unit, as features do, else each its own.
 
     A feature that hardly ever stirs is then not blown up. A value that never changes has no deviation; it counts as 1.

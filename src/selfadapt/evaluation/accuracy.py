@@ -76,3 +76,14 @@ def accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
     """The share of samples whose predicted class is the label, among those that have one; None if there are none."""
     known_N = predicted_N != UNKNOWN
     return (predicted_N == labels_N)[known_N].double().mean().item() if known_N.any() else None
+
+
+def balanced_accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
+    """The mean over classes of the accuracy on their samples, so that a rare class counts as much as a common one."""
+    known_N = predicted_N != UNKNOWN
+    if not known_N.any():
+        return None
+    own_n = labels_N[known_N]
+    right_K = torch.bincount(own_n, weights=(predicted_N[known_N] == own_n).double())
+    count_K = torch.bincount(own_n)
+    return (right_K / count_K)[count_K > 0].mean().item()

@@ -1,9 +1,9 @@
 """Verdicts on labels by predictions that never saw them (Section 4.4 of the paper asks the same of the targets).
 
 A label is judged by the posterior of its true class, given the prediction and how labels go wrong
-(objectives/transition.py). It is suspect if another class is likelier and the odds are against it. Classes of fewer
-than five samples are not judged. Of copies of one picture with different labels, those are suspect that are not what
-all copies together say, and they stand at the top of the list.
+(objectives/transition.py). Those of the greatest doubt are suspect, as many as seem to be wrong (label_quality.py), if
+the prediction prefers another class. Classes of fewer than five samples are not judged. Of copies of one picture with
+different labels, those are suspect that are not what all copies together say, and they stand at the top of the list.
 
 Shapes: N samples, K classes.
 """
@@ -40,13 +40,11 @@ class HeldOutVerdicts:
         rows_NK = posterior(predicted_NK, labels_N, matrix_KK)
         few_K = torch.bincount(labels_N, minlength=len(matrix_KK)) < _FEW
         judged_N = ~few_K[labels_N]
-        likeliest_N = rows_NK.argmax(1)
-        suspect_N = (doubt_N > 0) & (likeliest_N != labels_N) & judged_N
+        quality = expected_quality(predicted_NK[judged_N], labels_N[judged_N], matrix_KK, seed=seed)
+        listed = torch.where(judged_N, doubt_N, -torch.inf).argsort(descending=True, stable=True)[: quality.cut]
+        suspect_N = torch.zeros_like(judged_N).index_fill(0, listed, True) & (predicted_NK.argmax(1) != labels_N)
         suggested_N = torch.where(suspect_N, rival_N, labels_N)
         confidence_N = rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1)
-        quality = expected_quality(
-            predicted_NK[judged_N], labels_N[judged_N], matrix_KK, cut=int(suspect_N.sum()), seed=seed
-        )
         rate = min(max(quality.noise_rate.value, 1e-6), 1 - 1e-6)  # nothing is known of a label that cannot be judged
         doubt_N = torch.where(judged_N, doubt_N, math.log(rate / (1 - rate)))
         weight_N = rows_NK.amax(1)

@@ -3,7 +3,8 @@
 The network answers each image many times with dropout left on. The answer is the class of the largest mean probability.
 Works on selective classification take the negative variance of that class's probability over 100 passes as confidence
 (`mc-dropout`); the mean itself is another one (`mc-dropout-mean`), which does not take steady uncertainty for
-confidence. Batch normalisation stays in evaluation mode.
+confidence. The program of SelectiveNet has the variance of every class, and their mean (`mc-dropout-classes`); there
+only the dropout before the heads is on, here all of it. Batch normalisation stays in evaluation mode.
 
 Shapes: B images of a batch, N images, K classes, T passes.
 """
@@ -33,7 +34,7 @@ def mc_dropout(
     seed: int = 0,
     on_progress: ProgressCallback = no_progress,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The class of each image, and its confidence by each of the two selectors."""
+    """The class of each image, and its confidence by each of the three selectors."""
 
     def several(images_BCHW: Tensor) -> Tensor:
         for module in model.modules():
@@ -49,5 +50,6 @@ def mc_dropout(
         torch.manual_seed(seed)
         said_NK = outputs(model, images, device, forward=several, on_progress=on_progress).double()
     mean_N, predicted_N = said_NK[:, :num_classes].max(1)
-    variance_N = said_NK[:, num_classes:].gather(1, predicted_N.unsqueeze(1)).squeeze(1)
-    return predicted_N, {"mc-dropout": -variance_N, "mc-dropout-mean": mean_N}
+    variance_NK = said_NK[:, num_classes:]
+    own_N = variance_NK.gather(1, predicted_N.unsqueeze(1)).squeeze(1)
+    return predicted_N, {"mc-dropout": -own_N, "mc-dropout-classes": -variance_NK.mean(1), "mc-dropout-mean": mean_N}

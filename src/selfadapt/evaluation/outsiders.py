@@ -8,7 +8,7 @@ a picture of a class that is like ours lies among them, and the head is torn:
     outsider_i = sigmoid((z(d_i) + z(h_i) - 6) / 2)
 
 with z the distance from the median, in medians of such distances. d is 1 - cosine of features, each scaled by its
-deviation. n_c is a tenth of the class, so that a handful of outsiders who resemble each other do not vouch for each
+deviation. n_c is a twentieth of the class, so that a handful of outsiders who resemble each other do not vouch for each
 other. At 0.5 a sample is six deviations out.
 
 Shapes: N samples, R of them to compare with, F features, K classes.
@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from selfadapt.data.seeds import seeded
 
-_SHARE = 0.1
+_SHARE = 0.05
 _LEAST = 3  # neighbours, and members without which a class is no place to be near
 _MOST_COMPARED = 10_000
 _USUAL, _SLOPE = 6.0, 2.0

@@ -108,11 +108,11 @@ class CorrectedClassifier(Classifier):
         self.register_buffer("transition_KK", torch.eye(num_classes))
 
 
-def projection_head(num_inputs: int, num_hidden: int, num_outputs: int) -> nn.Sequential:
-    """One hidden layer with batch normalisation: projector and predictor of self-supervised methods."""
+def projection_head(num_inputs: int, num_hidden: int, num_outputs: int, *, normalised: bool = True) -> nn.Sequential:
+    """One hidden layer, mostly with batch normalisation: projector and predictor of self-supervised methods."""
     return nn.Sequential(
         nn.Linear(num_inputs, num_hidden),
-        nn.BatchNorm1d(num_hidden),
+        *([nn.BatchNorm1d(num_hidden)] if normalised else []),
         nn.ReLU(inplace=True),
         nn.Linear(num_hidden, num_outputs),
     )

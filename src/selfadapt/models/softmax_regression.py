@@ -20,6 +20,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from selfadapt.data.samples import deviations
+
 _PIECE = 2**24  # numbers in the logits of a piece
 _MEMORY = 8  # steps that L-BFGS remembers
 _ENOUGH = 1e-4  # of the expected decrease
@@ -29,18 +31,17 @@ _BOUNDS = 64  # places where the samples of a problem begin or end, above which 
 
 @dataclass(frozen=True)
 class PrincipalAxes:
-    """Standardised features, turned to their principal axes, with a constant at the end for the bias."""
+    """Features on one scale, turned to their principal axes, with a constant at the end for the bias."""
 
     mean_F: Tensor
-    turn_FD: Tensor  # standardises, turns, and scales all by one number
+    turn_FD: Tensor  # divides by deviations, turns, and scales all by one number
     variance_D: Tensor  # of each axis, without the constant
 
     @classmethod
     def of(cls, features_NF: Tensor) -> "PrincipalAxes":
         features_NF = features_NF.float()
         mean_F = features_NF.mean(0)
-        std_F = features_NF.std(0, correction=0)
-        scale_F = torch.where(std_F > 1e-6 * std_F.max(), 1 / std_F, 0.0)
+        scale_F = 1 / deviations(features_NF)
         count, width = features_NF.shape
         if count < width:
             centred_NF = (features_NF - mean_F) * scale_F
@@ -115,9 +116,9 @@ def fit_heads(
         table_P = torch.zeros(len(decay_P), dtype=torch.int64)
     loss = _Loss(axes_ND, targets_NTK, table_P, weights_NP, decay_P)
     heads_DPK = start_DPK.clone()
-    value_P, slope_DPK = loss(heads_DPK)
+    value_P, slope_DPK, spread_PK = loss(heads_DPK)
     memory: list[tuple[Tensor, Tensor, Tensor]] = []
-    direction_DPK = loss.preconditioned(slope_DPK).neg_()
+    direction_DPK = slope_DPK.neg() / loss.curvature(spread_PK)
     expected_P = _dot(slope_DPK, direction_DPK)
     step_P = torch.ones_like(value_P)
     for _ in range(passes - 1):
@@ -125,7 +126,7 @@ def fit_heads(
         if not bool(going_P.any()):
             break
         trial_DPK = heads_DPK + direction_DPK * step_P.view(1, -1, 1)
-        trial_value_P, trial_slope_DPK = loss(trial_DPK)
+        trial_value_P, trial_slope_DPK, trial_spread_PK = loss(trial_DPK)
         better_P = trial_value_P <= value_P + _ENOUGH * step_P * expected_P + 1e-7 * value_P.abs()
         better_P &= going_P
         keep_1P1 = better_P.view(1, -1, 1)
@@ -134,9 +135,10 @@ def fit_heads(
         heads_DPK = torch.where(keep_1P1, trial_DPK, heads_DPK)
         slope_DPK = torch.where(keep_1P1, trial_slope_DPK, slope_DPK)
         value_P = torch.where(better_P, trial_value_P, value_P)
+        spread_PK = torch.where(better_P.unsqueeze(1), trial_spread_PK, spread_PK)
         curved_P = _dot(moved_DPK, turned_DPK)
         memory = [*memory[1 - _MEMORY :], (moved_DPK, turned_DPK, curved_P)]
-        fresh_DPK = _direction(slope_DPK, memory, loss)
+        fresh_DPK = _direction(slope_DPK, memory, loss.curvature(spread_PK))
         direction_DPK = torch.where(keep_1P1, fresh_DPK, direction_DPK)
         step_P = torch.where(better_P, 1.0, step_P * 0.5)
         expected_P = _dot(slope_DPK, direction_DPK)
@@ -147,7 +149,7 @@ def _dot(a_DPK: Tensor, b_DPK: Tensor) -> Tensor:
     return (a_DPK * b_DPK).sum((0, 2))
 
 
-def _direction(slope_DPK: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], loss: "_Loss") -> Tensor:
+def _direction(slope_DPK: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], curvature_DPK: Tensor) -> Tensor:
     """The two loops of L-BFGS, each problem skipping the passes in which it did not move."""
     direction_DPK = slope_DPK.neg()
     shares: list[Tensor] = []
@@ -155,11 +157,11 @@ def _direction(slope_DPK: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], l
         share_P = torch.where(curved_P > 0, _dot(moved_DPK, direction_DPK) / curved_P, 0.0)
         direction_DPK -= share_P.view(1, -1, 1) * turned_DPK
         shares.append(share_P)
-    scale_P = torch.ones_like(loss.decay_P)
+    scale_P = torch.ones_like(slope_DPK[0, :, 0])
     for _, turned_DPK, curved_P in memory:  # the last one that moved sets the length
-        size_P = _dot(turned_DPK, loss.preconditioned(turned_DPK))
+        size_P = _dot(turned_DPK, turned_DPK / curvature_DPK)
         scale_P = torch.where((curved_P > 0) & (size_P > 0), curved_P / size_P, scale_P)
-    direction_DPK = loss.preconditioned(direction_DPK) * scale_P.view(1, -1, 1)
+    direction_DPK *= scale_P.view(1, -1, 1) / curvature_DPK
     for (moved_DPK, turned_DPK, curved_P), share_P in zip(memory, reversed(shares), strict=True):
         other_P = torch.where(curved_P > 0, _dot(turned_DPK, direction_DPK) / curved_P, 0.0)
         direction_DPK += (share_P - other_P).view(1, -1, 1) * moved_DPK
@@ -177,12 +179,14 @@ class _Loss:
         self.pieces = _pieces(weights_NP, targets_NTK.shape[2])
         self.penalised_D11 = torch.ones(axes_ND.shape[1], 1, 1)
         self.penalised_D11[-1] = 0
-        self.curvature_DPK: Tensor | None = None
+        square_D = torch.stack([piece_nD.square().sum(0) for piece_nD in axes_ND.split(65_536)]).sum(0)
+        self.square_D11 = (square_D / len(axes_ND)).view(-1, 1, 1)
 
-    def __call__(self, heads_DPK: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, heads_DPK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """L, its slope, and the mean of p (1 - p) for each class."""
         value_P = torch.zeros(len(self.decay_P))
         slope_DPK = torch.zeros_like(heads_DPK)
-        spread_PK = torch.zeros_like(heads_DPK[0]) if self.curvature_DPK is None else None
+        spread_PK = torch.zeros_like(heads_DPK[0])
         for piece, seen_p in self.pieces:
             axes_nD, weights_np1 = self.axes_ND[piece], self.weights_NP[piece][:, seen_p].unsqueeze(2)
             targets_ntK = self.targets_NTK[piece].float()
@@ -190,26 +194,23 @@ class _Loss:
             log_npK = logits(axes_nD, heads_DPK[:, seen_p]).log_softmax(2)
             value_P[seen_p] -= ((log_npK * targets_npK).sum(2) * weights_np1.squeeze(2)).sum(0)
             p_npK = log_npK.exp_()
-            if spread_PK is not None:
-                spread_PK[seen_p] += (weights_np1 * p_npK * (1 - p_npK)).sum(0)
+            spread_PK[seen_p] += (weights_np1 * p_npK * (1 - p_npK)).sum(0)
             error_npK = p_npK.sub_(targets_npK).mul_(weights_np1)
             slope_DC = axes_nD.T @ error_npK.flatten(1)
             slope_DPK[:, seen_p] += slope_DC.view(len(slope_DC), *error_npK.shape[1:])
-        if spread_PK is not None:
-            self._set_curvature(spread_PK)
         penalty_DPK = self.penalised_D11 * self.decay_P.view(1, -1, 1) * heads_DPK
         value_P += 0.5 * _dot(penalty_DPK, heads_DPK)
-        return value_P, slope_DPK + penalty_DPK
+        return value_P, slope_DPK + penalty_DPK, spread_PK
 
-    def _set_curvature(self, spread_PK: Tensor) -> None:
-        square_D = torch.stack([piece_nD.square().sum(0) for piece_nD in self.axes_ND.split(65_536)]).sum(0)
-        square_D11 = (square_D / len(self.axes_ND)).view(-1, 1, 1)
+    def curvature(self, spread_PK: Tensor) -> Tensor:
+        """About the diagonal of the second derivative.
+
+        It must follow the predictions. A head that is sure of its samples has a curvature a hundred times smaller than
+        one that begins, and by the first one it would seem to have arrived: where samples are fewer than features,
+        after one step, at a head that fits them by their noise.
+        """
         decay_1P1 = self.penalised_D11 * self.decay_P.view(1, -1, 1)
-        self.curvature_DPK = square_D11 * spread_PK.clamp_min(1e-6) + decay_1P1
-
-    def preconditioned(self, slope_DPK: Tensor) -> Tensor:
-        assert self.curvature_DPK is not None
-        return slope_DPK / self.curvature_DPK
+        return self.square_D11 * spread_PK.clamp_min(1e-6) + decay_1P1
 
 
 def _pieces(weights_NP: Tensor, classes: int) -> list[tuple[slice, Tensor]]:

@@ -1,10 +1,10 @@
 """VGG-16 with batch normalisation and dropout for small images, the network of selective classification (Section 5.2).
 
-Thirteen convolutions in five blocks, each block ended by pooling, then one hidden layer. Dropout follows each
-convolution but a block's last (0.3 in the first block, 0.4 later) and surrounds the hidden layer (0.5), as in the works
-on selective classification that the paper compares with. Pooling rounds up, so images need not be of 32×32: 28×28 and
-8×8 end at one pixel too, 64×64 at 2×2. An image of another size than the network was made for, as a smaller crop is,
-ends at the same number of pixels by averaging.
+Thirteen convolutions in five blocks, each block ended by pooling, then one hidden layer. As in the programs of SAT and
+Deep Gamblers, batch normalisation comes after ReLU, and dropout takes whole channels: after each convolution but a
+block's last (0.3 in the first block, 0.4 later), after the last block (0.5), and single features after the hidden layer
+(0.5). Pooling rounds up, so images need not be of 32×32: 28×28 and 8×8 end at one pixel too, 64×64 at 2×2. An image of
+another size than the network was made for, as a smaller crop is, ends at the same number of pixels by averaging.
 
 Shapes: B images, C channels.
 """
@@ -27,25 +27,28 @@ class VGG(Backbone):
         for number, (widening, convolutions) in enumerate(_BLOCKS):
             for position in range(convolutions):
                 size = width * widening
-                layers += [nn.Conv2d(channels, size, 3, padding=1, bias=False), nn.BatchNorm2d(size), nn.ReLU()]
+                layers += [nn.Conv2d(channels, size, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(size)]
                 if position < convolutions - 1:
-                    layers.append(nn.Dropout(0.4 if number else 0.3))
+                    layers.append(nn.Dropout2d(0.4 if number else 0.3))
                 channels = size
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
             height, width_pixels = -(-height // 2), -(-width_pixels // 2)
         self.num_features = channels
-        self.convolutions = nn.Sequential(*layers)
+        self.convolutions = nn.Sequential(*layers, nn.Dropout2d(_HIDDEN_DROPOUT))
         self.pool = nn.AdaptiveAvgPool2d((height, width_pixels))
         self.hidden = nn.Sequential(
-            nn.Dropout(_HIDDEN_DROPOUT),
-            nn.Linear(channels * height * width_pixels, channels, bias=False),
-            nn.BatchNorm1d(channels),
+            nn.Linear(channels * height * width_pixels, channels),
             nn.ReLU(),
+            nn.BatchNorm1d(channels),
             nn.Dropout(_HIDDEN_DROPOUT),
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(cast(Tensor, module.bias))
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return cast(Tensor, self.hidden(torch.flatten(self.pool(self.convolutions(images_BCHW)), 1)))

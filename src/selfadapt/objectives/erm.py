@@ -49,6 +49,9 @@ class ERM:
     def train(self, bench: Bench) -> Trained:
         return bench.fit("main", self)
 
+    def told(self) -> str:
+        return ""
+
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:
         return None
 
@@ -90,3 +93,6 @@ class ERM:
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         return {}
+
+    def trained_for(self) -> float | None:
+        return None

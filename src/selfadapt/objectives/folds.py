@@ -20,11 +20,10 @@ from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained, Vectors
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Evidence, Progress
-from selfadapt.objectives.transition import Transition
+from selfadapt.progress import ProgressCallback
 from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
-_KEPT_AGREEMENT = 0.85  # with the labels: predictions that lose more of it have run away from them
 _FEWEST = 3  # folds: one is judged by heads of the others, each of which leaves out one more
 
 
@@ -52,7 +51,7 @@ class SelfAdaptiveFolds(ERM):
     def train(self, bench: Bench) -> Trained:
         return bench.settle(self._solve)
 
-    def _solve(self, vectors: Vectors, model: nn.Module) -> Tensor:
+    def _solve(self, vectors: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
         values_ND, labels_N, groups_N = vectors
         apart = len(labels_N) if groups_N is None else len(groups_N.unique())
         if apart < _FEWEST:
@@ -63,15 +62,7 @@ class SelfAdaptiveFolds(ERM):
         corrected = unwrapped(model)
         assert isinstance(corrected, CorrectedClassifier)
         classes = len(corrected.transition_KK)
-        fitted = cross_fit(values_ND, labels_N, fold_N, classes, CrossFitting(rounds=self.rounds))
-        plainly, moved = (
-            float((own_NK.argmax(1) == labels_N).float().mean()) for own_NK in (fitted.plain_NK, fitted.predicted_NK)
-        )
-        in_place = bool((fitted.transition.matrix_KK.argmax(1) == torch.arange(classes)).all())
-        if not in_place or moved < _KEPT_AGREEMENT * plainly:
-            # Targets ran away from the labels, as they may where samples are few: labels are taken as they are.
-            plain = Transition.at_first(classes)
-            fitted = replace(fitted, head_DK=fitted.plain_head_DK, predicted_NK=fitted.plain_NK, transition=plain)
+        fitted = cross_fit(values_ND, labels_N, fold_N, classes, CrossFitting(rounds=self.rounds), on_progress)
         put_in(corrected, fitted)
         return fitted.predicted_NK
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from selfadapt.attacks.attack import Attack
 from selfadapt.objectives.objective import Objective
+from selfadapt.progress import ProgressCallback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Task:
     num_classes: int
     num_samples: int
     epochs: int
+    data: str = ""  # their name, for what a method's authors do on one set alone
     seed: int = 0
     views: int = 1
     optimizer: str = "sgd"
@@ -64,7 +66,7 @@ class Bench(Protocol):
         """
         ...
 
-    def settle(self, solve: Callable[[Vectors, nn.Module], Tensor]) -> Trained:
+    def settle(self, solve: Callable[[Vectors, nn.Module, ProgressCallback], Tensor]) -> Trained:
         """The main training, if it takes no steps: `solve` gives the model its weights, and returns predictions (N×K).
 
         The predictions become the targets.
@@ -73,6 +75,22 @@ class Bench(Protocol):
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
         """Class probabilities (n×K) of those samples of a part that can be read."""
+        ...
+
+    def holding_out(self, share: float) -> "Bench":
+        """A bench for choices: its training samples are these without a share, which is its validation part.
+
+        The share is larger where classes are tiny. The run's own validation samples stay untouched. It has no training
+        called `main`.
+        """
+        ...
+
+    def area_under_risk(self, trained: Trained, objective: Objective) -> float:
+        """The area under the risk-coverage curve of the validation part, by the objective's own confidence."""
+        ...
+
+    def note(self, **chosen: float) -> None:
+        """Write into run.json what the method chose while it trained."""
         ...
 
 
@@ -91,6 +109,10 @@ class Method(Objective, Protocol):
 
     def train(self, bench: Bench) -> Trained:
         """Train to the end."""
+        ...
+
+    def told(self) -> str:
+        """What it was told or found out that other methods were not, in words for a table; mostly nothing."""
         ...
 
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:

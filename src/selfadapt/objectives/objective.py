@@ -123,3 +123,7 @@ class Objective(Protocol):
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         """What the method itself says of its confidence, by name: a value for each sample, larger being more."""
         ...
+
+    def trained_for(self) -> float | None:
+        """The one coverage that these selectors were trained for; None if they hold for all."""
+        ...

@@ -5,7 +5,7 @@ Thresholds are fitted on the validation part and measured on the test part, neve
 Shapes: N samples.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Answers:
 
     predicted_N: Tensor
     confidence_N: Tensor
+    trained_for: float | None = None  # the one coverage that the selector was trained for
 
     def wrong(self, labels_N: Tensor) -> Tensor:
         return self.predicted_N != labels_N
@@ -45,8 +46,11 @@ class Answers:
 def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[str, Answers]:
     """The answers by every selector that one pass of the model offers, the method's own first."""
     predicted_N = outputs_NO[:, :num_classes].argmax(1)
-    selectors = {**objective.selectors(outputs_NO, num_classes), **class_selectors(outputs_NO, num_classes)}
-    return {name: Answers(predicted_N, confidence_N.double()) for name, confidence_N in selectors.items()}
+    own, shared = objective.selectors(outputs_NO, num_classes), class_selectors(outputs_NO, num_classes)
+    return {
+        **{name: Answers(predicted_N, values_N.double(), objective.trained_for()) for name, values_N in own.items()},
+        **{name: Answers(predicted_N, values_N.double()) for name, values_N in shared.items()},
+    }
 
 
 def _answers_on(
@@ -93,16 +97,17 @@ def measure_coverage(run: Run, passes: int, on_progress: ProgressCallback = no_p
     test = _part(run, "test", run.data.test)
     held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes, on_progress)
     tested, fine_N = _answers_on(run, test, passes, on_progress)
-    selectors = {name: _measured(held_out[name], own, test.labels[fine_N]) for name, own in tested.items()}
+    grid = sorted({*COVERAGES, *(own.trained_for for own in tested.values() if own.trained_for)}, reverse=True)
+    selectors = {name: _measured(held_out[name], own, test.labels[fine_N], grid) for name, own in tested.items()}
     content = {"method": run.settings.method_name, "selectors": selectors}
     run.folder.write_coverage(content)
     return content
 
 
-def _measured(held_out: Answers, tested: Answers, labels_N: Tensor) -> dict[str, Any]:
+def _measured(held_out: Answers, tested: Answers, labels_N: Tensor, grid: Sequence[float]) -> dict[str, Any]:
     wrong_N = tested.wrong(labels_N)
     errors, actual, thresholds = {}, {}, {}
-    for coverage in COVERAGES:
+    for coverage in grid:
         key, threshold = f"{coverage:.2f}", threshold_for(held_out.confidence_N, coverage)
         errors[key], actual[key] = risk_at(tested.confidence_N, wrong_N, threshold)
         thresholds[key] = threshold if coverage < 1 else None
@@ -114,6 +119,7 @@ def _measured(held_out: Answers, tested: Answers, labels_N: Tensor) -> dict[str,
         "thresholds": thresholds,
         "aurc": aurc(tested.confidence_N, wrong_N),
         "excess_aurc": excess_aurc(tested.confidence_N, wrong_N),
+        "trained_for": None if tested.trained_for is None else f"{tested.trained_for:.2f}",
         "curve": [coverage_N[shown].tolist(), risk_N[shown].tolist()],
     }
 
@@ -140,7 +146,7 @@ def calibrate(
         raise UserError(f"--selector {selector} needs --passes above 0")
     if run.settings.method.uses_up_validation:
         raise UserError(
-            f"{run.settings.method_name} chose its network by the validation samples, so they cannot vouch for it; "
+            f"{run.settings.method_name} made choices by the validation samples, so they cannot vouch for it; "
             "train by another method, or calibrate on data that it has not seen"
         )
     validation = _part(run, "validation", run.data.validation)

@@ -6,17 +6,23 @@ other has its checkpoints in trainings/NAME; it is loaded if it was finished bef
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
+from selfadapt.data.samples import split_off
+from selfadapt.data.seeds import seeded
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
-from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
+from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, outputs, predict, predicted_classes
+from selfadapt.evaluation.coverage import aurc
 from selfadapt.objectives.method import Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
+from selfadapt.progress import ProgressCallback
+from selfadapt.runs.abstention import answers
 from selfadapt.runs.lifecycle import Run, TrainingCallback, build_training, list_unreadable, restore
 from selfadapt.targets.store import Storage
 
@@ -33,14 +39,21 @@ class RunBench:
     def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
         return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
 
-    def settle(self, solve: Callable[[Vectors, nn.Module], Tensor]) -> Trained:
+    def settle(self, solve: Callable[[Vectors, nn.Module, ProgressCallback], Tensor]) -> Trained:
         run, training = self.run, self.run.training
         if training.epoch == training.settings.epochs:
             return training
         train, everyone_N = run.data.train, torch.arange(len(run.data.train))
         codes = {group: number for number, group in enumerate(dict.fromkeys(train.groups or ()))}
         groups_N = None if train.groups is None else torch.tensor([codes[group] for group in train.groups])
-        predicted_NK = solve(Vectors(train.inputs.read(everyone_N), train.labels, groups_N), training.model)
+        steps = training.loader.steps_per_epoch
+
+        def on_progress(done: int, total: int) -> None:  # as a part of the one epoch
+            training.step = done * steps // total
+            self.on_step(training)
+
+        vectors = Vectors(train.inputs.read(everyone_N), train.labels, groups_N)
+        predicted_NK = solve(vectors, training.model, on_progress)
         assert training.targets is not None
         training.targets.update(everyone_N, predicted_NK, momentum=0.0)
         training.accumulator.predicted_N.copy_(predicted_NK.argmax(1))
@@ -54,6 +67,30 @@ class RunBench:
         samples, run = getattr(self.run.data, part), self.run
         found_NK = predict(trained.model, samples.inputs, run.data.num_classes, run.training.device)
         return found_NK[found_NK.isfinite().all(1)]
+
+    def holding_out(self, share: float) -> "RunBench":
+        run = self.run
+        share = min(0.5, max(share, run.data.num_classes / len(run.data.train)))  # about one of each class
+        try:
+            learn, judge = split_off(run.data.train, share, seeded(run.settings.seed, "held out"))
+        except UserError:
+            raise UserError(
+                f"{len(run.data.train)} training samples are too few to hold {share:.0%} of each class out, by which "
+                f"{run.settings.method_name} chooses what it was not told; tell it, or add samples"
+            ) from None
+        return RunBench(replace(run, data=replace(run.data, train=learn, validation=judge)), self.measure, self.on_step)
+
+    def area_under_risk(self, trained: Trained, objective: Objective) -> float:
+        run, samples = self.run, self.run.data.validation
+        assert samples is not None
+        said_NO = outputs(trained.model, samples.inputs, run.training.device)
+        fine_N = ~said_NO.isnan().any(1)
+        own, *_ = answers(said_NO[fine_N], objective, run.data.num_classes).values()
+        return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
+
+    def note(self, **chosen: float) -> None:
+        content = self.run.folder.read_run()
+        self.run.folder.write_run({**content, "chosen": {**content.get("chosen", {}), **chosen}})
 
     def _fit_main(self, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
         training, folder = self.run.training, self.run.folder

@@ -66,6 +66,7 @@ def _row(method: str, results: Sequence[Mapping[str, Any]], ordinary_seconds: fl
     seconds = _mean(results, "seconds")
     return {
         "method": method,
+        "told": results[0].get("told"),  # runs of earlier days have none
         "test_accuracy_mean": _mean(results, "test_accuracy"),
         "test_accuracy_std": statistics.stdev(accuracies) if None not in accuracies and len(accuracies) > 1 else None,
         "test_accuracies": accuracies,

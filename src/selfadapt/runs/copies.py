@@ -1,5 +1,6 @@
 """Copies of one sample in the data of a run: found once, kept in duplicates.csv, never parted by a split or fold."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ def with_duplicates(data: Data) -> Data:
     if given:
         codes_N = torch.from_numpy(np.unique(np.array(given), return_inverse=True)[1])
         groups_N = joined_groups(groups_N, codes_N)
+    _warn_of_leaks(data, ids, found)
     named, begin = {}, 0
     for name, samples in data.parts.items():
         own = groups_N[begin : begin + len(samples)].tolist()
@@ -39,6 +41,19 @@ def with_duplicates(data: Data) -> Data:
         test=named.get("test"),
         duplicates=[[ids[place] for place in group] for group in found],
     )
+
+
+def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
+    """A picture that is trained on and tested with flatters the accuracy."""
+    count = len(data.train)  # its samples come first
+    leaks = [group for group in found if min(group) < count <= max(group)]
+    if leaks:
+        one = leaks[0]
+        warnings.warn(
+            f"samples in both the training and the test part: {len(leaks)}, first {ids[min(one)]} and "
+            f"{ids[max(one)]}; accuracy on them flatters. duplicates.csv lists all",
+            stacklevel=2,
+        )
 
 
 class _PicturesOf:

@@ -162,7 +162,7 @@ def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Train
     processes.wait_for_all()
     content = {
         "settings": settings.to_json(),
-        "method": settings.method.words,
+        "method": ", ".join(filter(None, (settings.method.words, settings.method.told()))),
         "seed": settings.seed,
         "start_epoch": settings.method.started((), settings.epochs),
         "noise": _noise(settings, data),

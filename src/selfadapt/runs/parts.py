@@ -29,7 +29,7 @@ class DataSettings:
     image_size: int | None = setting(None, "Bring image files to a square of this size.", least=1, unset="as they are")
     augment: str | None = setting(
         None,
-        "none, crop, crop-flip, resized-crop, self-supervised or self-supervised-blur.",
+        "none, crop, crop-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur.",
         unset="what suits the data",
     )
     validation: float = setting(

@@ -15,7 +15,7 @@ from selfadapt.data.inputs import Inputs
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
-from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
+from selfadapt.evaluation.accuracy import accuracy, balanced_accuracy, predict, predicted_classes
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.abstention import measure_coverage
 from selfadapt.runs.attacking import accuracy_after_epoch
@@ -117,13 +117,18 @@ def _result(run: Run) -> dict[str, Any]:
     validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
     kept = [epoch for epoch in range(1, len(metrics) + 1) if run.training.objective.keeps(metrics[:epoch])]
     others = sum(content.get("other_trainings_seconds", {}).values())
+    predicted_N = None if test is None else _predict(run.training, test.inputs)
     return {
         "run": str(run.folder.path),
         "method": run.settings.method_name,
+        "told": run.settings.method.told() or None,
         "epochs": run.settings.epochs,
         "network": run.settings.method.result,
         "result_epoch": kept[-1] if kept else len(metrics),
-        "test_accuracy": None if test is None else accuracy(_predict(run.training, test.inputs), test.labels),
+        "test_accuracy": None if test is None or predicted_N is None else accuracy(predicted_N, test.labels),
+        "test_balanced_accuracy": None
+        if test is None or predicted_N is None
+        else balanced_accuracy(predicted_N, test.labels),
         "validation_accuracy": None
         if validation_part is None
         else accuracy(_predict(run.training, validation_part.inputs), validation_part.labels),

@@ -134,6 +134,7 @@ class RunSettings:
         return Task(
             num_classes=data.num_classes,
             num_samples=len(data.train),
+            data=data.name,
             epochs=self.fit.epochs or self._chosen_fit(data)["epochs"],
             seed=self.seed,
             views=self.views,

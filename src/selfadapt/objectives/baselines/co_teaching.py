@@ -1,12 +1,16 @@
 """Co-teaching (Han et al., "Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels", 2018).
 
 Two networks. In each batch each picks the samples with the smallest loss, and the *other* learns from them. The share
-that is left out grows from 0 to the noise rate over the first 10 epochs of 200 and stays there.
+that is left out in epoch T (from 1 on) grows to the noise rate r and stays there:
 
-The method must be told the noise rate. With noise put in by `--noise` it gets the true rate, which is more than any
-other method here knows; otherwise `--noise-rate`, by default 0.2 as in the authors' program. The first network is the
-result. As published, the two see the same batches and differ by their random weights alone. Where a batch is cut into
-micro-batches or shared by processes, each part chooses for itself.
+    r min(T / T_k, 1),    T_k = 10 of 200 epochs
+
+The method must know the noise rate. With noise put in by `--noise` it is told the true one, which is more than any
+other method here knows, and tables say so. Otherwise it is estimated, from the training samples alone: an ordinary
+training on nine tenths of them, kept as it was best on the last tenth, predicts that tenth, and from it come T_kk, how
+often a label of class k is right (forward_correction.py), and r = 1 - mean of T_kk over the samples, k the class
+predicted. The first network is the result. As published, the two see the same batches and differ by their random
+weights alone. Where a batch is cut into micro-batches or shared by processes, each part chooses for itself.
 
 Shapes: B samples of a batch, K classes, n samples kept.
 """
@@ -21,13 +25,15 @@ from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.objectives.baselines.early_stopping import EarlyStopping
+from selfadapt.objectives.baselines.forward_correction import estimate_transition
 from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.method import Task
+from selfadapt.objectives.method import Bench, Task, Trained
 from selfadapt.objectives.objective import Loss, Progress
 from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
 
-_ASSUMED_NOISE = 0.2
+_HELD_OUT = 0.1  # of the training samples, to estimate the noise rate from
 
 
 class TwoClassifiers(nn.Module):
@@ -47,23 +53,38 @@ class TwoClassifiers(nn.Module):
         return torch.cat([self.first(images_BCHW), self.second(images_BCHW)], 1)
 
 
+def estimate_noise_rate(probabilities_NK: Tensor) -> float:
+    """The share of wrong labels by the predictions of a network that was trained on them, for other samples."""
+    right_K = estimate_transition(probabilities_NK).diagonal()
+    return 1 - float(right_K[probabilities_NK.argmax(1)].mean())
+
+
 @dataclass(frozen=True, kw_only=True)
 class CoTeaching(ERM):
     words: ClassVar[str] = "co-teaching"
     paper: ClassVar[str] = (
         "Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels, 2018"
     )
-    needs: ClassVar[str] = "the noise rate; memory for two networks"
+    needs: ClassVar[str] = "the noise rate, or time for a training to estimate it; memory for two networks"
 
     noise_rate: float | None = setting(
-        None, "the share of wrong labels", least=0, most=1, unset="the true one where noise was put in, else 0.2"
+        None, "the share of wrong labels", least=0, most=1, unset="the true one where noise was put in, else estimated"
     )
-    ramp: float = 10 / 200  # of the epochs
+    ramp: float = 10 / 200  # of the epochs (T_k)
 
     def suited(self, task: Task) -> Self:
+        return self if self.noise_rate is not None else replace(self, noise_rate=task.noise_rate)
+
+    def told(self) -> str:
+        return "noise rate estimated" if self.noise_rate is None else "told the noise rate"
+
+    def train(self, bench: Bench) -> Trained:
         if self.noise_rate is not None:
-            return self
-        return replace(self, noise_rate=_ASSUMED_NOISE if task.noise_rate is None else task.noise_rate)
+            return bench.fit("main", self)
+        part = bench.holding_out(_HELD_OUT)
+        rate = estimate_noise_rate(part.predict(part.fit("noise-rate", EarlyStopping()), "validation"))
+        bench.note(noise_rate=rate)
+        return bench.fit("main", replace(self, noise_rate=rate))
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return TwoClassifiers(backbone, num_classes)
@@ -72,7 +93,7 @@ class CoTeaching(ERM):
         first_BK, second_BK = model(batch.input).float().chunk(2, 1)
         losses_of_first_B = cross_entropy(first_BK, batch.label, reduction="none")
         losses_of_second_B = cross_entropy(second_BK, batch.label, reduction="none")
-        left_out = (self.noise_rate or 0.0) * min(progress.epoch / (self.ramp * progress.epochs), 1.0)
+        left_out = (self.noise_rate or 0.0) * min((progress.epoch + 1) / (self.ramp * progress.epochs), 1.0)
         kept = max(1, int((1 - left_out) * len(batch)))
         for_first_n = losses_of_second_B.detach().argsort()[:kept]
         for_second_n = losses_of_first_B.detach().argsort()[:kept]

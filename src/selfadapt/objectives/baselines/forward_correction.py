@@ -8,7 +8,8 @@ T comes from a network of its own, trained first in the ordinary way and kept as
 noisy validation labels (by accuracy; the authors' program goes by the loss). Row i of T is that network's prediction
 for the sample that it finds most typical of class i. As published for CIFAR10, the most typical is the 97th percentile
 of p_i and not the maximum, which may be an outlier: with ten classes, the sample three tenths down the list of those of
-its class. Said that way it also holds for many classes and for rare ones. So this method trains twice.
+its class. Said that way it also holds for many classes and for rare ones. So this method trains twice. The validation
+samples had a part in it, and cannot vouch for the network afterwards.
 
 Shapes: B samples of a batch, K classes, N samples in all.
 """
@@ -47,6 +48,7 @@ class ForwardCorrection(ERM):
         "Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach, 2017"
     )
     needs: ClassVar[str] = "time for two trainings"
+    uses_up_validation: ClassVar[bool] = True
 
     def train(self, bench: Bench) -> Trained:
         return bench.fit("main", self, begin=lambda model: self._learn_transition(bench, model))

@@ -3,8 +3,7 @@
     L = 1/B sum_i | p_i/|p_i| - z'_i/|z'_i| |^2 + the same with the views exchanged
 
 z' is the momentum encoder's projection of the *other* view, without gradient. With one view there is no other: z' is
-of the same one (the paper's Table 6). The authors sum over the two directions; here it is their mean, which the
-learning rate absorbs.
+of the same one (the paper's Table 6), and there is one direction.
 
 Shapes: B samples of a batch, D dimensions.
 """
@@ -32,4 +31,4 @@ class BYOL(Pretraining):
     ) -> Tensor:
         keys = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, said, strict=True)]
         pairs = zip(said, reversed(keys), strict=True)
-        return torch.stack([normalised_squared_distance(view.predicted_BD, z_BD) for view, z_BD in pairs]).mean(0)
+        return torch.stack([normalised_squared_distance(view.predicted_BD, z_BD) for view, z_BD in pairs]).sum(0)

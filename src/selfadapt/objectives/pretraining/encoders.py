@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +50,15 @@ class Encoders(nn.Module):
         predictor: bool,
         momentum_encoder: bool,
         num_classes: int,
+        normalised: bool = True,
     ) -> None:
+        """`normalised` heads have batch normalisation."""
         super().__init__()
         self.backbone = backbone
-        self.projector: nn.Module = projection_head(backbone.num_features, hidden, dimensions)
-        self.predictor: nn.Module = projection_head(dimensions, hidden, dimensions) if predictor else nn.Identity()
+        self.projector: nn.Module = projection_head(backbone.num_features, hidden, dimensions, normalised=normalised)
+        self.predictor: nn.Module = nn.Identity()
+        if predictor:
+            self.predictor = projection_head(dimensions, hidden, dimensions, normalised=normalised)
         self.probe = nn.Linear(backbone.num_features, num_classes) if num_classes > 1 else None
         self.momentum_encoder: nn.Module | None = None
         if momentum_encoder:
@@ -124,6 +128,8 @@ def normalised_squared_distance(first_BD: Tensor, second_BD: Tensor) -> Tensor:
 class Pretraining(ERM, ABC):
     """The common ground: a method says in `losses` what pulls predictions where."""
 
+    normalised_heads: ClassVar[bool] = True  # whether heads have batch normalisation
+
     hidden: int = setting(4096, "width of the hidden layer of projector and predictor", least=1)
     dimensions: int = setting(256, "of a projection and a target (D)", least=1)
     predictor: bool = setting(True, "a predictor after the projector")
@@ -144,6 +150,7 @@ class Pretraining(ERM, ABC):
             predictor=self.predictor,
             momentum_encoder=max(self.beta.start, self.beta.end) > 0,
             num_classes=num_classes,
+            normalised=self.normalised_heads,
         )
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:

@@ -7,14 +7,17 @@ other view) than to the keys of earlier batches, which wait in a queue:
 
 q and k are normalised. With one view the key is of the same one (the paper's Table 6). The queue begins with noise, is
 saved with the model, and takes the keys of all processes; it should be much shorter than the data, or an image meets
-its own earlier key in it. What differs from the authors' program, so that every method here has the same network: the
-heads (batch normalisation, this project's widths) and the momentum encoder's momentum of 0.99, theirs being 0.999.
-They shuffle batches between GPUs so that batch normalisation does not give pairs away; that is not done here.
+its own earlier key in it.
+
+Batch normalisation must not give pairs away, so it is as in the authors' program: none in the head; in the network it
+goes by parts of a batch, eight as on their eight GPUs (models/split_batch_norm.py), and the keys of a batch are encoded
+in a shuffled order, so that a query and its key are in different company. The momentum encoder's momentum of 0.99 is
+theirs for CIFAR10; for ImageNet they have 0.999. The widths of the head are this project's, as for every method here.
 
 Shapes: B samples of a batch, D dimensions, Q keys in the queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, cast
 
@@ -26,6 +29,7 @@ from selfadapt import processes
 from selfadapt.data.loader import Batch
 from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone
+from selfadapt.models.split_batch_norm import split_batch_norms
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View
@@ -44,13 +48,21 @@ def queue_losses(query_BD: Tensor, key_BD: Tensor, queue_QD: Tensor, temperature
     )
 
 
+def shuffled(encode: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> Tensor:
+    """What a network makes of the images, if it gets them in another order."""
+    order_B = torch.randperm(len(images_BCHW)).to(images_BCHW.device)
+    return encode(images_BCHW[order_B])[order_B.argsort()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MoCo(Pretraining):
     words: ClassVar[str] = "MoCo v2"
     paper: ClassVar[str] = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
 
     predictor: bool = False
+    normalised_heads: ClassVar[bool] = False
     temperature: float = setting(0.2, "of the likenesses (tau)", above=0)
+    batch_norm_parts: int = setting(8, "parts of a batch that are normalised apart, 1 for none", least=1)
     queue: int | None = setting(
         None, "keys that wait", least=1, unset="4096, or an eighth of the images if that is less"
     )
@@ -62,6 +74,7 @@ class MoCo(Pretraining):
         return super().suited(task) if self.queue else replace(self, queue=queue).suited(task)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        split_batch_norms(backbone, self.batch_norm_parts)
         encoders = super().build(backbone, num_classes)
         encoders.register_buffer("queue_QD", normalize(torch.randn(self.queue or _QUEUE, self.dimensions), dim=1))
         encoders.register_buffer("oldest", torch.zeros((), dtype=torch.int64))
@@ -74,7 +87,7 @@ class MoCo(Pretraining):
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
         queue_QD, oldest = cast(Tensor, encoders.queue_QD), cast(Tensor, encoders.oldest)
-        key_BD = encoders.momentum_encoded(batch.views[-1], said[0])
+        key_BD = shuffled(lambda images: encoders.momentum_encoded(images, said[0]), batch.views[-1])
         losses_B = queue_losses(said[0].projected_BD, key_BD, queue_QD.clone(), self.temperature)
         self._enqueue(queue_QD, oldest, normalize(key_BD, dim=1))
         return losses_B
