@@ -3,9 +3,9 @@
     python -m benchmarks.photos_default [FOLDER] [--seeds 3]
 
 `selfadapt train FOLDER` once with no feature kept from before, on the clock: from files to a trained head, a judged
-list of all labels and a page. Then with each seed as it is, holding a tenth of the training photos back for validation, and
-with `--validation 0`. Logistic regression gets the same features of the same training photos; its decay, and whether
-features are standardised, are chosen by the accuracy on the given labels of five shuffled folds.
+list of all labels and a page. Then with each seed as it is, holding a tenth of the training photos back for
+validation, and with `--validation 0`. Logistic regression gets the same features of the same training photos; its
+decay, and whether features are standardised, are chosen by the accuracy on the given labels of five shuffled folds.
 
 "Only ours" are test photos that ours gets right and logistic regression does not; McNemar's exact test says how likely
 so uneven a split is by chance.
