@@ -1,11 +1,12 @@
 """Screenshots of the report and of the review, for the docs: `python docs/images/screenshots.py [FOLDER [RUN]]`.
 
 Trains on handwritten digits of which a fifth lie in a wrong folder, decides about some, and takes pictures in light and
-dark and at the width of a phone. Needs Chromium and the package playwright. Those that docs/review.md shows go beside this
-file; given a FOLDER, all go there. Of a RUN that is given a copy is shown.
+dark and at the width of a phone. Needs Chromium and the package playwright. Those that docs/review.md shows go beside
+this file; given a FOLDER, all go there. Of a RUN that is given a copy is shown.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,8 @@ def main(out: Path, given: Path | None) -> None:
             shutil.copytree(given, run)
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         command = [sys.executable, "-m", "selfadapt", "review", str(run), "--no-browser", "--json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        reviewer = {**os.environ, "LOGNAME": "ann"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=reviewer) as server:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             try:
@@ -61,8 +63,8 @@ def main(out: Path, given: Path | None) -> None:
             for prefix, (width, height) in SIZES.items():
                 page = _page(browser, scheme, width, height)
                 page.goto((run / "report.html").as_uri())
-                page.get_by_role("heading", name="What people decided").scroll_into_view_if_needed()
-                page.mouse.wheel(0, 400)
+                heading = page.get_by_role("heading", name="What people decided")
+                heading.evaluate("own => window.scrollTo(0, own.getBoundingClientRect().top - 24)")
                 _shoot(page, out / f"report-{prefix}{scheme}.png")
         browser.close()
 
