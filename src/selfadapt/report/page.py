@@ -226,14 +226,14 @@ def _draw(folder: RunFolder) -> list[Picture]:
     if attacked:
         path = folder.figures / "robust.svg"
         others = [
-            (found["epoch"], found["robust_accuracy"], found["attack"])
+            (found["epoch"], found["robust_accuracy"], f"{found['attack']}, {found['images']:,} images")
             for found in (folder.read_if_there(folder.attack_file) or {}).values()
         ]
-        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, None, path, points=others)
+        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, run["start_epoch"], path, points=others)
         caption = (
-            f"After each late epoch, {attacked[-1]['robust_images']} test images, the same each time, under PGD-20. A "
-            "lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
-            "crosses are what `selfadapt attack` found."
+            f"After each late epoch, {attacked[-1]['robust_images']:,} test images, the same each time, under PGD-20. "
+            "A lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
+            "Crosses are what selfadapt attack found."
         )
         pictures.append(_picture("Under attack over training", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)

@@ -21,6 +21,7 @@ attack.json     robust accuracy by attack, once it is asked for
 networks/       the network after the first and the best epoch of a curve under attack
 attacks/        what became of each image under them, to go on from
 shift.json      accuracy under corruption, by kind and level, once it is asked for
+shifts/         each of these accuracies as it was measured, to go on from
 features/       features that were taken once, by the images they are of
 figures/        the figures of the page, as SVG
 report.html     the page
@@ -153,6 +154,10 @@ class RunFolder:
         return self.path / "networks" / f"{moment}.safetensors"
 
     @property
+    def shifts(self) -> Path:
+        return self.path / "shifts"
+
+    @property
     def shift_file(self) -> Path:
         return self.path / "shift.json"
 
@@ -264,6 +269,11 @@ class RunFolder:
     def write_outcome(self, key: str, content: Mapping[str, Any]) -> None:
         self.attacks.mkdir(exist_ok=True)
         with whole_file(self.attacks / f"{key}.json") as file:
+            json.dump(content, file)
+
+    def write_accuracies(self, key: str, content: Mapping[str, float]) -> None:
+        self.shifts.mkdir(exist_ok=True)
+        with whole_file(self.shifts / f"{key}.json") as file:
             json.dump(content, file)
 
     def write_shift(self, content: Mapping[str, Any]) -> None:
