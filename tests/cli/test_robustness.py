@@ -311,7 +311,7 @@ def test_runs_that_cannot_be_attacked(folder: Path, tmp_path: Path, monkeypatch:
     _refused(run("attack", "none", folder=tmp_path), "run without labels")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(60, 5)).astype(np.float32), np.arange(60) % 2
-    np.savez(tmp_path / "vectors.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez(tmp_path / "vectors.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     run_json("train", "vectors.npz", "--epochs", "2", "--method", "erm", "--out", "vectors", folder=tmp_path)
     for command in ("attack", "shift"):
         _refused(run(command, "vectors", folder=tmp_path), "was trained on vectors")
