@@ -74,6 +74,7 @@ def test_probabilities_of_ones_own_find_confused_classes() -> None:
     odds = np.full((2000, 4), 0.1)
     odds[np.arange(2000), truth] += 0.6
     odds *= generator.gamma(2.0, size=odds.shape)
+    odds /= odds.sum(1, keepdims=True)
     table = find_label_errors(torch.from_numpy(labels), probabilities=torch.from_numpy(odds))
     plain = labels != odds.argmax(1)
     suspect = np.zeros(2000, bool)
@@ -88,7 +89,7 @@ def test_nothing_wrong_little_found() -> None:
     summary = find_label_errors(labels, features=x).summary
     assert summary.noise_rate.value < 0.02
     assert summary.noise_rate.low == 0
-    assert summary.suspects < 12
+    assert summary.suspects <= 0.02 * 600
 
 
 def test_two_labels_for_one_picture_stand_at_the_top() -> None:
@@ -129,7 +130,14 @@ def test_what_it_refuses() -> None:
         "either features=": {"labels": labels},
         "fractions": {"labels": labels + 0.5, "features": x},
         "softmax": {"labels": labels, "probabilities": -np.ones((50, 10))},
-        "pass classes=": {"labels": labels.astype(str), "probabilities": np.ones((50, 12))},
+        "pass classes=": {"labels": labels.astype(str), "probabilities": np.ones((50, 12)) / 12},
+        "row 0 sums to 10": {"labels": labels, "probabilities": np.ones((50, 10))},
+        "missing in 1 places, first in 3": {"labels": [*"abc", None, *"abcde" * 10][:50], "features": x},
+        "not ids": {"labels": np.arange(50), "features": x},
+        "table of numbers": {"labels": labels, "features": np.full((50, 2), "a")},
+        "tell nothing": {"labels": labels, "features": np.ones((50, 3))},
+        "positions from 0 to 49": {"labels": labels, "features": x, "duplicates": [[0, 50]]},
+        "a class twice": {"labels": labels, "features": x, "classes": [*range(10), 1]},
         "not among": {"labels": labels, "features": x, "classes": [0, 1, 2]},
         "one for each": {"labels": labels, "features": x, "groups": [1, 2]},
         "at least 10": {"labels": labels[:5], "features": x[:5]},

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from selfadapt.data.duplicates import find_duplicates, group_numbers, joined_groups
 from selfadapt.data.folds import deal_into_folds
-from selfadapt.evaluation.held_out import HeldOutVerdicts
+from selfadapt.evaluation.held_out import LEAST_TO_JUDGE, HeldOutVerdicts
 from selfadapt.evaluation.label_quality import Interval, ListQuality
 from selfadapt.evaluation.outsiders import outsiders
 from selfadapt.objectives.cross_fitting import cross_fit
@@ -33,6 +33,7 @@ from selfadapt.objectives.transition import estimate_transition
 Array = np.ndarray[Any, np.dtype[Any]]
 _FOLDS = 5
 _LEAST_SAMPLES = 10
+_ROUNDING = 0.01  # in the sum of probabilities
 _STEPS = 20  # of EM, where nothing else is done
 
 
@@ -78,11 +79,8 @@ class LabelSummary:
             f"about {rate.value:.1%} are (between {rate.low:.1%} and {rate.high:.1%})"
         ]
         if self.expected_precision is not None and self.expected_recall is not None:
-            right, found = self.expected_precision, self.expected_recall
-            lines.append(
-                f"of the suspects about {right.value:.0%} are wrong ({right.low:.0%} to {right.high:.0%}), "
-                f"which is {found.value:.0%} of all wrong labels ({found.low:.0%} to {found.high:.0%})"
-            )
+            lines.append(f"how many of the suspects are wrong: {self.expected_precision}")
+            lines.append(f"how many of the wrong labels are suspect: {self.expected_recall}")
         if self.duplicates:
             lines.append(f"{len(self.duplicates)} groups of duplicates, {self.conflicts} of them with several labels")
         few = [row.name for row in self.classes if row.too_few]
@@ -107,6 +105,9 @@ class LabelErrors:
 
     def __len__(self) -> int:
         return len(self.order)
+
+    def __repr__(self) -> str:
+        return f"LabelErrors: {self.summary}"
 
     def __iter__(self) -> Iterator[LabelVerdict]:
         columns = (getattr(self, name).tolist() for name in LabelVerdict._fields)
@@ -156,6 +157,9 @@ def find_label_errors(
     count = len(given_N)
     if duplicates is None:
         duplicates = [] if features is None else find_duplicates(values_NX)
+    for group in duplicates:
+        if len(set(group)) < 2 or min(group) < 0 or max(group) >= count:
+            raise ValueError(f"duplicates= holds {list(group)}; a group is two or more positions from 0 to {count - 1}")
     groups_N = group_numbers([list(members) for members in duplicates], count)
     if groups is not None:
         groups_N = joined_groups(groups_N, _group_codes(groups, count))
@@ -225,22 +229,41 @@ def _array(values: Any, name: str) -> Array:
             raise ValueError(f"{name} must be class names or whole numbers, but they hold fractions")
         array = array.astype(np.int64)
     if array.dtype.kind == "O":
-        array = np.array([str(value) for value in array])
+        array = np.array(["" if _is_missing(value) else str(value) for value in array])
+    if array.dtype.kind == "U" and (array == "").any():
+        raise ValueError(f"{name} are missing in {(array == '').sum()} places, first in {(array == '').argmax()}")
     return array
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or str(value) in ("<NA>", "NaT")
 
 
 def _table(values: Any, count: int, of_odds: bool) -> Tensor:
     name = "probabilities" if of_odds else "features"
-    table_NX = torch.as_tensor(values.detach().cpu() if isinstance(values, Tensor) else np.asarray(values)).float()
+    try:
+        array = np.array(values.detach().cpu().numpy() if isinstance(values, Tensor) else values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a table of numbers: {error}") from error
+    table_NX = torch.from_numpy(array.astype(np.float32))
     if table_NX.dim() != 2 or len(table_NX) != count:
         raise ValueError(f"{name} must be {count} rows, one for each label, but their shape is {tuple(table_NX.shape)}")
     if count < _LEAST_SAMPLES:
         raise ValueError(f"{count} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
     bad = (~table_NX.isfinite()).any(1).nonzero().flatten()
     if len(bad):
-        raise ValueError(f"{name} hold NaN or infinity in {len(bad)} rows, first in row {int(bad[0])}")
-    if of_odds and bool((table_NX < 0).any() | (table_NX.sum(1) <= 0).any()):
-        raise ValueError("probabilities must not be negative, and each row must hold some; pass softmax outputs")
+        raise ValueError(f"{name} hold no finite float32 in {len(bad)} rows, first in row {int(bad[0])}")
+    if not of_odds and bool((table_NX == table_NX[:1]).all()):
+        raise ValueError("features are the same for every sample, so they tell nothing")
+    if of_odds:
+        table_NX = table_NX.clamp_min(0) if table_NX.min() > -_ROUNDING else table_NX
+        wrong = ((table_NX < 0).any(1) | ((table_NX.sum(1) - 1).abs() > _ROUNDING)).nonzero().flatten()
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"probabilities must be from 0 on and sum to 1, but row {row} sums to {float(table_NX[row].sum()):g}, "
+                f"with {float(table_NX[row].min()):g} as the least; pass softmax outputs"
+            )
     return table_NX
 
 
@@ -252,12 +275,16 @@ def _coded(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -
         names = np.arange(columns)
     if len(np.unique(given_N)) < 2:
         raise ValueError("all labels are the same; there must be at least two classes")
+    if np.unique(given_N, return_counts=True)[1].max() < LEAST_TO_JUDGE:
+        raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
+    if len(set(names.tolist())) < len(names):
+        raise ValueError("classes= names a class twice")
     if columns is not None and columns != len(names):
         raise ValueError(f"probabilities have {columns} columns but there are {len(names)} classes; pass classes=")
     place = {name: position for position, name in enumerate(names.tolist())}
     unknown = [label for label in given_N.tolist() if label not in place]
     if unknown:
-        raise ValueError(f"label {unknown[0]!r} is not among classes=")
+        raise ValueError(f"label {unknown[0]!r} is not among classes={names.tolist()[:5]}…; they must be of one type")
     return names, torch.tensor([place[label] for label in given_N.tolist()])
 
 

@@ -166,3 +166,14 @@ def test_what_does_not_suit_the_method_is_told(arguments: tuple[str, ...], messa
     result = run(*arguments, "--out", "run", folder=tmp_path)
     assert (result.returncode, message in result.stderr) == (2, True), result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_groups_too_large_to_hold_one_out_are_told(tmp_path: Path) -> None:
+    rows = [f"{i % 7}.{i},p{i % 2},{'xyz'[i % 3]}" for i in range(60)]
+    (tmp_path / "two.csv").write_text("\n".join(["a,g,label", *rows]))
+    result = run("train", "two.csv", "--group-column", "g", "--out", "run", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "--validation 0" in result.stderr
+    result = run("train", "two.csv", "--group-column", "g", "--validation", "0", "--out", "run", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "at least 3" in result.stderr

@@ -53,4 +53,8 @@ def _range(summary: dict[str, Any], name: str) -> str:
     value = percent(summary[name])
     if summary[f"{name}_low"] is None:
         return value
-    return f"{value} ({percent(summary[f'{name}_low'])} to {percent(summary[f'{name}_high'])})"
+    from selfadapt.evaluation.label_quality import Interval
+
+    low, high = summary[f"{name}_low"], summary[f"{name}_high"]
+    ends = f"({percent(low)} to {percent(high)})"
+    return f"cannot be told {ends}" if Interval(summary[name], low, high).says_little else f"{value} {ends}"

@@ -47,12 +47,13 @@ def command(
         print_json(result)
         return
     print_table(
-        ["method", "test accuracy", "±", "labels recovered", "time / erm"],
+        ["method", "test accuracy", "±", "validation, as given", "labels recovered", "time / erm"],
         [
             [
                 row["method"],
                 percent(row["test_accuracy_mean"]),
                 percent(row["test_accuracy_std"]),
+                percent(row["validation_accuracy_mean"]),
                 percent(row["label_recovery"]),
                 "–" if row["seconds_relative_to_erm"] is None else f"{row['seconds_relative_to_erm']:.2f}",
             ]

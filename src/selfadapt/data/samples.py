@@ -285,7 +285,8 @@ def _whole_groups(samples: Samples, chosen: Tensor) -> Tensor:
     if samples.groups is None:
         return chosen
     wanted = {samples.groups[place] for place in chosen.tolist()}
-    return torch.tensor([place for place, group in enumerate(samples.groups) if group in wanted])
+    places = [place for place, group in enumerate(samples.groups) if group in wanted]
+    return torch.tensor(places, dtype=torch.int64)
 
 
 def _without_whole_classes(samples: Samples, held_out: Tensor) -> Tensor:

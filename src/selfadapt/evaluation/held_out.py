@@ -18,7 +18,8 @@ from torch import Tensor
 from selfadapt.evaluation.label_quality import ListQuality, expected_quality
 from selfadapt.objectives.transition import doubts, posterior
 
-_FEW = 5  # samples below which a class is too small to judge its labels
+_MOST_WRONG = 0.9  # of the labels of a class
+LEAST_TO_JUDGE = 5  # samples of a class, for its labels to be judged
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class HeldOutVerdicts:
     def of(cls, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, seed: int) -> "HeldOutVerdicts":
         doubt_N, rival_N = doubts(predicted_NK, labels_N, matrix_KK)
         rows_NK = posterior(predicted_NK, labels_N, matrix_KK)
-        few_K = torch.bincount(labels_N, minlength=len(matrix_KK)) < _FEW
+        few_K = torch.bincount(labels_N, minlength=len(matrix_KK)) < LEAST_TO_JUDGE
         judged_N = ~few_K[labels_N]
         quality = expected_quality(predicted_NK[judged_N], labels_N[judged_N], matrix_KK, seed=seed)
         listed = torch.where(judged_N, doubt_N, -torch.inf).argsort(descending=True, stable=True)[: quality.cut]
         suspect_N = torch.zeros_like(judged_N).index_fill(0, listed, True) & (predicted_NK.argmax(1) != labels_N)
         suggested_N = torch.where(suspect_N, rival_N, labels_N)
-        confidence_N = rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1)
+        confidence_N = _confidence(predicted_NK, labels_N, suggested_N, _as_often(matrix_KK, rows_NK.mean(0), quality))
         rate = min(max(quality.noise_rate.value, 1e-6), 1 - 1e-6)  # nothing is known of a label that cannot be judged
         doubt_N = torch.where(judged_N, doubt_N, math.log(rate / (1 - rate)))
         weight_N = rows_NK.amax(1)
@@ -78,3 +79,20 @@ class HeldOutVerdicts:
         by_doubt = self.doubt_N.argsort(descending=True, stable=True)
         by_first = (~self.first_N[by_doubt]).long().argsort(stable=True)
         return by_doubt[by_first]
+
+
+def _as_often(matrix_KK: Tensor, share_K: Tensor, quality: ListQuality) -> Tensor:
+    """V with errors as frequent as the list says. V itself is careful: it is shrunk, and predictions are unsure."""
+    wrong_KK = matrix_KK.clone().fill_diagonal_(0)
+    rate = float((share_K * wrong_KK.sum(1)).sum())
+    wrong_KK *= max(1.0, quality.noise_rate.value / max(rate, 1e-12))
+    wrong_KK *= (_MOST_WRONG / wrong_KK.sum(1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+    return wrong_KK + torch.diag(1 - wrong_KK.sum(1))
+
+
+def _confidence(predicted_NK: Tensor, labels_N: Tensor, suggested_N: Tensor, matrix_KK: Tensor) -> Tensor:
+    """The odds of the suggested class against the strongest other one."""
+    rows_NK = posterior(predicted_NK, labels_N, matrix_KK)
+    own_N = rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1)
+    other_N = rows_NK.scatter(1, suggested_N.unsqueeze(1), 0.0).amax(1)
+    return own_N / (own_N + other_N).clamp_min(1e-30)

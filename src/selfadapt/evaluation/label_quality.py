@@ -53,6 +53,15 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def says_little(self) -> bool:
+        """Whether it leaves nearly everything open."""
+        return self.high - self.low > 0.8
+
+    def __str__(self) -> str:
+        ends = f"{self.low:.0%} to {self.high:.0%}"
+        return f"cannot be told ({ends})" if self.says_little else f"about {self.value:.0%} ({ends})"
+
 
 @dataclass(frozen=True)
 class ListQuality:

@@ -153,9 +153,12 @@ def _sweep_points(runs: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float,
 
 
 def _write(path: Path, html: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
-        file.write(html)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(html)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 

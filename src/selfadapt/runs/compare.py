@@ -70,6 +70,7 @@ def _row(method: str, results: Sequence[Mapping[str, Any]], ordinary_seconds: fl
         "test_accuracy_mean": _mean(results, "test_accuracy"),
         "test_accuracy_std": statistics.stdev(accuracies) if None not in accuracies and len(accuracies) > 1 else None,
         "test_accuracies": accuracies,
+        "validation_accuracy_mean": _mean(results, "validation_accuracy"),
         "label_recovery": _mean(results, "label_recovery"),
         "seconds_relative_to_erm": None if seconds is None or not ordinary_seconds else seconds / ordinary_seconds,
         "start_epochs": [result["start_epoch"] for result in results],

@@ -1,5 +1,6 @@
 """Features of a pretrained network as a file of vectors, which `train` takes."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -61,7 +62,8 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
     return {
         "path": str(out),
         "samples": sum(len(array) for name, array in arrays.items() if name.startswith("x_")),
