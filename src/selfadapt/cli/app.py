@@ -29,6 +29,7 @@ from selfadapt.cli import (
     pretrain,
     probe,
     report,
+    reproduce,
     shift,
     train,
     transfer,
@@ -50,7 +51,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
-    transfer, attack, shift, report,
+    transfer, attack, shift, report, reproduce,
 )  # fmt: skip
 app.add_typer(data.app)
 

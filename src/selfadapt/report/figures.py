@@ -105,6 +105,61 @@ def accuracy_curves(
     _save(figure, path)
 
 
+def panels(metrics: Mapping[str, Sequence[dict[str, Any]]], curves: Curves, columns: int, path: Path) -> None:
+    """The same curves over the epochs of several runs, a panel for each, under one legend."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(metrics) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.4 * rows + 0.4), layout="constrained")
+    for number, (name, records) in enumerate(metrics.items(), start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        for key, words, colour, line in curves:
+            points = [(record["epoch"], 100 * record[key]) for record in records if record.get(key) is not None]
+            axes.plot(*zip(*points, strict=True), line, color=colour, label=words, linewidth=1.4) if points else None
+        axes.set_title(name, fontsize=9)
+        axes.set_ylim(0, 101)
+        axes.grid(color=_FAINT, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, words_of = max((axes.get_legend_handles_labels() for axes in figure.axes), key=lambda found: len(found[0]))
+    figure.legend(handles, words_of, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def over_epochs(
+    lines: Mapping[str, Sequence[tuple[float, float]]], words: str, path: Path, *, log: bool = False
+) -> None:
+    """A line for each run over its epochs or steps."""
+    over_columns({"": lines}, words, path, log=log, x="step" if log else "epoch", marker="")
+
+
+def over_columns(
+    parts: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    words: str,
+    path: Path,
+    *,
+    log: bool = False,
+    x: str = "",
+    marker: str = "o",
+) -> None:
+    """A panel for each part, in it a line for each row of a table over its columns."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(6.0, 4.2 * len(parts)), 3.6), layout="constrained")
+    for number, (part, lines) in enumerate(parts.items(), start=1):
+        axes = figure.add_subplot(1, len(parts), number)
+        for place, (name, points) in enumerate(lines.items()):
+            if points:
+                colour, dashes = _PALETTE[place % len(_PALETTE)], "-" if place < len(_PALETTE) else "--"
+                axes.plot(
+                    *zip(*points, strict=True), marker + dashes, color=colour, label=name, linewidth=1.6, markersize=4
+                )
+        axes.set(xlabel=x, ylabel=words if number == 1 else "", title=part, yscale="log" if log else "linear")
+        axes.grid(color=_FAINT, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8)
+    _save(figure, path)
+
+
 def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
     """The accuracy of each method, best on top: a dot for each seed, a tick for the mean."""
     figure, axes = _figure(8.4, 0.9 + 0.34 * len(accuracies))

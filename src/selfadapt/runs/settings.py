@@ -36,7 +36,7 @@ _DEFAULTS: dict[Kind, dict[str, Any]] = {
 _OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
     "labels": {"views"},
     "pretraining": {"labels", "noise", "validation", "label_share", "dropout", "pretrained", "weights", "tune", "head"}
-    | {"label_column", "text_column", "group_column"},
+    | {"label_column", "text_column", "group_column", "curves", "test_curve"},
 }
 # What `resolved` chooses where it is not given; the settings of a method are such, too.
 _LEFT_OPEN = {
@@ -266,6 +266,7 @@ class RunSettings:
                 lr=fit.lr,
                 weight_decay=fit.weight_decay,
                 warmup_epochs=fit.warmup_epochs,
+                warmup_from=fit.warmup_from,
                 **parse_schedule(fit.schedule, fit.epochs),
             ),
             precision=fit.precision,
