@@ -33,7 +33,7 @@ def test_residuals_are_those_of_the_closed_form(shape: tuple[int, int], alpha: f
     eta = rate * largest_rate(inputs, alpha)
     steps = 12
     step = alpha * (np.eye(shape[0]) - eta * inputs.numpy() @ inputs.numpy().T)
-    expected = [np.linalg.norm(np.linalg.matrix_power(step, k) @ -targets.numpy()) for k in range(steps + 1)]
+    expected = [float(np.linalg.norm(np.linalg.matrix_power(step, k) @ -targets.numpy())) for k in range(steps + 1)]
     found = residuals(inputs, targets, alpha=alpha, eta=eta, steps=steps).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9 * max(1.0, max(expected)))
 
