@@ -62,7 +62,7 @@ FIG4 = Recipe(
     "only falls.",
     paper=_widths(_PAPER, WIDTHS, 64, 40),
     laptop=_widths(_SMALL, SMALL_WIDTHS, 16, 2.5, minutes=25),
-    drawing=OverColumns(words="test error (%)"),
+    drawing=OverColumns(words="test error (%)", columns="width of the network"),
     notes=(
         "E_s = int(40 r) and alpha = 0.9^(1/r) with r = 64 / width; at laptop scale int(2.5 r), r = 16 / width.",
         "At laptop scale the second descent needs more width and epochs than there are; whether the error "

@@ -97,9 +97,14 @@ class OverEpochs:
 
 @dataclass(frozen=True, kw_only=True)
 class OverColumns:
-    """A panel for each part of the table, a line for each row over its columns, which are numbers."""
+    """A panel for each part of the table, a line for each row over its columns, which are numbers.
+
+    Rows that begin with the word `dashed` are, in the colour of the row that else has the same name.
+    """
 
     words: str
+    columns: str
+    dashed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +129,11 @@ class Recipe:
     rows: str = "method"  # what a row of the table is
     notes: tuple[str, ...] = ()  # readings, and where a scale differs from the paper
     missing: str = ""  # what it waits for, if it cannot be run yet
+
+    @property
+    def scaled_down(self) -> bool:
+        """Whether the laptop's experiment is another one than the paper's."""
+        return self.laptop != self.paper
 
     def at(self, scale: str) -> Experiment:
         if scale not in ("paper", "laptop"):

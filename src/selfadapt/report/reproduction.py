@@ -39,6 +39,7 @@ def write_reproduction(recipe: Recipe, scale: str, experiment: Experiment, rows:
     page = page_from(
         "reproduction.html", path / "report.html",
         recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, commits=_commits(rows),
+        words=_words_on_cells(recipe, scale),
     )  # fmt: skip
     return {
         "table": str(path / "table.md"),
@@ -85,9 +86,20 @@ def _cell(rows: Rows) -> str:
     return words if published == "–" else f"{words} / {published}"
 
 
+def _words_on_cells(recipe: Recipe, scale: str) -> str:
+    entries = () if recipe.paper is None else recipe.paper.entries
+    published = " / published" if any(entry.published is not None for entry in entries) else ""
+    words = f"Each cell: measured{published}{' in ' if recipe.unit else ''}{recipe.unit}."
+    if scale == "laptop" and recipe.scaled_down:
+        words += (
+            " Network, images and epochs are less than the paper's, so numbers compare within a column, not with the "
+            "published ones."
+        )
+    return words
+
+
 def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], command: str) -> str:
-    unit = f" in {recipe.unit}" if recipe.unit else ""
-    lines = [f"# {recipe.title}", "", recipe.effect, "", f"`{command}`. Each cell: measured / published{unit}.", ""]
+    lines = [f"# {recipe.title}", "", recipe.effect, "", f"`{command}`. {_words_on_cells(recipe, scale)}", ""]
     for part in parts:
         lines += [f"## {part.name}", ""] if part.name else []
         lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]
@@ -106,13 +118,14 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
     folders = {trial.name: RunFolder(path / trial.folder(seed)) for trial in experiment.trials}
     if isinstance(drawing, Panels):
         curves = {name: folder.read_metrics() for name, folder in folders.items()}
-        figures.panels(curves, _CURVES[drawing.curves], drawing.columns, file)
+        clean = {name: 1 - folder.read_run()["noise"]["actual"] for name, folder in folders.items()}
+        figures.panels(curves, clean, _CURVES[drawing.curves], drawing.columns, file)
     elif isinstance(drawing, OverEpochs):
         figures.over_epochs(
             {name: _series(folder, drawing) for name, folder in folders.items()}, drawing.words, file, log=drawing.log
         )
     elif isinstance(drawing, OverColumns):
-        figures.over_columns(_lines(rows), drawing.words, file)
+        figures.over_columns(_lines(rows), drawing.words, drawing.columns, file, dashed=drawing.dashed)
     elif isinstance(drawing, OfRun):
         drawn = next(iter(folders.values())).figures / f"{drawing.name}.svg"
         return drawn if drawn.exists() else None

@@ -121,7 +121,7 @@ def _rows(
     recipe: Recipe, scale: str, experiment: Experiment, found: Mapping[tuple[str, int], Found]
 ) -> list[dict[str, Any]]:
     """A row for each entry and seed; one alone for an entry that is not run."""
-    percent = 100 if recipe.unit == "%" else 1
+    in_percent = recipe.unit == "%"
     rows = []
     for entry in experiment.entries:
         own = {"name": recipe.name, "scale": scale, "part": entry.part, "row": entry.row, "column": entry.column}
@@ -134,7 +134,7 @@ def _rows(
                 {
                     **own,
                     "seed": seed,
-                    "measured": None if number is None else round(percent * number, 6),
+                    "measured": round(100 * number, 6) if in_percent and number is not None else number,
                     "published": entry.published,
                     "unit": recipe.unit,
                     "actual_noise": None if noise is None else noise["actual"],
