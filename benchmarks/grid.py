@@ -54,3 +54,11 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
     lines = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
     first, *others = lines
     return [first, "|---" * len(header) + "|", *others, ""]
+
+
+def put_between(page: Path, mark: str, lines: list[str]) -> None:
+    """Put these lines between the marks `<!-- mark -->` and `<!-- end of mark -->`; the rest is a person's."""
+    first, last = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    text = page.read_text(encoding="utf-8")
+    before, after = text.split(first)[0], text.split(last)[1]
+    page.write_text("\n".join([before + first, "", *lines, last + after]), encoding="utf-8")

@@ -206,7 +206,12 @@ def _days(ledger: Ledger) -> list[str]:
         own = made.setdefault(entry.get("made", _EARLIER), {}).setdefault(cell, {})
         own[row] = own.get(row, 0) + (1 if row != FIXED else 0)
     first, *later = sorted(made)
-    lines = [f"All was made on {first}, by the program as it was then, but for what follows.", ""]
+    lines = [
+        f"All was made on {first}, by the program as it was then, but for what follows. A method that did not change",
+        "may still come out otherwise on another day: with seed 0 of digits asymmetric 0.4, `erm` gave 69.3 on the",
+        "first day and 66.3 on 2026-11-17, `sat` 89.7 and 90.7.",
+        "",
+    ]
     for day in later:
         cells_of: dict[str, list[str]] = {}
         for cell, rows in made[day].items():

@@ -1,132 +1,175 @@
-"""The tables of docs/results/robustness.md: TRADES against TRADES with self-adaptive targets, along the epochs.
+"""The first tables of docs/results/robustness.md: TRADES against TRADES with self-adaptive targets, along the epochs.
 
-    python -m benchmarks.robustness --jobs 2           all of it, hours on two cores
-    python -m benchmarks.robustness --only quick       the part that takes minutes
+    python -m benchmarks.robustness                    all of it, about half an hour on one core
+    python -m benchmarks.robustness --only small       without the search
 
 Few training images, no augmentation and many epochs, so that robust overfitting has room to show. The curve is PGD-20
-on test images after every epoch from E_s on; AutoAttack comes on top at the first, the best (by validation) and the
-last of those networks. Runs are kept below runs/robustness, and what is finished is not repeated.
+on test images after every epoch from `curve` on; AutoAttack comes on top at the best of those networks (on validation
+images under PGD-20) and at the last. Runs are kept below runs/robustness, and what is finished is not repeated.
+
+`small` is CIFAR10 with every image halved by means over 2×2 pixels, because 32 pixels take four times as long. `search`
+has one seed, which is none of the three of `small`, and says which E_s and which alpha `small` takes.
 """
 
 import json
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grid import is_finished, program, shown, table, work_through
+import numpy as np
+
+from benchmarks.grid import is_finished, program, put_between, shown, table, work_through
+from selfadapt.data.images import TensorImages
+from selfadapt.data.sources import open_data
+from selfadapt.report.figures import accuracy_curves
 
 HOME = Path("runs/robustness")
 PAGE = Path("docs/results/robustness.md")
-METHODS = ("trades", "trades-sat")
-MOMENTS = ("first", "best", "last")
+FIGURE = Path("docs/results/figures/robustness.svg")
+HALVED = HOME / "cifar10-16.npz"
+MOMENTS = ("best", "last")
+PLAIN = ""  # no self-adaptive targets
 
 
 @dataclass(frozen=True)
 class Setting:
     data: str
     options: tuple[str, ...]
-    start: int  # E_s, and where the curve begins
-    alphas: tuple[str, ...]
-    seeds: int
-    images: str  # under AutoAttack
+    curve: int  # epochs before the curve begins
+    variants: tuple[str, ...]  # of the self-adaptive targets: E_s/alpha
+    seeds: tuple[int, ...] = (0, 1, 2)
+    images: str | None = None  # under AutoAttack
 
 
-_SMALL = ("--model", "resnet-small", "--augment", "none", "--batch-size", "64", "--lr", "0.05")
+_OPTIONS = (
+    "--model", "mlp", "--width", "512", "--augment", "none", "--batch-size", "64", "--lr", "0.05", "--limit", "1000",
+    "--epochs", "40", "--schedule", "multistep:20,32", "--weight-decay", "0.0002", "--validation", "0.33",
+    "--curve-images", "1000",
+)  # fmt: skip
+_SEARCHED = (PLAIN, "5/0.9", "10/0.9", "20/0.9", "10/0.7")
 SETTINGS = {
-    "quick": Setting(
-        "digits",
-        ("--model", "mlp", "--augment", "none", "--batch-size", "50", "--lr", "0.1", "--limit", "300", "--epochs", "80",
-         "--schedule", "multistep:40,65", "--eps", "0.1", "--step", "0.025", "--weight-decay", "0.0002",
-         "--validation", "0.3"),
-        40, ("0.9", "0.7"), 3, "100",
-    ),
-    "fashion-mnist": Setting(
-        "fashion-mnist",
-        (*_SMALL, "--limit", "5000", "--epochs", "60", "--schedule", "multistep:30,50", "--eps", "0.1",
-         "--step", "0.025", "--weight-decay", "0.0002", "--curve-images", "1000"),
-        30, ("0.9", "0.7"), 3, "500",
-    ),
-    "cifar10": Setting(
-        "cifar10",
-        (*_SMALL, "--width", "32", "--limit", "10000", "--epochs", "60", "--schedule", "multistep:30,50",
-         "--weight-decay", "0.0002", "--curve-images", "1000"),
-        30, ("0.9", "0.7"), 3, "500",
-    ),
-}  # fmt: skip
+    "small": Setting(str(HALVED), _OPTIONS, 1, (PLAIN, "5/0.9"), images="200"),
+    "search": Setting(str(HALVED), _OPTIONS, 1, _SEARCHED, (100,)),
+}
 
-Job = tuple[str, str, str, int]  # setting, method, alpha, seed
+Job = tuple[str, str, int]  # setting, variant, seed
 
 
 def _folder(job: Job) -> Path:
-    name, method, alpha, seed = job
-    return HOME / name / (f"{method}-{alpha}-{seed}" if method == "trades-sat" else f"{method}-{seed}")
+    name, variant, seed = job
+    return HOME / name / f"{'-'.join(variant.split('/')) or 'trades'}-{seed}"
+
+
+def _halve(name: str, path: Path) -> None:
+    """All training images of a named set and its first 2,000 test images, at half their size."""
+    data = open_data(name)
+    assert data.test is not None
+    arrays = {}
+    for part, samples in (("train", data.train), ("test", data.test.first(2000))):
+        assert isinstance(samples.inputs, TensorImages)
+        values_NCHW = samples.inputs.values_NCHW.numpy()
+        count, channels, height, width = values_NCHW.shape
+        boxes = values_NCHW.reshape(count, channels, height // 2, 2, width // 2, 2).mean((3, 5))
+        arrays[f"x_{part}"] = boxes.round().astype(np.uint8).transpose(0, 2, 3, 1)
+        arrays[f"y_{part}"] = samples.labels.numpy()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
 
 
 def _run(job: Job) -> None:
-    name, method, alpha, seed = job
+    name, variant, seed = job
     own, folder = SETTINGS[name], _folder(job)
+    if not HALVED.exists():
+        _halve("cifar10", HALVED)
     if not is_finished(folder):
-        target = ("--start-epoch", str(own.start), "--target-momentum", alpha) if method == "trades-sat" else ()
+        method: tuple[str, ...] = ("trades",)
+        if variant != PLAIN:
+            start, alpha = variant.split("/")
+            method = ("trades-sat", "--start-epoch", start, "--target-momentum", alpha)
         program(
-            "train", own.data, "--method", method, "--seed", str(seed), *own.options, *target,
-            "--curve-start", str(own.start), "--resume", "--out", folder,
+            "train", own.data, "--method", *method, "--seed", str(seed), *own.options, "--curve-start", str(own.curve),
+            "--resume", "--out", folder,
         )  # fmt: skip
-    eps = own.options[own.options.index("--eps") + 1] if "--eps" in own.options else "0.031"
-    for moment in MOMENTS:  # what was measured before is kept in the run
-        program("attack", folder, "--with", "autoattack", "--eps", eps, "--images", own.images, "--at", moment)
+    for moment in MOMENTS if own.images else ():  # what was measured before is kept in the run
+        program("attack", folder, "--with", "autoattack", "--images", own.images or "", "--at", moment)
     print(folder, flush=True)
 
 
 def _jobs(only: str) -> Iterable[Job]:
     for name, own in SETTINGS.items():
         if name.startswith(only):
-            for seed in range(own.seeds):
-                for method in METHODS:
-                    for alpha in own.alphas if method == "trades-sat" else ("",):
-                        yield name, method, alpha, seed
+            for seed in own.seeds:
+                for variant in own.variants:
+                    yield name, variant, seed
+
+
+def _curve(job: Job) -> list[dict[str, Any]]:
+    """The epochs of a finished run whose network was attacked."""
+    if not is_finished(_folder(job)):
+        return []
+    lines = (json.loads(line) for line in (_folder(job) / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "robust_accuracy" in line]
 
 
 def _measured(job: Job) -> dict[str, float]:
-    """Robust accuracies of a finished run, in percent, by attack and moment; and the clean one at the end."""
-    folder = _folder(job)
-    if not is_finished(folder):
+    """Accuracies of a finished run in percent: clean and under PGD-20 at each moment, and under AutoAttack."""
+    curve = _curve(job)
+    if not curve:
         return {}
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    curve = [line for line in lines if "robust_accuracy" in line]
-    best = max(curve, key=lambda line: line["validation_accuracy_given"])
-    found = {"clean": 100 * curve[-1]["robust_clean_accuracy"]}
-    for moment, line in zip(MOMENTS, (curve[0], best, curve[-1]), strict=True):
+    best, last = max(curve, key=lambda line: line["robust_validation_accuracy"]), curve[-1]
+    found = {"highest": 100 * max(line["robust_accuracy"] for line in curve), "best epoch": best["epoch"]}
+    for moment, line in zip(MOMENTS, (best, last), strict=True):
+        found[f"clean {moment}"] = 100 * line["robust_clean_accuracy"]
         found[f"pgd20 {moment}"] = 100 * line["robust_accuracy"]
-    attacks: dict[str, Any] = (
-        json.loads((folder / "attack.json").read_text()) if (folder / "attack.json").exists() else {}
-    )
-    for own in attacks.values():
+    file = _folder(job) / "attack.json"
+    for own in json.loads(file.read_text()).values() if file.exists() else ():
         found[f"{own['attack']} {own['at']}"] = 100 * own["robust_accuracy"]
     return found
 
 
+def _words(variant: str) -> str:
+    return "`trades`" if variant == PLAIN else "`trades-sat`, E_s {}, alpha {}".format(*variant.split("/"))
+
+
 def _section(name: str, own: Setting) -> list[str]:
-    columns = ["clean", *(f"{attack} {moment}" for attack in ("pgd20", "autoattack") for moment in MOMENTS)]
+    columns = ["best epoch", *(f"{kind} {moment}" for kind in ("clean", "pgd20") for moment in MOMENTS), "highest"]
+    if own.images:
+        columns += [f"autoattack {moment}" for moment in MOMENTS]
     rows = []
-    for method in METHODS:
-        for alpha in own.alphas if method == "trades-sat" else ("",):
-            found = [one for seed in range(own.seeds) if (one := _measured((name, method, alpha, seed)))]
-            cells = [shown([one[column] for one in found if column in one]) for column in columns]
-            rows.append([f"{method}, alpha {alpha}" if alpha else method, str(len(found)), *cells])
-    if not any(row[1] != "0" for row in rows):
+    for variant in own.variants:
+        found = [one for seed in own.seeds if (one := _measured((name, variant, seed)))]
+        cells = [shown([one[column] for one in found if column in one]) for column in columns]
+        rows.append([_words(variant), str(len(found)), *cells])
+    if all(row[1] == "0" for row in rows):
         return [f"## {name}", "", "Not measured yet.", ""]
-    told = f"`{own.data} {' '.join(own.options)}`, E_s = {own.start}, AutoAttack on {own.images} images"
+    told = f"`{Path(own.data).name} {' '.join(own.options)}`"
+    told += f"; AutoAttack on {own.images} images" if own.images else ""
     return [f"## {name}", "", told, "", *table(["", "seeds", *columns], rows)]
 
 
+def _draw(name: str) -> None:
+    """The curves of a setting under PGD-20, each the mean over seeds."""
+    own = SETTINGS[name]
+    records: dict[int, dict[str, Any]] = {}
+    for variant in own.variants:
+        curves = [curve for seed in own.seeds if (curve := _curve((name, variant, seed)))]
+        for lines in zip(*curves, strict=True):
+            record = records.setdefault(lines[0]["epoch"], {"epoch": lines[0]["epoch"]})
+            record[variant] = statistics.fmean(line["robust_accuracy"] for line in lines)
+    lines = [
+        (variant, _words(variant).replace("`", ""), colour, "-")
+        for variant, colour in zip(own.variants, ("#c8553d", "#2f6690", "#5b8e4b"), strict=False)
+    ]
+    start = min(int(variant.split("/")[0]) for variant in own.variants if variant != PLAIN)
+    if records:
+        accuracy_curves([records[epoch] for epoch in sorted(records)], lines, start, FIGURE)
+
+
 def write_tables() -> None:
-    """Put the tables between the two marks of the page; the words around them are a person's."""
-    first, last = "<!-- tables -->", "<!-- end of tables -->"
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text.split(first)[0], text.split(last)[1]
-    tables = "\n".join(line for name, own in SETTINGS.items() for line in _section(name, own))
-    PAGE.write_text(f"{before}{first}\n\n{tables}\n{last}{after}", encoding="utf-8")
+    put_between(PAGE, "tables", [line for name, own in SETTINGS.items() for line in _section(name, own)])
+    _draw("small")
 
 
 if __name__ == "__main__":

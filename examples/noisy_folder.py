@@ -34,9 +34,9 @@ def write(folder: Path, share: float = 0.3, tests: int = 0, seed: int = 0) -> in
 
 
 def score(table: Path) -> dict[str, float]:
-    """The share of right labels in a table that `selfadapt labels` wrote, as given and as corrected."""
+    """The share of right training labels in a table that `selfadapt labels` wrote, as given and as corrected."""
     with open(table, newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if row["part"] == "train"]
     return {
         column: sum(f"-is-{row[column]}.png" in row["id"] for row in rows) / len(rows) for column in ("given", "label")
     }

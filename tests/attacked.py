@@ -47,3 +47,15 @@ def digits_network(classes: int = 10) -> tuple[nn.Module, Tensor, Tensor]:
     model = network(classes)
     model.load_state_dict(state)
     return model.eval(), images.clone(), labels.clone()
+
+
+class Masked(nn.Module):
+    """A network that sees so many steps of grey between 0 and 1, which no gradient passes."""
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        super().__init__()
+        self.model, self.steps = model, steps
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model((images * self.steps).round() / self.steps)
+        return logits

@@ -86,6 +86,11 @@ class Program:
             raise subprocess.TimeoutExpired("selfadapt", timeout)
         return self._process.exitcode
 
+    def said(self) -> str:
+        """What it wrote to standard output so far."""
+        path = self._output / "stdout"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
     def communicate(self, timeout: float = _PATIENCE) -> tuple[str, str]:
         """Wait, and return what it wrote to standard output and to standard error."""
         self.wait(timeout)

@@ -122,11 +122,12 @@ def test_the_step_benchmark_is_what_the_readme_says() -> None:
 @pytest.mark.slow
 def test_the_page_will_it_hold_works_word_by_word(tmp_path: Path) -> None:
     printed = _follow("robustness.md", "What came out", tmp_path)
-    assert len(printed) == 9
-    assert "after pgd20" in printed[1]
-    assert "after square" in printed[2]
-    assert "not the published files" in printed[3]
-    assert "error ratio" in printed[5]
+    assert len(printed) == 10
+    assert "after pgd20" in printed[2]
+    assert "after square" in printed[3]
+    assert "moved against runs/adaptive" in printed[4]
+    assert "not the published files" in printed[5]
+    assert "error ratio" in printed[6]
     plain, robust = (
         json.loads((tmp_path / name / "attack.json").read_text())["pgd20, linf, 0.1, last"]
         for name in ("runs/plain", "runs/robust")

@@ -1,5 +1,6 @@
 """PGD stays where it may be, never helps the network, and finds what foolbox finds from the same start."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -180,7 +181,16 @@ def test_equals_the_pgd_of_foolbox_from_the_same_start(norm: Norm, eps: float) -
     assert (ours - theirs).abs().mean() < 0.01 * eps
 
 
-@pytest.mark.parametrize("wrong", [{"eps": -1}, {"eps": float("nan")}, {"steps": -1}, {"restarts": 0}, {"step": -0.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"eps": -1},
+        {"eps": float("nan")},
+        {"steps": -1},
+        {"restarts": 0},
+        *({"step": x} for x in (-0.1, math.nan, math.inf)),
+    ],
+)
 def test_a_foolish_setting_is_a_clear_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"not a radius|cannot be"):
         PGD(**wrong)

@@ -1,6 +1,7 @@
 """The list of wrong labels on vectors: every part judged, duplicates, outsiders, what the list is worth."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,26 @@ def test_every_label_of_every_part_is_judged_on_one_scale(trained: tuple[Path, A
     assert audit["expected_precision_low"] <= np.mean(caught) <= audit["expected_precision_high"]
     assert audit["expected_recall_low"] <= np.sum(caught) / wrong_N[:1200].sum() <= audit["expected_recall_high"]
     assert len(audit["classes"]) == 10
+
+
+def test_vectors_are_predicted_from_a_file_of_them(trained: tuple[Path, Array]) -> None:
+    folder, _ = trained
+    with np.load(folder / "digits.npz") as arrays:
+        values, labels = arrays["x_test"], arrays["y_test"]
+    np.save(folder / "new.npy", values)
+    np.savez(folder / "new.npz", x=values)
+    first, second = (run("predict", "run", f"new.{kind}", folder=folder).stdout.splitlines() for kind in ("npy", "npz"))
+    answers = [json.loads(line) for line in first]
+    right = np.mean([int(answer["guess"]) == label for answer, label in zip(answers, labels, strict=True)])
+    assert right == json.loads((folder / "run" / "run.json").read_text())["result"]["test_accuracy"]
+    assert answers[3]["path"] == "new.npy[3]"
+    assert [line.replace("new.npz", "new.npy") for line in second] == first
+    np.save(folder / "narrow.npy", values[:, :3])
+    np.savez(folder / "other.npz", values=values)
+    for name, told in (("narrow.npy", "x_train had 64"), ("other.npz", "must be called x"), ("new.txt", "no file")):
+        result = run("predict", "run", name, folder=folder)
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+        assert told in result.stderr
 
 
 def test_the_run_and_the_call_find_the_same(trained: tuple[Path, Array]) -> None:

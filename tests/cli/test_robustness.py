@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from cli.photographs import write_photos
 from cli.program import Result, run, run_json
 from selfadapt.attacks.attack import STANDS
 from selfadapt.attacks.pgd import PGD, fgsm
-from selfadapt.data.shift import KINDS, corrupted
+from selfadapt.data.images import ImageFiles
+from selfadapt.data.seeds import seeded
+from selfadapt.data.shift import KINDS, ShiftedImages, corrupted
 from selfadapt.errors import Interrupted
+from selfadapt.evaluation.robustness import spread_subset
+from selfadapt.models.pretrained import pretrained
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.attacking import load_moment
 from selfadapt.runs.lifecycle import Run, reopen
 
 QUICK = ("--model", "mlp", "--epochs", "4", "--batch-size", "64")
@@ -111,12 +117,36 @@ def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
         "attack", "robust", *RADIUS, "--step", "0.025", "--images", "60", "--no-checks", "--at", "first", folder=folder
     )
     assert (first["robust_accuracy"], first["epoch"]) == (lines[2]["robust_accuracy"], 3)
-    best = max(lines[2:], key=lambda line: line["validation_accuracy_given"])
+    best = max(lines[2:], key=lambda line: line["robust_validation_accuracy"])
     found = run_json(
         "attack", "robust", *RADIUS, "--step", "0.025", "--images", "60", "--no-checks", "--at", "best", folder=folder
     )
     assert (found["robust_accuracy"], found["epoch"]) == (best["robust_accuracy"], best["epoch"])
     assert "Under attack over training" in (folder / "robust/report.html").read_text()
+    opened = _opened(folder / "robust")
+    load_moment(opened, "best")
+    assert opened.data.validation is not None
+    model, samples = opened.training.model.eval(), opened.data.validation
+    chosen = spread_subset(samples.labels, 60)
+    images = samples.inputs.read(chosen).float() / 255
+    outcome = PGD(eps=0.1, step=0.025).outcome(model, images, samples.labels[chosen], seeded(0, "attack", 0))
+    assert best["robust_validation_accuracy"] == pytest.approx((outcome == STANDS).double().mean().item())
+
+
+def test_images_moved_against_another_run(folder: Path) -> None:
+    """Harmless to a network that was trained against attacks, and no sign that its gradients are masked."""
+    arguments = ("attack", "robust", "--with", "pgd10", *RADIUS, "--images", "100", "--transfer", "plain")
+    found = run_json(*arguments, folder=folder)
+    assert found["transfer"]["run"] == "plain"
+    assert found["transfer"]["images"] == 100
+    assert found["robust_accuracy"] < found["transfer"]["robust_accuracy"] <= found["clean_accuracy"]
+    assert found["warnings"] == []
+    assert "moved against plain: " in run(*arguments, folder=folder).stdout
+
+
+def test_the_attack_is_called_by_the_steps_that_it_took(folder: Path) -> None:
+    found = run_json("attack", "plain", "--steps", "3", "--no-checks", folder=folder)
+    assert found["attack"] == "pgd3"
 
 
 def test_the_audit_reads_the_targets_of_trades_sat(folder: Path) -> None:
@@ -165,6 +195,29 @@ def test_a_table_of_corruptions(folder: Path) -> None:
     assert "mean_corruption_error" not in run_json("shift", "robust", folder=folder)
 
 
+def test_shift_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("shift", "plain", "--images", "40")
+    read, kinds = ShiftedImages.read, []
+
+    def stopped(self: ShiftedImages, index: torch.Tensor) -> torch.Tensor:
+        kinds.append((self.kind, self.level))
+        if len(kinds) == 8:
+            raise Interrupted("stopped by a signal")
+        return read(self, index)
+
+    monkeypatch.setattr(ShiftedImages, "read", stopped)
+    interrupted = run(*arguments, folder=folder)
+    assert interrupted.returncode == 130
+    assert "the same command goes on where it was" in interrupted.stderr
+    first = run_json(*arguments, folder=folder)
+    assert len(kinds) == 7 + 1 + (75 - 7)
+    assert run_json(*arguments, folder=folder) == first
+    assert len(kinds) == 76
+    for path in (folder / "plain/shifts").iterdir():
+        path.unlink()
+    assert run_json(*arguments, folder=folder) == first
+
+
 def test_published_arrays(tmp_path: Path) -> None:
     """A folder as published: 5 levels one below the other, labels likewise, and kinds that do not count."""
     random = np.random.default_rng(0)
@@ -191,6 +244,29 @@ def test_published_arrays(tmp_path: Path) -> None:
     _refused(run("shift", "run", "--data", "nowhere", folder=tmp_path), "must hold gaussian_noise.npy and labels.npy")
 
 
+def test_a_head_on_features_is_tried_through_the_network_that_took_them(tmp_path: Path) -> None:
+    write_photos(tmp_path / "photos", train=6, test=3)
+    result = run_json("train", "photos", "--image-size", "64", "--method", "erm", "--out", "head", folder=tmp_path)
+    found = run_json("attack", "head", "--with", "pgd3", "--eps", "0.03", "--no-checks", folder=tmp_path)
+    opened = _opened(tmp_path / "head")
+    assert opened.data.test is not None
+    files, labels = opened.data.test.paths, opened.data.test.labels
+    assert files is not None
+    # The head that was trained, behind timm's own network with the weights of the package, on files read by hand.
+    network = pretrained("tf_efficientnet_lite0", size=64)
+    pixels = ImageFiles([Path(file) for file in files], network.shape, network.frame).read(torch.arange(len(files)))
+    images = pixels.float() / 255
+    whole = torch.nn.Sequential(network.backbone, opened.training.model).eval()
+    right = whole(images).argmax(1) == labels
+    assert found["clean_accuracy"] == right.double().mean().item() == result["test_accuracy"]
+    outcome = PGD(eps=0.03, step=0.03 / 3, steps=3).outcome(whole, images, labels, seeded(0, "attack", 0))
+    assert found["robust_accuracy"] == (outcome == STANDS).double().mean().item() < found["clean_accuracy"]
+    shifted = run_json("shift", "head", folder=tmp_path)
+    assert shifted["clean_accuracy"] == result["test_accuracy"]
+    predicted = whole(corrupted(pixels, "contrast", 5).float() / 255).argmax(1)
+    assert shifted["by_kind"]["contrast"]["5"] == pytest.approx((predicted == labels).double().mean().item())
+
+
 def _refused(result: Result, message: str) -> None:
     assert result.returncode == 2
     assert message in result.stderr
@@ -214,6 +290,9 @@ def _refused(result: Result, message: str) -> None:
         (("attack", "plain", "--at", "best"), "kept no best network"),
         (("attack", "plain", "--at", "worst"), "--at 'worst' is not known"),
         (("attack", "nowhere"), "nowhere is not a run folder"),
+        (("attack", "plain", "--transfer", "nowhere"), "nowhere is not a run folder"),
+        (("attack", "plain", "--transfer", "robust", "--no-checks"), "does not go with --no-checks"),
+        (("attack", "plain", "--transfer", "robust", "--with", "square"), "square has none"),
         (("shift", "plain", "--levels", "mnist"), "--levels 'mnist' is not known"),
         (("shift", "plain", "--images", "0"), "0 images cannot"),
         (("shift", "plain", "--data", ".", "--images", "5"), "published arrays are taken whole"),
@@ -232,10 +311,10 @@ def test_runs_that_cannot_be_attacked(folder: Path, tmp_path: Path, monkeypatch:
     _refused(run("attack", "none", folder=tmp_path), "run without labels")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(60, 5)).astype(np.float32), np.arange(60) % 2
-    np.savez(tmp_path / "vectors.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez(tmp_path / "vectors.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     run_json("train", "vectors.npz", "--epochs", "2", "--method", "erm", "--out", "vectors", folder=tmp_path)
     for command in ("attack", "shift"):
-        _refused(run(command, "vectors", folder=tmp_path), "needs a network that sees images")
+        _refused(run(command, "vectors", folder=tmp_path), "was trained on vectors")
     _refused(run("train", "vectors.npz", "--method", "trades", "--epochs", "2", folder=tmp_path), "sees images")
     np.savez(tmp_path / "bare.npz", x_train=random.integers(0, 255, (40, 8, 8)).astype(np.uint8), y_train=y[:40])
     run_json("train", "bare.npz", *QUICK, "--batch-size", "8", "--method", "erm", "--out", "bare", folder=tmp_path)

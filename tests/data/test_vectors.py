@@ -78,7 +78,12 @@ BAD_VECTORS: dict[str, dict[str, Any]] = {
     r"x_train\[4, 2\] is inf": {"x_train": _with(np.inf), "y_train": Y},
     r"x_train\[4, 2\] is 1e\+300": {"x_train": _with(1e300), "y_train": Y},
     r"x_test\[4, 2\] is nan": {"x_train": X, "y_train": Y, "x_test": _with(np.nan), "y_test": Y},
-    "x_test holds vectors of 2 values, but x_train of 3": {"x_train": X, "y_train": Y, "x_test": X[:, :2], "y_test": Y},
+    "x_test holds vectors of 2 values, but x_train had 3": {
+        "x_train": X,
+        "y_train": Y,
+        "x_test": X[:, :2],
+        "y_test": Y,
+    },
     "vectors must be float of shape N×D": {"x_train": X.astype(int), "y_train": Y},
     "x_train is empty": {"x_train": X[:, :0], "y_train": Y},
     "y_train has shape .19,., but x_train holds 20": {"x_train": X, "y_train": Y[:19]},

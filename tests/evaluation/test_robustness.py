@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacked import RADIUS, digits_network
+from attacked import RADIUS, Masked, digits_network
 from selfadapt.attacks.attack import STANDS, WRONG, Attack
+from selfadapt.attacks.autoattack import AutoAttack
 from selfadapt.attacks.pgd import PGD
 from selfadapt.data.images import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
@@ -17,6 +18,7 @@ from selfadapt.evaluation.robustness import (
     UNTRIED,
     Robustness,
     gradient_warnings,
+    masking_signs,
     robustness,
     spread_subset,
     square_warnings,
@@ -149,26 +151,39 @@ def test_what_cannot_be_attacked_is_refused() -> None:
 
 
 def test_masked_gradients_are_noticed_and_honest_ones_are_not() -> None:
-    class Masked(nn.Module):
-        """The same answers, but a forward pass in steps of 1/4 that no gradient passes."""
-
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, images: Tensor) -> Tensor:
-            logits: Tensor = self.model((images * 4).round() / 4)
-            return logits
-
     honest, images, labels = _images()
     images, labels = images.take(torch.arange(100)), labels[:100]
     attack = PGD(eps=0.05, step=0.0125)
-    for model, expected in ((honest, 0), (Masked(honest).eval(), 2)):
+    for model, expected in ((honest, 0), (Masked(honest, steps=4).eval(), 2)):
 
         def again(other: Attack, model: nn.Module = model) -> Robustness:
             return _measure(model, images, labels, other)
 
         assert len(gradient_warnings(again(attack), attack, again, pixels=64)) == expected
+
+
+def test_a_radius_so_small_that_one_step_does_it_all_accuses_nobody() -> None:
+    model, images, labels = _images()
+    attack = PGD(eps=0.004, step=0.001)
+
+    def again(other: Attack) -> Robustness:
+        return _measure(model, images, labels, other)
+
+    measured = again(attack)
+    assert measured.robust_accuracy == again(PGD(eps=0.004, step=0.004, steps=1)).robust_accuracy > 0.9
+    assert gradient_warnings(measured, attack, again, pixels=64) == []
+
+
+def test_transfer_is_compared_with_what_attacks_by_gradient_leave() -> None:
+    outcome = torch.full((100,), STANDS)
+    outcome[:30], outcome[30:60] = 1, 2  # 70 stay right under gradients, 40 under Square as well
+    labels = torch.zeros(100).long()
+    measured = Robustness(parts=("apgd-ce", "square"), outcome_N=outcome, labels_N=labels, num_classes=1)
+    attack = AutoAttack(steps=1, queries=1, parts=("apgd-ce", "square"))
+    for transfer, expected in ((None, 1), (0.75, 1), (0.695, 1), (0.5, 2)):
+        found = masking_signs(measured, measured, attack, lambda other: measured, pixels=1, transfer=transfer)
+        assert len(found) == expected
+    assert "50.0% stay right under an attack made on another network" in found[-1]
 
 
 def test_square_alone_at_work_is_a_sign_of_masking() -> None:

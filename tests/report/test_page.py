@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from selfadapt.errors import UserError
-from selfadapt.report.figures import contact_sheet
+from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves, contact_sheet
 from selfadapt.report.page import write_comparison_page, write_run_page
 from selfadapt.report.results import LABEL_COLUMNS, RunFolder, whole_file
 from selfadapt.runs.lifecycle import start
@@ -111,6 +111,20 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
     places = {(element.attrib["x"], element.attrib["y"]) for element in pictures}
     assert len(places) == 9
     assert len({y for _, y in places}) == 2, "eight in a row"
+
+
+def test_a_curve_under_attack_has_whole_epochs_and_names_each_point_once(tmp_path: Path) -> None:
+    metrics = [{"epoch": epoch, "robust_clean_accuracy": 0.4, "robust_accuracy": 0.2} for epoch in (8, 9, 10)]
+    points = [(10, 0.15, "autoattack, 30 images"), (10, 0.15, "autoattack, 30 images"), (8, 0.1, "fgsm, 30 images")]
+    for start_epoch, marked in ((7, 0), (8, 1), (10, 0)):
+        accuracy_curves(metrics, UNDER_ATTACK, start_epoch, tmp_path / "curve.svg", points=points)
+        words = ["".join(text.itertext()) for text in ElementTree.parse(tmp_path / "curve.svg").iter() if text.text]
+        assert words.count("autoattack, 30 images") == 1
+        assert words.count("fgsm, 30 images") == 1
+        assert words.count("targets begin to move") == marked
+        assert {"8", "9", "10"} <= set(words)
+        assert not any("." in word for word in words if word.replace(".", "").isdigit())
+        assert "100" not in words  # the axis ends above the curves
 
 
 def test_a_page_over_several_runs_links_to_each(folder: RunFolder, tmp_path: Path) -> None:

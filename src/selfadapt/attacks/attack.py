@@ -8,7 +8,7 @@ Shapes: B images of a batch, C channels, H by W pixels.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Attack(Protocol):
     def parts(self) -> tuple[str, ...]: ...
 
     @property
-    def settings(self) -> Mapping[str, object]:
+    def settings(self) -> Mapping[str, Any]:
         """What a report says of it: its radius, its steps and so on."""
         ...
 

@@ -51,7 +51,7 @@ class PGD:
 
     def __post_init__(self) -> None:
         check_radius(self.eps)
-        if self.steps < 0 or self.restarts < 1 or self.step < 0:
+        if self.steps < 0 or self.restarts < 1 or not 0 <= self.step < float("inf"):
             raise UserError(
                 f"PGD with {self.steps} steps of {self.step:g} and {self.restarts} restarts cannot be; "
                 "give steps and step from 0, restarts from 1"

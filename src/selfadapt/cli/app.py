@@ -30,6 +30,7 @@ from selfadapt.cli import (
     probe,
     report,
     reproduce,
+    review,
     shift,
     train,
     transfer,
@@ -50,7 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    demo, train, compare, methods, audit, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
+    demo, train, compare, methods, audit, review, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
     transfer, attack, shift, report, reproduce,
 )  # fmt: skip
 app.add_typer(data.app)

@@ -11,7 +11,7 @@ EXAMPLE = "Example: selfadapt attack runs/first --with pgd20"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run whose network sees images, with a test part."),
+    run: Path = typer.Argument(help="The folder of a trained run on images, with a test part."),
     name: str = typer.Option(
         "pgd20",
         "--with",
@@ -27,13 +27,16 @@ def command(
     queries: int | None = typer.Option(None, help="Queries of AutoAttack's square. Default: 5000."),
     images: int | None = typer.Option(None, help="So many test images, every class with its share. Default: all."),
     seed: int = typer.Option(0, help="Decides which images those are, and the random starts."),
-    batch_size: int = typer.Option(128, help="Images at a time."),
+    batch_size: int | None = typer.Option(None, help="Images at a time. Default: 128, or 16 from 96 pixels on."),
     at: str = typer.Option(
         "last",
-        help="Which network: last, or the first or the best (by validation) of the curve under attack, which "
+        help="Which network: last, or the first or the best (on validation images) of the curve under attack, which "
         "methods against attacks keep.",
     ),
     checks: bool = typer.Option(True, help="Check a part of the images for signs of masked gradients."),
+    transfer: Path | None = typer.Option(
+        None, help="One more check: another run on the same data; images moved against its network are tried on RUN."
+    ),
     device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
@@ -51,11 +54,13 @@ def command(
         name, norm=norm, eps=eps, steps=steps, step=step, restarts=restarts, loss=loss, queries=queries
     )
     own = opened(run, device, quiet=quiet or as_json)
+    other = None if transfer is None else opened(transfer, device, quiet=quiet or as_json)
     try:
         with count_bar(f"attacking by {name}", quiet=quiet or as_json) as on_progress:
             found = attack_run(
                 own, name, attack,
-                images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, on_progress=on_progress,
+                images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, transfer=other,
+                on_progress=on_progress,
             )  # fmt: skip
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; the same command goes on where it was") from None
@@ -67,6 +72,9 @@ def command(
     print(f"clean             {percent(found['clean_accuracy'])}")
     for part, value in found["by_attack"].items():
         print(f"after {part:<12}{percent(value)}")
+    if "transfer" in found:
+        moved = found["transfer"]
+        print(f"moved against {moved['run']}: {percent(moved['robust_accuracy'])} of {moved['images']} stay right")
     print_table(
         ["class", "images", "clean", "under attack"],
         [

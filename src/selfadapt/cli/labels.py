@@ -1,30 +1,66 @@
 """`selfadapt labels`"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from selfadapt.cli.output import Json, print_json
+from selfadapt.cli.output import Json, percent, print_json
 
-EXAMPLE = "Example: selfadapt labels runs/first --confidence 0.8"
+if TYPE_CHECKING:
+    from selfadapt.runs.corrected_labels import Corrected
+
+EXAMPLE = "Example: selfadapt labels runs/first --precision 0.95 --confidence 0.95"
 
 
 def command(
     run: Path = typer.Argument(help="The folder of a run that was audited."),
-    confidence: float = typer.Option(0.6, help="Take a suggestion from this confidence on; others stay as given."),
+    confidence: float | None = typer.Option(
+        None,
+        help="Take a suggestion from this confidence on; others stay as given. Default: 0.6. With --precision: how "
+        "sure to be of it. Default: 0.95.",
+    ),
+    precision: float | None = typer.Option(
+        None,
+        help="Take suggestions that nobody looked at only as deep as at least this share of them is right, by what was "
+        "measured in `selfadapt review`.",
+    ),
     out: Path | None = typer.Option(None, help="The table to write. Default: corrected.csv in the run folder."),
     as_json: bool = Json,
 ) -> None:
-    """Write the corrected label table of RUN: id, path, label, and the label as it was given.
+    """Write the corrected label table of RUN: id, path, part, label, the label as it was given, and by whom it is.
 
-    Labels that a person decided come first (decisions.csv in the run folder, columns id and label); for the others,
-    suggestions of the audit that are confident enough. Train on it with: selfadapt train DATA --labels FILE
+    Labels that people decided come first (selfadapt review); then, for training labels, suggestions of the audit; all
+    others stay as given, and what was removed is left out. Train on it with: selfadapt train DATA --corrected FILE
     """
     from selfadapt.report.results import RunFolder
     from selfadapt.runs.corrected_labels import write_corrected_labels
 
-    path, changed, total = write_corrected_labels(RunFolder(run), confidence, out)
+    made = write_corrected_labels(RunFolder(run), confidence=confidence, precision=precision, path=out)
     if as_json:
-        print_json({"labels": str(path), "changed": changed})
-    else:
-        print(f"{changed} of {total} labels changed\n{path}")
+        content = {"labels": str(made.path), "changed": made.changed, "removed": made.removed, "by": dict(made.by)}
+        if precision is not None:
+            held = made.depth
+            content["promise"] = None if held is None else {"depth": held.size, "taken": held.rest, "low": held.low}
+        print_json(content)
+        return
+    decided = made.by.get("person", 0)
+    print(f"{made.changed} of {made.labels} labels changed; {decided} are by people, {made.removed} were removed")
+    if precision is not None:
+        print(_told(made, precision, run))
+    print(made.path)
+
+
+def _told(made: "Corrected", precision: float, run: Path) -> str:
+    found, depth = made.promise, made.depth
+    if found is None:
+        return f"nothing was measured yet, so no suggestion was taken unseen; measure with: selfadapt review {run}"
+    if depth is None:
+        return (
+            f"after {found.seen} looks no depth promises a precision of {percent(precision)} with a confidence of "
+            f"{percent(found.confidence)}, so no suggestion was taken unseen; look at more with: selfadapt review {run}"
+        )
+    return (
+        f"{depth.rest} suggestions were taken unseen, down to the {depth.size} most suspicious of {found.population}: "
+        f"at least {percent(depth.low)} of them are right, with a confidence of {percent(found.confidence)}"
+    )

@@ -12,7 +12,7 @@ EXAMPLE = "Example: selfadapt shift runs/first --against runs/second"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run whose network sees images, with a test part."),
+    run: Path = typer.Argument(help="The folder of a trained run on images, with a test part."),
     against: Path | None = typer.Option(None, help="Another run on the same data, to compare with."),
     data: Path | None = typer.Option(
         None, help="A folder with the published arrays of CIFAR-10-C. Default: images are made from the test part."
@@ -28,20 +28,24 @@ def command(
 ) -> None:
     """How many test images RUN gets right under 15 kinds of corruption (noise, blur, weather, digital) at 5 levels.
 
-    The page of RUN shows the table.
+    What was measured so far is kept: the same command goes on where it was stopped. The page of RUN shows the table.
     """
+    from selfadapt.errors import Interrupted
     from selfadapt.report.page import write_run_page
     from selfadapt.runs import shifting
 
     own = opened(run, device, quiet=quiet or as_json)
     other = None if against is None else opened(against, device, quiet=quiet or as_json)
-    with count_bar("corrupting and answering", quiet=quiet or as_json) as on_progress:
-        measured = partial(
-            shifting.shift_run, published=data, images=images, levels=levels, seed=seed, on_progress=on_progress
-        )
-        found = measured(own)
-        if other is not None:
-            found = shifting.against(own, found, other, measured(other))
+    try:
+        with count_bar("corrupting and answering", quiet=quiet or as_json) as on_progress:
+            measured = partial(
+                shifting.shift_run, published=data, images=images, levels=levels, seed=seed, on_progress=on_progress
+            )
+            found = measured(own)
+            if other is not None:
+                found = shifting.against(own, found, other, measured(other))
+    except Interrupted as interruption:
+        raise Interrupted(f"{interruption}; the same command goes on where it was") from None
     write_run_page(own.folder)
     if as_json:
         print_json({key: value for key, value in found.items() if key != "about"})

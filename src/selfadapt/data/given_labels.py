@@ -1,4 +1,4 @@
-"""Training labels from a file, in place of those that the data bring."""
+"""Labels from a file, in place of those that the data bring."""
 
 import warnings
 from collections.abc import Container
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.classes import numbered
-from selfadapt.data.samples import Data
+from selfadapt.data.samples import Data, Samples
 from selfadapt.data.table import csv_rows
 from selfadapt.errors import UserError
 
@@ -29,6 +29,43 @@ def apply_labels(data: Data, path: Path) -> Data:
     else:
         raise UserError(f"--labels {path}: give a .npy or a .csv file")
     return replace(data, train=data.train.relabelled(labels))
+
+
+def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
+    """The data with the labels of a table that `selfadapt labels` wrote, in every part; what it leaves out is left out.
+
+    The labels that the data had count for nothing. A part of which the table holds nothing stays as it is. It is told
+    what does not fit together, unless `quiet`.
+    """
+    rows = csv_rows(path, exact=True)
+    if not rows or not {"id", "label"} <= set(rows[0]):
+        raise UserError(f"{path} must have rows with the columns id and label, as `selfadapt labels` writes them")
+    lines: dict[str, tuple[str, int]] = {}
+    for line, row in enumerate(rows, start=2):
+        if row["id"] in lines:
+            raise UserError(f"{path}: {row['id']!r} stands in lines {lines[row['id']][1]} and {line}; keep one of them")
+        lines[row["id"]] = row["label"] or "", line
+    left_out: list[str] = []
+
+    def corrected(samples: Samples) -> Samples:
+        chosen = [place for place, sample_id in enumerate(samples.ids) if sample_id in lines]
+        if not chosen:
+            return samples
+        left_out.extend(sample_id for sample_id in samples.ids if sample_id not in lines)
+        taken = samples if len(chosen) == len(samples) else samples.take(torch.tensor(chosen))
+        found = [lines[sample_id] for sample_id in taken.ids]
+        labels = numbered([label for label, _ in found], data.classes, lambda i: f"{path}, line {found[i][1]}")
+        return replace(taken, labels=labels)
+
+    parts = {name: corrected(samples) for name, samples in data.parts.items()}
+    known = {sample_id for samples in data.parts.values() for sample_id in samples.ids}
+    strangers = [sample_id for sample_id in lines if sample_id not in known]
+    if len(strangers) == len(lines):
+        raise UserError(f"{path}: none of its {len(rows)} ids is in the data, such as {strangers[0]!r}")
+    for some, words in ((strangers, "ids are not in the data"), (left_out, "samples are not in it and are left out")):
+        if some and not quiet:
+            warnings.warn(f"{path}: {len(some)} {words}, such as {some[0]!r}", stacklevel=2)
+    return replace(data, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
 
 
 def _npy_labels(data: Data, path: Path) -> Tensor:
@@ -64,14 +101,15 @@ def _csv_labels(data: Data, path: Path) -> Tensor:
         sample_id = _known(row["id"] or "", position)
         label = _known(row["label"] or "", data.classes)
         if sample_id not in position:
-            strangers.append(sample_id)
+            if row.get("part", "train") == "train":  # tables that `selfadapt labels` wrote hold other parts, too
+                strangers.append(sample_id)
             continue
         place = position[sample_id]
         if place in given and given[place][0] != label:
             raise UserError(f"{path}: {sample_id!r} has one label in line {given[place][1]} and another in line {line}")
         given[place] = label, line
     if not given:
-        raise UserError(f"{path}: none of its {len(rows)} ids is in the training set, such as {strangers[0]!r}")
+        raise UserError(f"{path}: none of its {len(rows)} ids is in the training set, such as {rows[0]['id']!r}")
     if strangers:
         warnings.warn(
             f"{path}: {len(strangers)} ids are not in the training set and are left out, such as {strangers[0]!r}",

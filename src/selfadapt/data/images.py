@@ -160,7 +160,7 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None, white: floa
                 image.draft("L" if channels == 1 else "RGB", (2 * frame.side, 2 * frame.side))
             orientation = image.getexif().get(ORIENTATION, 1)
             upright = image if orientation == 1 else ImageOps.exif_transpose(image)
-            plain = _plain(upright, "L" if channels == 1 else "RGB", white)
+            plain = plain_image(upright, "L" if channels == 1 else "RGB", white)
             if frame is not None:
                 plain = _framed(plain, frame, size if orientation < 5 else size[::-1], orientation)
             pixels = torch.from_numpy(np.array(plain))
@@ -169,7 +169,8 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None, white: floa
     return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1)
 
 
-def _plain(image: "Image", mode: str, white: float | None) -> "Image":
+def plain_image(image: "Image", mode: str, white: float | None) -> "Image":
+    """The image in colour (RGB) or grey (L), of 8 bits, on white."""
     from PIL import Image
 
     if is_deep(image.mode):

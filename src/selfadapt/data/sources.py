@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from selfadapt.data import own
-from selfadapt.data.arrays import arrays, read_arrays
+from selfadapt.data.arrays import arrays
 from selfadapt.data.augment import AugmentName
 from selfadapt.data.fetch import (
     CIFAR10_SHA1,
@@ -79,7 +79,7 @@ def kind_of(source: str, columns: Columns) -> Held:
     if source in SOURCES:
         return "named"
     if path.suffix == ".npz" and path.is_file():
-        return "vectors" if is_vectors(read_arrays(path, unlabelled=True)) else "small images"
+        return "vectors" if is_vectors(path) else "small images"
     if path.suffix in (".csv", ".parquet") and path.is_file():
         if columns.text is not None or "path" not in column_names(path):
             return "vectors"

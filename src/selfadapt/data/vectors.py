@@ -6,9 +6,11 @@ Shapes: N samples, D values of each.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from torch import Tensor
 
 from selfadapt.data.arrays import Array, array_classes, content_ids, part_arrays, read_arrays
@@ -41,9 +43,15 @@ class VectorInputs:
         return content(self.values_ND)
 
 
-def is_vectors(found: Mapping[str, Array]) -> bool:
-    """Whether the arrays of an .npz are meant as vectors, not as images."""
-    return found["x_train"].dtype.kind == "f" and found["x_train"].ndim == 2
+def is_vectors(path: Path) -> bool:
+    """Whether the arrays of an .npz are meant as vectors, not as images, by the head of x_train alone."""
+    try:
+        with ZipFile(path) as archive, archive.open("x_train.npy") as file:
+            read_head = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}[read_magic(file)]
+            shape, _, dtype = read_head(file)
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError):
+        return False  # whoever reads it will say what is wrong
+    return bool(dtype.kind == "f" and len(shape) == 2)
 
 
 def vector_arrays(path: Path, *, unlabelled: bool = False) -> Data:
@@ -87,6 +95,19 @@ def _given_ids(path: Path, found: Mapping[str, Array], name: str, count: int) ->
     return ids
 
 
+def read_vectors(path: Path, width: int) -> VectorInputs:
+    """Vectors without labels: an .npy of N×D floats, or an .npz that holds them as `x`."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        values = found if isinstance(found, np.ndarray) else found["x"]
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} cannot be read as an .npy or .npz of plain arrays: {error}") from error
+    except KeyError:
+        raise UserError(f"{path} holds {sorted(found)}; the vectors to predict must be called x") from None
+    _check_vectors(path, "x", values, width)
+    return VectorInputs(torch.from_numpy(np.ascontiguousarray(values, np.float32)))
+
+
 def _check_vectors(path: Path, name: str, values: Array, width: int) -> None:
     if values.dtype.kind != "f" or values.ndim != 2:
         raise UserError(
@@ -94,7 +115,7 @@ def _check_vectors(path: Path, name: str, values: Array, width: int) -> None:
             "uint8 of shape N×H×W or N×H×W×C"
         )
     if values.shape[1] != width:
-        raise UserError(f"{path}: {name} holds vectors of {values.shape[1]} values, but x_train of {width}")
+        raise UserError(f"{path}: {name} holds vectors of {values.shape[1]} values, but x_train had {width}")
     wrong = np.argwhere(~np.isfinite(values.astype(np.float32)))
     if len(wrong):
         row, column = wrong[0].tolist()

@@ -22,9 +22,12 @@ from selfadapt.data.loader import as_input
 from selfadapt.data.reading import read_batches
 from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
+from selfadapt.models.named import LARGE_IMAGE
 from selfadapt.progress import ProgressCallback, no_progress
 
 UNTRIED = -1
+GRADIENT_FREE = "square"  # the part of AutoAttack that only asks for answers
+_TELLING = 10  # images that a single step brings down before we say that more steps should bring down more
 LARGE_RADIUS = 0.5  # in the maximum norm any image can become grey, so nothing tells it from another
 
 
@@ -82,6 +85,11 @@ def spread_subset(labels_N: Tensor, count: int, seed: int = 0) -> Tensor:
     return by_class_N[places].sort().values
 
 
+def batch_for(shape: tuple[int, ...]) -> int:
+    """Images that fit into memory together with what a network keeps of them for the gradient."""
+    return 16 if min(shape[1:]) >= LARGE_IMAGE else 128
+
+
 def robustness(
     model: nn.Module,
     images: Inputs,
@@ -90,7 +98,7 @@ def robustness(
     *,
     num_classes: int,
     device: torch.device,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     seed: int = 0,
     outcome_N: Tensor | None = None,
     save: Callable[[Tensor], None] | None = None,
@@ -106,12 +114,14 @@ def robustness(
         raise UserError("the model is in training mode, where batch normalisation mixes the images; call model.eval()")
     if not len(labels_N):
         raise UserError("there are no images to attack")
-    classes = _Classes(model, num_classes).eval()
+    classes = ClassOutputs(model, num_classes).eval()
     outcome_N = torch.full((len(labels_N),), UNTRIED) if outcome_N is None else outcome_N.clone()
     if outcome_N.shape != labels_N.shape:
         raise UserError(f"{len(outcome_N)} saved outcomes do not fit {len(labels_N)} images; start anew")
     batches = [
-        index_B for index_B in torch.arange(len(labels_N)).split(batch_size) if (outcome_N[index_B] == UNTRIED).any()
+        index_B
+        for index_B in torch.arange(len(labels_N)).split(batch_size or batch_for(images.shape))
+        if (outcome_N[index_B] == UNTRIED).any()
     ]
     batches = batches[processes.rank() :: processes.count()]
     done = len(labels_N) - sum(map(len, batches))
@@ -135,21 +145,38 @@ def robustness(
 
 
 def masking_signs(
-    measured: Robustness, few: Robustness, attack: Attack, again: Callable[[Attack], Robustness], *, pixels: int
+    measured: Robustness,
+    few: Robustness,
+    attack: Attack,
+    again: Callable[[Attack], Robustness],
+    *,
+    pixels: int,
+    transfer: float | None = None,
 ) -> list[str]:
     """Signs of masked gradients, whatever the attack. `few` are some of the outcomes, and `again` attacks those images.
 
-    A single step tells nothing about gradients.
+    A single step tells nothing about gradients. `transfer` is the accuracy on `few` as moved against another network.
     """
-    if isinstance(attack, PGD):
-        return gradient_warnings(few, attack, again, pixels=pixels) if attack.steps > 1 else []
-    return square_warnings(measured)
+    found = []
+    if not isinstance(attack, PGD):
+        found = square_warnings(measured)
+    elif attack.steps > 1:
+        found = gradient_warnings(few, attack, again, pixels=pixels)
+    return found + masking_warnings(accuracy_by_gradient(few), transfer=transfer)
+
+
+def accuracy_by_gradient(measured: Robustness) -> float:
+    """What the parts of an attack that follow the gradient leave; the last part of AutoAttack needs none."""
+    left = [value for part, value in measured.after_each_part().items() if part != GRADIENT_FREE]
+    return left[-1] if left else measured.clean_accuracy
 
 
 def square_warnings(measured: Robustness) -> list[str]:
     """Signs of masked gradients in the outcomes of AutoAttack, whose last part needs none."""
-    *others, last = measured.after_each_part().items()
-    return masking_warnings(others[-1][1], square=last[1]) if others and last[0] == "square" else []
+    parts = measured.after_each_part()
+    if len(parts) < 2 or GRADIENT_FREE not in parts:
+        return []
+    return masking_warnings(accuracy_by_gradient(measured), square=parts[GRADIENT_FREE])
 
 
 def gradient_warnings(
@@ -157,21 +184,21 @@ def gradient_warnings(
 ) -> list[str]:
     """Signs of masked gradients in a network under PGD. `again` attacks the same images, of so many values, otherwise.
 
-    A robust accuracy of zero hides nothing, and nothing is tried.
+    A robust accuracy of zero hides nothing, and nothing is tried. Under a small radius the loss is as good as linear
+    and one step does all that can be done: unless some images fell to it, or a large radius fails, more steps need not
+    help.
     """
     accuracy = measured.robust_accuracy
     if not accuracy:
         return []
     eps = LARGE_RADIUS * (pixels**0.5 if attack.norm == "l2" else 1)
-    wide = replace(attack, eps=eps, step=2.5 * eps / max(1, attack.steps))
-    return masking_warnings(
-        accuracy,
-        one_step=again(replace(attack, steps=1, step=attack.eps)).robust_accuracy,
-        large_radius=again(wide).robust_accuracy,
-    )
+    wide = again(replace(attack, eps=eps, step=2.5 * eps / max(1, attack.steps))).robust_accuracy
+    single = again(replace(attack, steps=1, step=attack.eps))
+    telling = wide > 0 or int((single.outcome_N == 1).sum()) >= _TELLING
+    return masking_warnings(accuracy, one_step=single.robust_accuracy if telling else None, large_radius=wide)
 
 
-class _Classes(nn.Module):
+class ClassOutputs(nn.Module):
     """The outputs for the classes alone: a network may have one more, for abstaining."""
 
     def __init__(self, model: nn.Module, num_classes: int) -> None:

@@ -89,7 +89,10 @@ class PGDTraining(ERM):
 
     def suited(self, task: Task) -> Self:
         if not task.sees_images:
-            raise UserError("training against attacks needs a network that sees images, not a head on features")
+            raise UserError(
+                "training against attacks needs a network that sees images, not vectors or a head on features; for "
+                "photos add --tune all"
+            )
         return self if self.curve_start is not None else replace(self, curve_start=int(START * task.epochs))
 
     @property

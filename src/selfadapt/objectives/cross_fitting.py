@@ -41,6 +41,7 @@ _LARGE = 4e10  # numbers multiplied in one pass above which inner folds are join
 _LARGE_AXES = (
     256  # all that is large together, on CIFAR10 (one seed): 0.864 for 0.852 asymmetric, 0.970 for 0.971 symmetric
 )
+_FEW_FOR_AN_AXIS = 4  # samples
 _FACTORS = tuple(10 ** (step / 2) for step in range(1, 11))  # decays tried on the labels, below and above the first
 _KEPT_AGREEMENT = 0.85  # of held-out predictions with labels, when targets have moved, as a share of that before
 _FINE_FACTORS = (2.0,)  # and on moved targets, which confirm themselves a little the less decay there is
@@ -238,9 +239,9 @@ class _Moved:
     def start(cls, task: _Task, decay: float) -> "_Moved":
         """Inner heads fitted to the labels as they are. That of f and g is also that of g and f.
 
-        They begin at nothing: every head there is by now has seen the labels of f or of g. And they come down from a
-        large decay, as those did by which it was chosen: with little of it from the start, where samples are fewer than
-        features, a head first fits them by their noise, and a convex loss that is nearly flat keeps it there for long.
+        They begin at nothing: every head there is by now has seen the labels of f or of g. Where samples are few for
+        the axes they come down from a large decay, as those did by which it was chosen: with little of it from the
+        start a head first fits them by their noise, and a convex loss that is nearly flat keeps it there for long.
         """
         nothing_DPK = torch.zeros(task.axes_ND.shape[1], len(task.inner_folds()), task.num_classes)
         moved = cls(task, nothing_DPK)
@@ -250,7 +251,8 @@ class _Moved:
         seen_NP = task.without([list(folds) for folds in distinct])
         heads_DPK = nothing_DPK[:, : len(distinct)]
         passes = task.settings.first_passes
-        for step in _down_to(decay, task.settings.first_decay):
+        few = len(task.labels_N) < _FEW_FOR_AN_AXIS * task.axes_ND.shape[1]
+        for step in _down_to(decay, task.settings.first_decay) if few else [decay]:
             decay_P = torch.full((len(distinct),), step)
             heads_DPK = fit_heads(task.axes_ND, labels_N1K, seen_NP, decay_P, heads_DPK, passes=passes, tolerance=1e-3)
         moved.heads_DPK = heads_DPK[:, [distinct.index(folds) for folds in left_out]].contiguous()

@@ -81,8 +81,11 @@ def accuracy_curves(
     """Curves over the epochs, as far as they were measured; a line where the targets begin to move.
 
     FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples,
-    UNDER_ATTACK those of Figures 5 and 14. `points` are (epoch, accuracy, word) beside the curves.
+    UNDER_ATTACK those of Figures 5 and 14. `points` are (epoch, accuracy, word) beside the curves; one that comes twice
+    is drawn once.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(8.4, 4.0)
     epochs = [record["epoch"] for record in metrics]
     for key, words, colour, line in curves:
@@ -90,16 +93,21 @@ def accuracy_curves(
         if any(value is not None for value in values):
             percent = [float("nan") if value is None else 100 * value for value in values]
             axes.plot(epochs, percent, line, color=colour, label=words, linewidth=1.8)
-    for epoch, value, word in points:
+    for epoch, value, word in dict.fromkeys(points):
+        late = len(epochs) > 1 and epoch > (epochs[0] + epochs[-1]) / 2  # its word must not run out of the figure
         axes.plot(epoch, 100 * value, "x", color=_INK, markersize=7)
-        axes.annotate(word, (epoch, 100 * value), xytext=(5, -10), textcoords="offset points", fontsize=8)
-    if start_epoch is not None and 0 < start_epoch < len(epochs):
+        axes.annotate(
+            word, (epoch, 100 * value), xytext=(-6 if late else 6, -12), textcoords="offset points", fontsize=8,
+            ha="right" if late else "left",
+        )  # fmt: skip
+    if start_epoch is not None and epochs[0] <= start_epoch < epochs[-1]:
         axes.axvline(start_epoch, color=_INK, linewidth=0.8, linestyle=":")
         axes.annotate(
             "targets begin to move", (start_epoch, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
             textcoords="offset points", fontsize=8,
         )  # fmt: skip
-    axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, 101))
+    axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, min(101, axes.get_ylim()[1])))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.grid(color=_FAINT, linewidth=0.6)
     axes.legend(frameon=False, fontsize=9)
     _save(figure, path)

@@ -15,6 +15,7 @@ import numpy as np
 from selfadapt.errors import UserError
 from selfadapt.report import figures
 from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.review.summary import review_summary
 
 _MATRIX_CLASSES = 200  # beyond so many a class-by-class picture shows nothing
 _LISTED = 25  # suspects in the table
@@ -48,7 +49,14 @@ def write_run_page(folder: RunFolder) -> Path:
     if folder.read_run()["settings"]["kind"] == "pretraining":
         return _write_pretraining_page(folder)
     pictures = _draw(folder)
-    return page_from("run.html", folder.page, **_run_context(folder), pictures=pictures, labels=_suspects(folder))
+    return page_from(
+        "run.html",
+        folder.page,
+        **_run_context(folder),
+        pictures=pictures,
+        labels=_suspects(folder),
+        review=review_summary(folder),
+    )
 
 
 def _write_pretraining_page(folder: RunFolder) -> Path:
@@ -225,14 +233,14 @@ def _draw(folder: RunFolder) -> list[Picture]:
     if attacked:
         path = folder.figures / "robust.svg"
         others = [
-            (found["epoch"], found["robust_accuracy"], found["attack"])
+            (found["epoch"], found["robust_accuracy"], f"{found['attack']}, {found['images']:,} images")
             for found in (folder.read_if_there(folder.attack_file) or {}).values()
         ]
-        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, None, path, points=others)
+        figures.accuracy_curves(attacked, figures.UNDER_ATTACK, run["start_epoch"], path, points=others)
         caption = (
-            f"After each late epoch, {attacked[-1]['robust_images']} test images, the same each time, under PGD-20. A "
-            "lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
-            "crosses are what `selfadapt attack` found."
+            f"After each late epoch, {attacked[-1]['robust_images']:,} test images, the same each time, under PGD-20. "
+            "A lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
+            "Crosses are what selfadapt attack found."
         )
         pictures.append(Picture.of("Under attack over training", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)

@@ -11,8 +11,11 @@ targets*.bin    the targets, where they are kept in a file
 labels.csv      the verdict on each label of every part, most suspicious first
 duplicates.csv  copies of one sample: the number of their group, id, path, part and given label
 transition.csv  the estimated odds of each given label (column) for each true class (row)
-decisions.csv   what a person decided about labels, if anything: id and label
+decisions.jsonl  what people decided about labels, a line for each decision, if there was any
+decisions.csv   the same as a table; or, before there is a journal, what somebody wrote by hand: id and label
+review/         samples that were drawn to measure by, and features by which similar samples are found
 corrected.csv   the corrected labels, once they are asked for
+trained-on.csv  the corrected labels that this run was trained on, if it was
 coverage.json   the error at each coverage, for a method that abstains or once it is asked for
 calibration.json  the threshold below which predict abstains, once there is one, and what it guarantees
 probe.json      what linear evaluation found, by the data that it used, for a run without labels
@@ -21,6 +24,7 @@ attack.json     robust accuracy by attack, once it is asked for
 networks/       the network after the first and the best epoch of a curve under attack
 attacks/        what became of each image under them, to go on from
 shift.json      accuracy under corruption, by kind and level, once it is asked for
+shifts/         each of these accuracies as it was measured, to go on from
 features/       features that were taken once, by the images they are of
 figures/        the figures of the page, as SVG
 report.html     the page
@@ -42,12 +46,13 @@ from typing import IO, Any
 from selfadapt import processes
 from selfadapt.errors import UserError
 
-LABEL_COLUMNS = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider", "truth")
+_VERDICT = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider")
+LABEL_COLUMNS = (*_VERDICT, "predicted", "truth")
 DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; 1 had no number
 _LOCKED: set[Path] = set()  # folders in which this process trains
-_BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|targets(\.\d+)?\.bin")
+_BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin")
 
 
 @contextmanager
@@ -122,6 +127,21 @@ class RunFolder:
         return self.path / "decisions.csv"
 
     @property
+    def journal_file(self) -> Path:
+        return self.path / "decisions.jsonl"
+
+    @property
+    def review(self) -> Path:
+        return self.path / "review"
+
+    def draw_file(self, of: str) -> Path:
+        return self.review / f"{of}.csv"
+
+    @property
+    def trained_on_file(self) -> Path:
+        return self.path / "trained-on.csv"
+
+    @property
     def transition_file(self) -> Path:
         return self.path / "transition.csv"
 
@@ -151,6 +171,10 @@ class RunFolder:
 
     def network_file(self, moment: str) -> Path:
         return self.path / "networks" / f"{moment}.safetensors"
+
+    @property
+    def shifts(self) -> Path:
+        return self.path / "shifts"
 
     @property
     def shift_file(self) -> Path:
@@ -266,6 +290,11 @@ class RunFolder:
         with whole_file(self.attacks / f"{key}.json") as file:
             json.dump(content, file)
 
+    def write_accuracies(self, key: str, content: Mapping[str, float]) -> None:
+        self.shifts.mkdir(exist_ok=True)
+        with whole_file(self.shifts / f"{key}.json") as file:
+            json.dump(content, file)
+
     def write_shift(self, content: Mapping[str, Any]) -> None:
         with whole_file(self.shift_file) as file:
             json.dump(content, file, indent=2)
@@ -312,7 +341,7 @@ class RunFolder:
         write_table(self.samples_file, SAMPLE_COLUMNS, rows)
 
     def read_samples(self) -> list[dict[str, str]]:
-        return _read_table(self.samples_file, SAMPLE_COLUMNS)
+        return read_table(self.samples_file, SAMPLE_COLUMNS)
 
     def samples_sha256(self) -> str:
         return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
@@ -329,7 +358,7 @@ class RunFolder:
 
     def read_unreadable(self) -> dict[str, str]:
         """The files that could not be read, by id, and why."""
-        rows = _read_table(self.unreadable_file, ("id", "reason")) if self.unreadable_file.exists() else []
+        rows = read_table(self.unreadable_file, ("id", "reason")) if self.unreadable_file.exists() else []
         return {row["id"]: row["reason"] for row in rows}
 
     def forget_unreadable(self) -> None:
@@ -340,7 +369,7 @@ class RunFolder:
         write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
 
     def read_labels(self) -> list[dict[str, str]]:
-        return _read_table(self.labels_file, LABEL_COLUMNS[:-1])
+        return read_table(self.labels_file, _VERDICT)
 
     def write_duplicates(self, rows: Iterable[Sequence[str]]) -> None:
         write_table(self.duplicates_file, DUPLICATE_COLUMNS, rows)
@@ -349,7 +378,7 @@ class RunFolder:
         """The ids of each group of copies."""
         groups: dict[str, list[str]] = {}
         if self.duplicates_file.exists():
-            for row in _read_table(self.duplicates_file, DUPLICATE_COLUMNS):
+            for row in read_table(self.duplicates_file, DUPLICATE_COLUMNS):
                 groups.setdefault(row["group"], []).append(row["id"])
         return list(groups.values())
 
@@ -370,7 +399,8 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
         writer.writerows(rows)
 
 
-def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a .csv that must have these columns."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:  # a spreadsheet may have put a mark in front
             reader = csv.DictReader(file)

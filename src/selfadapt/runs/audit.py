@@ -20,7 +20,7 @@ from selfadapt.data.reading import read_batches
 from selfadapt.data.samples import Data, Samples
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
-from selfadapt.evaluation.accuracy import accuracy, predict
+from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
 from selfadapt.evaluation.held_out import HeldOutVerdicts
 from selfadapt.evaluation.label_quality import Interval, ListQuality
 from selfadapt.evaluation.outsiders import outsiders
@@ -51,6 +51,7 @@ class JudgedPart:
     suspect_N: Tensor
     suspicion_N: Tensor  # larger where the label is more doubtful, on one scale for all parts
     known_n: Tensor  # the samples of which there is something to judge by
+    predicted_N: Tensor | None = None  # by the network, where it was not trained on the labels
     outsider_N: Tensor | None = None
     few_K: Tensor | None = None  # classes too small to be judged
 
@@ -124,6 +125,7 @@ def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], L
                 suspect_N=verdicts.suspect_N[own],
                 suspicion_N=rank_N[own],
                 known_n=torch.arange(len(samples)),
+                predicted_N=None if name == "train" else predicted_classes(predicted_NK[own]),
                 outsider_N=outsider_N[own],
                 few_K=verdicts.few_K,
             )
@@ -141,7 +143,8 @@ def _judge_parts(data: Data, training: Training) -> list[JudgedPart]:
             known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
             rows = [predicted_NK[known_n]]
             found = judge(lambda rows=rows: rows, samples.labels[known_n], weighted=False)  # type: ignore[misc]
-            parts.append(_part(name, samples, _for_all(samples, found, known_n), known_n))
+            part = _part(name, samples, _for_all(samples, found, known_n), known_n)
+            parts.append(replace(part, predicted_N=predicted_classes(predicted_NK)))
     return parts
 
 
@@ -291,11 +294,17 @@ def _write_labels(folder: RunFolder, data: Data, parts: Sequence[JudgedPart]) ->
                 f"{float(own.weight_N[i]):.6f}",
                 str(int(own.suspect_N[i])),
                 "" if own.outsider_N is None else f"{float(own.outsider_N[i]):.6f}",
+                _predicted(data, own, i),
             )
             truth = samples.labels if samples.truth is None else samples.truth
             yield (*row, data.classes[int(truth[i])]) if truth_known else row
 
     folder.write_labels(rows(), truth_known=truth_known)
+
+
+def _predicted(data: Data, part: JudgedPart, i: int) -> str:
+    number = UNKNOWN if part.predicted_N is None else int(part.predicted_N[i])
+    return "" if number == UNKNOWN else data.classes[number]
 
 
 def draw_suspects(folder: RunFolder, data: Data, audit: Audit) -> None:

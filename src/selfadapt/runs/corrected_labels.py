@@ -1,60 +1,116 @@
-"""The corrected label table: what a person decided, then what the audit is confident of, then the label as given."""
+"""The corrected label table: what people decided, then suggestions as far as they are wanted, then labels as given.
 
+Suggestions are taken by their confidence, or as deep as a precision is promised by what a review measured. Validation
+and test labels change by decisions alone: to correct a yardstick by what it measures would be cheating.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from selfadapt.data.table import csv_rows
 from selfadapt.errors import UserError
 from selfadapt.report.results import RunFolder, write_table
+from selfadapt.review.decisions import read_decisions, write_decisions
+from selfadapt.review.draws import SUGGESTIONS, read_draw
+from selfadapt.review.journal import Decision
+from selfadapt.review.measured import Depth, Promise, promise
 
-COLUMNS = ("id", "path", "label", "given")
+COLUMNS = ("id", "path", "part", "label", "given", "by")
+CONFIDENT = 0.6  # the confidence of a suggestion from which on it is taken, if nothing else is asked for
 
 
-def write_corrected_labels(folder: RunFolder, confidence: float, path: Path | None = None) -> tuple[Path, int, int]:
-    """Write the table, and return where it is, how many labels changed, and how many there are."""
-    if not 0 <= confidence <= 1:
-        raise UserError(f"--confidence {confidence} must be within 0..1")
-    classes = set(folder.read_run()["data"]["classes"])
-    verdicts = {row["id"]: row for row in folder.read_labels() if row["part"] == "train"}
-    decided = _decisions(folder, classes)
-    strangers = [sample_id for sample_id in decided if sample_id not in verdicts]
-    if strangers:
-        raise UserError(f"{folder.decisions_file}: {strangers[0]!r} is no training sample of {folder.path}")
-    rows = []
-    for sample in folder.recorded_samples():
-        if sample["part"] != "train":
-            continue  # held out for validation, so never judged
-        verdict = verdicts.get(sample["id"])
-        if verdict is None:
-            raise UserError(
-                f"{folder.labels_file} lacks {sample['id']}; make it anew with: selfadapt audit {folder.path}"
-            )
-        try:
-            confident = verdict["suspect"] == "1" and float(verdict["confidence"]) >= confidence
-        except ValueError:
-            text = verdict["confidence"]
-            raise UserError(f"{folder.labels_file}: {text!r}, the confidence of {sample['id']}, is no number") from None
-        label = decided.get(sample["id"], verdict["suggested"] if confident else sample["given"])
-        rows.append((sample["id"], sample["path"], label, sample["given"]))
+@dataclass(frozen=True, kw_only=True)
+class Corrected:
+    """The table that was written."""
+
+    path: Path
+    labels: int
+    changed: int
+    removed: int
+    by: Mapping[str, int]  # how many labels are by a person, a suggestion, or as given
+    promise: Promise | None = None  # what was measured, where a precision was asked for
+    depth: Depth | None = None  # down to which suggestions were taken by it
+
+
+def write_corrected_labels(
+    folder: RunFolder, *, confidence: float | None = None, precision: float | None = None, path: Path | None = None
+) -> Corrected:
+    """Write the table, and say what is in it.
+
+    Without `precision`, suggestions of this confidence and above are taken. With it, as many as can be of which, but
+    for a probability of 1 - `confidence`, at least this share is right.
+    """
+    for name, value in (("confidence", confidence), ("precision", precision)):
+        if value is not None and not 0 <= value <= 1:
+            raise UserError(f"--{name} {value} must be within 0..1")
+    if precision is not None and confidence == 1:
+        raise UserError("--confidence 1 cannot be had from a sample; ask for less, such as 0.95")
+    verdicts = {row["id"]: row for row in folder.read_labels()}
+    decided = read_decisions(folder, verdicts)
+    found, depth = None, None
+    if precision is None:
+        taken = _confident(folder, verdicts, CONFIDENT if confidence is None else confidence)
+    else:
+        found, depth, taken = _promised(folder, decided, precision, 0.95 if confidence is None else confidence)
+    rows, removed = [], 0
+    for sample in _samples(folder, verdicts):
+        sample_id, given = sample["id"], sample["given"]
+        label, by = given, "given"
+        if sample_id in decided:
+            chosen = decided[sample_id].label
+            if chosen is None:
+                removed += 1
+                continue
+            label, by = chosen, "person"
+        elif sample["part"] == "train" and sample_id in taken:
+            label, by = taken[sample_id], "suggestion"
+        rows.append((sample_id, sample["path"], sample["part"], label, given, by))
     path = path or folder.path / "corrected.csv"
     write_table(path, COLUMNS, rows)
-    return path, sum(label != given for _, _, label, given in rows), len(rows)
+    if folder.journal_file.exists():
+        write_decisions(folder, decided, verdicts.values())
+    return Corrected(
+        path=path,
+        labels=len(rows),
+        changed=sum(label != given for _, _, _, label, given, _ in rows),
+        removed=removed,
+        by=Counter(row[-1] for row in rows),
+        promise=found,
+        depth=depth,
+    )
 
 
-def _decisions(folder: RunFolder, classes: set[str]) -> dict[str, str]:
-    if not folder.decisions_file.exists():
-        return {}
-    decisions: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    for number, row in enumerate(csv_rows(folder.decisions_file, exact=True), start=2):
-        if not {"id", "label"} <= set(row):
-            raise UserError(f"{folder.decisions_file} must have the columns id and label")
-        if row["label"] not in classes:
-            raise UserError(f"{folder.decisions_file}, line {number}: {row['label']!r} is no class of the data")
-        earlier = decisions.setdefault(row["id"], row["label"])
-        if earlier != row["label"]:
-            raise UserError(
-                f"{folder.decisions_file}: {row['id']!r} is {earlier!r} in line {lines[row['id']]} but "
-                f"{row['label']!r} in line {number}; keep one of them"
-            )
-        lines.setdefault(row["id"], number)
-    return decisions
+def _samples(folder: RunFolder, verdicts: Mapping[str, Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Training and validation samples in the order of samples.csv, then the others that were judged."""
+    recorded = folder.recorded_samples()
+    lacking = next((sample["id"] for sample in recorded if sample["id"] not in verdicts), None)
+    if lacking is not None:
+        raise UserError(f"{folder.labels_file} lacks {lacking}; make it anew with: selfadapt audit {folder.path}")
+    known = {sample["id"] for sample in recorded}
+    return [*recorded, *(row for sample_id, row in verdicts.items() if sample_id not in known)]
+
+
+def _confident(folder: RunFolder, verdicts: Mapping[str, Mapping[str, str]], confidence: float) -> dict[str, str]:
+    taken = {}
+    for sample_id, row in verdicts.items():
+        try:
+            if row["suspect"] == "1" and float(row["confidence"]) >= confidence:
+                taken[sample_id] = row["suggested"]
+        except ValueError:
+            text = row["confidence"]
+            raise UserError(f"{folder.labels_file}: {text!r}, the confidence of {sample_id}, is no number") from None
+    return taken
+
+
+def _promised(
+    folder: RunFolder, decided: Mapping[str, Decision], precision: float, confidence: float
+) -> tuple[Promise | None, Depth | None, dict[str, str]]:
+    """What was measured, the depth down to which the precision holds, and the suggestions above it."""
+    draw = read_draw(folder, SUGGESTIONS)
+    if draw is None:
+        return None, None, {}
+    found = promise(draw, decided, confidence)
+    depth = found.deepest(precision)
+    size = 0 if depth is None else depth.size
+    return found, depth, dict(zip(draw.ids[:size], draw.suggested[:size], strict=True))

@@ -1,5 +1,6 @@
 """What a run goes through, with labels or without: it is begun, gone on with and brought to its end, in its folder."""
 
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -157,6 +158,8 @@ def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Train
     folder.write_samples(sample_rows(data))
     if data.duplicates:
         folder.write_duplicates(duplicate_rows(data))
+    if settings.data.corrected is not None and processes.rank() == 0:
+        shutil.copyfile(settings.data.corrected, folder.trained_on_file)
     folder.forget_unreadable()  # of a start that was broken off
     list_unreadable(folder, data)
     processes.wait_for_all()

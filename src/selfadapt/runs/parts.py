@@ -21,6 +21,11 @@ class DataSettings:
     labels: str | None = setting(
         None, "Training labels from a .npy or .csv; the data's own count as the truth.", unset="the data's own"
     )
+    corrected: str | None = setting(
+        None,
+        "The table that `selfadapt labels` wrote: labels for every part, without what was removed.",
+        unset="none",
+    )
     noise: str | None = setting(
         None,
         "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
@@ -60,6 +65,8 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.labels is not None and self.corrected is not None:
+            raise UserError("--labels and --corrected both give the labels; leave one of them out")
 
 
 @dataclass(frozen=True, kw_only=True)

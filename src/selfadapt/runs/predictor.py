@@ -12,7 +12,7 @@ from selfadapt.data.images import ImageFiles, TensorImages, UnreadableImage, dec
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reader import Table, reader_from_state
 from selfadapt.data.table import csv_rows, parquet_rows
-from selfadapt.data.vectors import VectorInputs
+from selfadapt.data.vectors import VectorInputs, read_vectors
 from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
@@ -28,6 +28,7 @@ from selfadapt.runs.settings import RunSettings
 from selfadapt.runs.threads import take_useful_threads
 
 _TABLES = (".csv", ".parquet")
+_ARRAYS = (".npy", ".npz")
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,16 @@ class Predictor:
                 yield {"path": str(path), **next(records)}
 
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
-        """A record for each row of a table that the run's reader can read."""
+        """A record for each vector, or for each row of a table that the run's reader can read."""
+        if self.reader is None and path.suffix in _ARRAYS:
+            for place, record in enumerate(self._records(read_vectors(path, self.shape[0]))):
+                yield {"path": f"{path}[{place}]", **record}
+            return
         if self.reader is None or path.suffix not in _TABLES:
-            raise UserError(
-                f"{path} cannot be read: this run was trained on vectors"
-                + ("" if self.reader is None else "; give a .csv or .parquet with the columns of its data")
+            asked = (
+                "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with the columns of its data"
             )
+            raise UserError(f"{path} cannot be read: this run was trained on vectors; give {asked}")
         rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
         if rows:
             table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")

@@ -14,7 +14,7 @@ from selfadapt import processes
 from selfadapt.data.classes import UNLABELLED
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import keep_decoded
-from selfadapt.data.given_labels import apply_labels
+from selfadapt.data.given_labels import apply_corrected, apply_labels
 from selfadapt.data.images import ImageFiles
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
@@ -61,6 +61,10 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
     data = keep_decoded(data, stream=settings.data.stream or settings.on_features, on_progress=on_progress)
     if processes.rank() == 0:
         processes.wait_for_all()
+    if settings.data.corrected is not None:
+        # A run keeps the table that it was begun with, as the one that was named may have changed.
+        table = Path(settings.data.corrected) if begun is None else begun.trained_on_file
+        data = apply_corrected(data, table, quiet=begun is not None)
     return _without_labels(data) if unlabelled and data.unlabelled is not None else data
 
 

@@ -35,7 +35,18 @@ _DEFAULTS: dict[Kind, dict[str, Any]] = {
 }
 _OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
     "labels": {"views"},
-    "pretraining": {"labels", "noise", "validation", "label_share", "dropout", "pretrained", "weights", "tune", "head"}
+    "pretraining": {
+        "labels",
+        "corrected",
+        "noise",
+        "validation",
+        "label_share",
+        "dropout",
+        "pretrained",
+        "weights",
+        "tune",
+        "head",
+    }
     | {"label_column", "text_column", "group_column", "curves", "test_curve"},
 }
 # What `resolved` chooses where it is not given; the settings of a method are such, too.
@@ -323,7 +334,7 @@ def option_of(word: str) -> str:
 def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings with absolute paths and the noise as it is printed, to be compared."""
     result = dict(settings)
-    for name in ("data", "labels", "pretrained", "weights"):
+    for name in ("data", "labels", "corrected", "pretrained", "weights"):
         path = result.get(name)
         if path is not None and Path(path).exists() and not (_is_named_set(path) or path in ("pretrained", "none")):
             result[name] = str(Path(path).resolve())

@@ -1,4 +1,8 @@
-"""A run under shift: its test part under 15 kinds of corruption at 5 levels, made here or read from published files."""
+"""A run under shift: its test part under 15 kinds of corruption at 5 levels, made here or read from published files.
+
+Each accuracy is kept in the run folder as soon as it is measured, by everything that decides it, so the same question
+asked again goes on where it was stopped, or is answered at once.
+"""
 
 import hashlib
 import json
@@ -7,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
+from torch import nn
 
 from selfadapt.data.images import TensorImages
 from selfadapt.data.inputs import Inputs
@@ -19,11 +24,10 @@ from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
 from selfadapt.evaluation.robustness import spread_subset
 from selfadapt.evaluation.shift import corruption_errors, mean_accuracy, mean_by_level, shift_table
 from selfadapt.progress import ProgressCallback, no_progress
-from selfadapt.runs.attacking import network_digest, seen_test_part
 from selfadapt.runs.lifecycle import Run, check_trained
+from selfadapt.runs.seen import Seen, network_digest, seen
 
 _MOST_BYTES = 4 << 30
-_MEASURED = ("clean_accuracy", "levels", "mean", "by_kind", "notes", "about")
 
 GENERATED = (
     "made here from the clean test images: not the published files, so not to be compared with published figures"
@@ -39,25 +43,26 @@ def shift_run(
     seed: int = 0,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
-    """Accuracy by kind and level; into shift.json. If it holds the answer to the same question, that is the answer."""
+    """Accuracy by kind and level; into shift.json."""
     if levels is not None and levels not in get_args(LevelsName):
         raise UserError(f"--levels {levels!r} is not known; choose one of {', '.join(get_args(LevelsName))}")
     check_trained(run)
-    test = seen_test_part(run)
-    test = test if images is None else test.take(spread_subset(test.labels, images, seed))
+    own = seen(run)
+    test = own.test if images is None else own.test.take(spread_subset(own.test.labels, images, seed))
     if published is None:
         corrupted, about = _generated(test, cast(LevelsName, levels or levels_for(test.inputs.shape)), seed)
     else:
         if images is not None or levels is not None:
             raise UserError("--images and --levels are for images made here; published arrays are taken whole")
         corrupted, about = _published(run, test, published)
-    about |= {"network": network_digest(run.training.model), "images": len(test)}
-    known = run.folder.read_if_there(run.folder.shift_file)
-    if known is not None and known["about"] == about:
-        return {key: known[key] for key in _MEASURED}
-    by_kind = shift_table(lambda kind, level: _accuracy(run, corrupted(kind, level)), on_progress=on_progress)
+    about |= {"network": network_digest(own.model), "images": len(test)}
+    accuracy_of = _kept(run, own, about)
+    clean = accuracy_of("clean", lambda: test)
+    by_kind = shift_table(
+        lambda kind, level: accuracy_of(f"{kind} {level}", lambda: corrupted(kind, level)), on_progress=on_progress
+    )
     result = {
-        "clean_accuracy": _accuracy(run, test),
+        "clean_accuracy": clean,
         "levels": {str(level): value for level, value in mean_by_level(by_kind).items()},
         "mean": mean_accuracy(by_kind),
         "by_kind": {kind: {str(level): value for level, value in row.items()} for kind, row in by_kind.items()},
@@ -87,9 +92,22 @@ def against(run: Run, found: Mapping[str, Any], other: Run, others: Mapping[str,
     return result
 
 
-def _accuracy(run: Run, samples: Samples) -> float:
-    training = run.training
-    predicted_N = predicted_classes(predict(training.model, samples.inputs, training.num_classes, training.device))
+def _kept(run: Run, own: Seen, about: Mapping[str, Any]) -> Callable[[str, Callable[[], Samples]], float]:
+    """Gives the accuracy on samples of this name: as the run folder has it, or measured now and put there."""
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+    known: dict[str, float] = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
+
+    def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:
+        if name not in known:
+            known[name] = _accuracy(run, own.model, samples())
+            run.folder.write_accuracies(key, known)
+        return known[name]
+
+    return accuracy_of
+
+
+def _accuracy(run: Run, model: nn.Module, samples: Samples) -> float:
+    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, run.training.device))
     found = accuracy(predicted_N, samples.labels)
     if found is None:
         raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")

@@ -1,0 +1,87 @@
+"""Samples that are drawn to measure: populations and their random order, fixed at the first draw and kept in files.
+
+    review/suggestions.csv   the suggestions on training labels that nobody had decided about, most suspicious first;
+                             each with the depth of the grid that it first belongs to, and its turn
+    review/PART.csv          all labels of a part, likewise
+
+The order comes from the run's seed. Only what is taken in this order speaks for what was not looked at.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from selfadapt.data.seeds import seeded
+from selfadapt.report.results import RunFolder, read_table, write_table
+from selfadapt.review.promise import Numbers, depth_grid
+from selfadapt.review.verdicts import Verdicts
+
+SUGGESTIONS = "suggestions"
+_COLUMNS = ("id", "given", "suggested", "depth", "turn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """A population of N in the order of suspicion, and the order in which it is looked at."""
+
+    of: str  # SUGGESTIONS, or a part
+    ids: Sequence[str]
+    given: Sequence[str]
+    suggested: Sequence[str]
+    order_N: Numbers  # places in this population, in the order of their turns
+    depth_J: Numbers  # how many belong to each depth
+
+    @cached_property
+    def in_turn(self) -> list[str]:
+        """The ids in the order in which they are looked at."""
+        return [self.ids[place] for place in self.order_N.tolist()]
+
+
+def read_draw(folder: RunFolder, of: str) -> Draw | None:
+    """What was drawn; None if nothing was yet."""
+    path = folder.draw_file(of)
+    if not path.exists():
+        return None
+    rows = read_table(path, _COLUMNS)
+    turns = np.array([int(row["turn"]) for row in rows])
+    depths = np.array([int(row["depth"]) for row in rows])
+    return Draw(
+        of=of,
+        ids=[row["id"] for row in rows],
+        given=[row["given"] for row in rows],
+        suggested=[row["suggested"] for row in rows],
+        order_N=np.argsort(turns),
+        depth_J=np.cumsum(np.bincount(depths)[1:]),
+    )
+
+
+def draw(folder: RunFolder, of: str, verdicts: Verdicts, decided: Container[str]) -> Draw:
+    """The draw of this name: the one that was made, or one that is made now and stays."""
+    found = read_draw(folder, of)
+    if found is not None:
+        return found
+    if of == SUGGESTIONS:
+        suspects = np.flatnonzero(verdicts.suspect_N & (verdicts.part_N == verdicts.parts.index("train"))).tolist()
+        rows = [row for row in suspects if verdicts.ids[row] not in decided]
+        depth_J = depth_grid(len(rows))
+    else:
+        rows = verdicts.rows_of(of).tolist()
+        depth_J = np.array([len(rows)])
+    generator = seeded(int(folder.read_run()["seed"]), "measure", of)
+    turn_N = torch.empty(len(rows), dtype=torch.int64)
+    turn_N[torch.randperm(len(rows), generator=generator)] = torch.arange(len(rows))
+    depth_N = np.searchsorted(depth_J, np.arange(len(rows)), side="right") + 1
+    classes: Sequence[Any] = verdicts.classes
+    lines = [
+        (verdicts.ids[row], classes[verdicts.given_N[row]], classes[verdicts.suggested_N[row]], str(depth), str(turn))
+        for row, depth, turn in zip(rows, depth_N.tolist(), turn_N.tolist(), strict=True)
+    ]
+    folder.draw_file(of).parent.mkdir(exist_ok=True)
+    write_table(folder.draw_file(of), _COLUMNS, lines)
+    made = read_draw(folder, of)
+    assert made is not None
+    return made

@@ -1,0 +1,156 @@
+"""The journal of decisions, decisions.jsonl: a line for each, only ever appended to; the last line about a sample wins.
+
+    {"line": 1, "when": "2026-11-17T08:30:11Z", "who": "ann", "queue": "work", "what": "accept", "labels": {"7": "cat"}}
+    {"line": 2, "when": "2026-11-17T08:30:19Z", "who": "ann", "what": "undo", "undoes": 1}
+
+A label of null means that the sample is to be removed. A line is on the disk before anybody hears of it. One that a
+crash cut short has no end of line; nobody was told of it, and it does not count.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+from selfadapt.errors import UserError
+
+What = Literal["accept", "keep", "choose", "remove", "import"]
+Queue = Literal["work", "measure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What was decided about one sample."""
+
+    label: str | None  # None if it is to be removed
+    what: str
+    who: str
+    when: str
+    line: int
+    looked_at: bool  # it was decided by itself, not with others at once
+
+
+@dataclass
+class Journal:
+    """The lines that there are, and what they come to."""
+
+    path: Path
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    _standing: dict[str, list[Decision]] = field(default_factory=dict, repr=False)  # those that were not undone
+    _undone: set[int] = field(default_factory=set, repr=False)
+    _descriptor: int | None = field(default=None, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> "Journal":
+        """The journal as it is, to look at; an empty one if there is none."""
+        journal = cls(path)
+        journal._take(path.read_bytes() if path.exists() else b"")
+        return journal
+
+    @classmethod
+    def write(cls, path: Path) -> "Journal":
+        """The journal to go on with. Nobody else may write it meanwhile."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UserError(f"another review writes {path}; go on there, or stop it first") from None
+        journal = cls(path, _descriptor=descriptor)
+        whole = journal._take(path.read_bytes())
+        os.ftruncate(descriptor, whole)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)  # the name of a new file is to be there after a crash, too
+        os.close(folder)
+        return journal
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """What stands, by sample."""
+        return {sample_id: standing[-1] for sample_id, standing in list(self._standing.items()) if standing}
+
+    def decision(self, sample_id: str) -> Decision | None:
+        standing = self._standing.get(sample_id)
+        return standing[-1] if standing else None
+
+    def decide(self, what: What, labels: Mapping[str, str | None], *, who: str, queue: Queue = "work") -> int:
+        """Decide about these samples at once; returns the number of the line, which is on the disk by then."""
+        return self._append({"who": who, "queue": queue, "what": what, "labels": dict(labels)})
+
+    def undo(self, *, who: str) -> dict[str, Any] | None:
+        """Take back the last line that stands, whoever wrote it, and return it; None if there is none."""
+        with self._lock:
+            last = next((own for own in reversed(self.lines) if self._stands(own)), None)
+            if last is not None:
+                self._append_locked({"who": who, "what": "undo", "undoes": last["line"]})
+            return last
+
+    def _stands(self, line: Mapping[str, Any]) -> bool:
+        return line["what"] != "undo" and line["line"] not in self._undone
+
+    def _append(self, content: Mapping[str, Any]) -> int:
+        with self._lock:
+            return self._append_locked(content)
+
+    def _append_locked(self, content: Mapping[str, Any]) -> int:
+        assert self._descriptor is not None, "the journal was opened to be read"
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        line = {"line": len(self.lines) + 1, "when": now, **content}
+        data = memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        begin = os.fstat(self._descriptor).st_size
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+            os.fsync(self._descriptor)
+        except OSError:
+            os.ftruncate(self._descriptor, begin)  # nothing of a line that nobody will hear of
+            raise
+        self._count(line)
+        return len(self.lines)
+
+    def _take(self, content: bytes) -> int:
+        """Count all whole lines; returns how many bytes they are."""
+        whole = content.rfind(b"\n") + 1
+        for number, text in enumerate(content[:whole].split(b"\n")[:-1], start=1):
+            try:
+                line = json.loads(text)
+                if line["line"] != number:
+                    raise ValueError(f"it says that it is line {line['line']}")
+                self._count(line)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f"{self.path}, line {number} is damaged ({error}); restore the file, or remove what is wrong in it"
+                ) from error
+        return whole
+
+    def _count(self, line: dict[str, Any]) -> None:
+        if line["what"] == "undo":
+            number = int(line["undoes"])
+            self._undone.add(number)
+            for sample_id in self.lines[number - 1]["labels"]:
+                standing = self._standing[sample_id]
+                standing[:] = [own for own in standing if own.line != number]
+        else:
+            looked_at = len(line["labels"]) == 1 and line["what"] != "import"
+            for sample_id, label in line["labels"].items():
+                made = Decision(
+                    label=label,
+                    what=line["what"],
+                    who=line["who"],
+                    when=line["when"],
+                    line=line["line"],
+                    looked_at=looked_at,
+                )
+                self._standing.setdefault(sample_id, []).append(made)
+        self.lines.append(line)

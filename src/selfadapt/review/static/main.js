@@ -1,0 +1,295 @@
+// The page: which samples are shown, where one is, and what keys and buttons do.
+
+import { $, count, element, get, post } from "./api.js";
+import { chosenClass, confirmed } from "./dialogs.js";
+import { Grid } from "./grid.js";
+import { Measure } from "./measure.js";
+import { One } from "./one.js";
+import { Samples } from "./samples.js";
+
+const EVERY = 1000; // milliseconds between looks at what other tabs decided
+const AHEAD = 400; // rows to ask for at once where the next undecided one is sought
+const FILTERS = ["of", "state", "part", "sort"];
+
+const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, looked: 0 };
+let about, samples, grid, one, measure;
+let deciding = 0; // decisions that are not confirmed yet
+let turn = Promise.resolve(); // actions wait for each other, so that each acts on what the last one left
+
+function say(words, alarm = false) {
+  $("status").textContent = words;
+  $("status").classList.toggle("alarm", alarm);
+}
+
+const fail = (error) => say(error.message, true);
+
+function inTurn(action) {
+  turn = turn.then(action).catch(fail);
+  return turn;
+}
+
+async function begin() {
+  about = await get("api/about");
+  state.line = about.line;
+  document.title = `Review ${about.run} · selfadapt`;
+  $("run").textContent = `${about.run} · ${about.data}`;
+  for (const [part, size] of Object.entries(about.parts)) $("part").append(element("option", { value: part }, `${part} (${count(size)})`));
+  for (const [given, suggested, size] of about.pairs) {
+    const words = `${about.classes[given]} → ${about.classes[suggested]} (${count(size)})`;
+    $("pair").append(element("option", { value: `${given},${suggested}` }, words));
+  }
+  for (const of of ["duplicates", "outsiders"]) if (!about[of]) $("of").querySelector(`[value=${of}]`).disabled = true;
+  samples = new Samples(about, (rows) => {
+    grid.refresh(rows);
+    one.refresh(rows, state.list, state.at);
+  });
+  grid = new Grid(samples, { onMove: move, onOpen: (place) => { move(place); setView("one"); } });
+  one = new One(samples);
+  measure = new Measure(about, { onDraw: () => inTurn(load), onError: fail });
+  progress(about);
+  listen();
+  await inTurn(load);
+  setTimeout(watch, EVERY);
+}
+
+function progress(counts) {
+  $("progress").textContent = `${count(counts.suspects_decided)} of ${count(about.suspects)} suspects decided; ${count(counts.decided)} decisions of ${count(about.labels)} labels`;
+}
+
+async function load() {
+  let rows;
+  $("measure").hidden = state.queue !== "measure";
+  $("filters").hidden = state.queue === "measure";
+  if (state.queue === "measure") {
+    const drawn = await measure.refresh();
+    const found = drawn ? await post("api/draw", { of: measure.of }) : { rows: [], looked_at: 0 };
+    rows = found.rows;
+    state.looked = found.looked_at;
+  } else {
+    const [given, suggested] = $("pair").value.split(",");
+    const filters = Object.fromEntries(FILTERS.map((name) => [name, $(name).value]));
+    ({ rows } = await get("api/rows", { ...filters, given, suggested, search: $("search").value.trim() }));
+  }
+  state.list = rows;
+  go(state.queue === "measure" ? Math.min(state.looked, Math.max(0, rows.length - 1)) : 0);
+  $("grid").scrollTop = 0;
+  if (state.queue === "measure" && rows.length) setView("one"); // each is to be looked at by itself
+  else show();
+}
+
+function show() {
+  const none = state.list.length === 0;
+  const gridShown = state.view === "grid";
+  let shown = Promise.resolve();
+  $("grid").hidden = !gridShown;
+  $("one").hidden = gridShown || none;
+  $("empty").hidden = !none;
+  $("empty").textContent = state.queue === "measure" ? "Draw the sample to begin." : "Nothing here. Show something else above.";
+  $("select-all").textContent = `Select all ${count(state.list.length)}`;
+  $("skip").disabled = state.queue === "measure";
+  for (const id of ["accept", "keep", "choose", "remove"]) $(id).disabled = none;
+  if (gridShown) {
+    grid.show(state.list, state.at, state.selected);
+    grid.reveal();
+  } else shown = one.show(state.list, state.at);
+  if (state.selected.size > 1) say(`${count(state.selected.size)} are selected.`);
+  return shown;
+}
+
+function go(place) {
+  state.at = Math.max(0, Math.min(state.list.length - 1, place));
+  state.anchor = state.at;
+  state.selected = new Set(state.list.length ? [state.at] : []);
+}
+
+function move(place, { range = false, add = false } = {}) {
+  if (!state.list.length) return;
+  const at = Math.max(0, Math.min(state.list.length - 1, place));
+  if (range && state.queue === "work") {
+    state.at = at;
+    const [low, high] = [Math.min(state.anchor, at), Math.max(state.anchor, at)];
+    state.selected = new Set(Array.from({ length: high - low + 1 }, (_, k) => low + k));
+  } else if (add && state.queue === "work") {
+    state.at = state.anchor = at;
+    state.selected = new Set(state.selected);
+    if (!state.selected.delete(at)) state.selected.add(at);
+  } else go(at);
+  if (state.selected.size <= 1) say("");
+  show();
+}
+
+function selectAll() {
+  if (state.queue === "measure" || !state.list.length) return;
+  state.selected = new Set(state.list.keys());
+  setView("grid");
+}
+
+function setView(view) {
+  state.view = view;
+  for (const own of ["grid", "one"]) $(`view-${own}`).setAttribute("aria-pressed", String(own === view));
+  if (view === "one") go(state.at);
+  show();
+  $(view).focus({ preventScroll: true });
+}
+
+function setQueue(queue) {
+  state.queue = queue;
+  for (const own of ["work", "measure"]) $(`queue-${own}`).setAttribute("aria-pressed", String(own === queue));
+  say("");
+  inTurn(load);
+}
+
+const QUESTIONS = {
+  accept: (size) => `Accept the suggestion for ${size} labels?`,
+  keep: (size) => `Keep ${size} labels as given?`,
+  choose: (size, name) => `Make ${name} the label of ${size} samples?`,
+  remove: (size) => `Remove ${size} samples?`,
+};
+
+// Dialogs open at once, so that what is typed next goes there; decisions wait for those before them.
+async function act(what) {
+  if (state.view === "one" && (deciding || one.shown !== state.list[state.at])) return; // nobody has seen the next yet
+  const label = what === "choose" ? await chosenClass(about.classes) : null;
+  if (what === "choose" && label === null) return;
+  const several = state.selected.size > 1 ? [...state.selected].sort((a, b) => a - b) : null;
+  if (several) {
+    const size = count(several.length);
+    const words = QUESTIONS[what](size, label === null ? "" : about.classes[label]);
+    if (!(await confirmed(words, `Yes, all ${size}`))) return;
+  }
+  deciding++;
+  one.busy(true);
+  await inTurn(() => decide(what, label, several ?? [state.at]));
+  deciding--;
+  one.busy(deciding > 0);
+}
+
+async function decide(what, label, places) {
+  const rows = places.map((place) => state.list[place]).filter((row) => row !== undefined);
+  if (!rows.length) return;
+  const result = await post("api/decide", { what, rows, label, queue: state.queue });
+  samples.update(result.rows);
+  progress(result);
+  const own = samples.known.get(rows[0]);
+  say(rows.length > 1 ? `${count(rows.length)} decided.` : own ? `${own.id}: ${samples.decisionWords(own)}.` : "Decided.");
+  if (rows.length > 1) go(places.at(-1));
+  await next();
+}
+
+// On to the next that is undecided; to measure, to the first that was not looked at.
+async function next() {
+  if (state.queue === "measure") {
+    await measure.refresh();
+    while (state.looked < state.list.length && (await isLookedAt(state.looked))) state.looked++;
+    if (state.looked === state.list.length) say("All were looked at.");
+    go(Math.min(state.looked, state.list.length - 1));
+  } else {
+    let place = state.at + 1;
+    while (place < state.list.length && (await known(place)).decided !== null) place++;
+    if (place >= state.list.length) say(`${$("status").textContent} That was the last.`);
+    go(Math.min(place, state.list.length - 1));
+  }
+  await show();
+}
+
+async function known(place) {
+  if (!samples.known.has(state.list[place])) await samples.want(state.list.slice(place, place + AHEAD));
+  return samples.known.get(state.list[place]);
+}
+
+async function isLookedAt(place) {
+  const own = await known(place);
+  return own.decided !== null && own.looked_at;
+}
+
+async function undo() {
+  const result = await post("api/undo");
+  samples.update(result.rows);
+  progress(result);
+  const rows = Object.keys(result.rows).map(Number);
+  const words = { accept: "accepted", keep: "kept", choose: "another class", remove: "removed", import: "by hand" };
+  say(result.undone ? `Undone: ${words[result.undone.what]}, ${count(rows.length)} ${rows.length === 1 ? "label" : "labels"}, by ${result.undone.who}.` : "There is nothing to undo.");
+  const place = state.list.indexOf(rows[0]);
+  if (state.queue === "measure") {
+    await measure.refresh();
+    if (place >= 0) state.looked = Math.min(state.looked, place);
+  }
+  if (place >= 0) go(place);
+  show();
+}
+
+function watch() {
+  const looked = document.hidden ? Promise.resolve() : inTurn(lookAround);
+  looked.then(() => setTimeout(watch, EVERY));
+}
+
+async function lookAround() {
+  const found = await get("api/changes", { after: state.line });
+  if (found.line === state.line) return;
+  state.line = found.line;
+  samples.update(found.rows);
+  progress(found);
+  if (state.queue === "measure") await measure.refresh();
+}
+
+const KEYS = {
+  a: () => act("accept"),
+  k: () => act("keep"),
+  c: () => act("choose"),
+  x: () => act("remove"),
+  s: () => state.queue === "work" && inTurn(next),
+  u: () => inTurn(undo),
+  g: () => setView("grid"),
+  o: () => setView("one"),
+  "?": () => $("keys").showModal(),
+  "/": () => $("search").focus(),
+  Escape: () => move(state.at),
+  Home: (range) => move(0, { range }),
+  End: (range) => move(state.list.length - 1, { range }),
+  ArrowLeft: (range) => move(state.at - 1, { range }),
+  ArrowRight: (range) => move(state.at + 1, { range }),
+  ArrowUp: (range) => move(state.at - (state.view === "grid" ? grid.columns : 1), { range }),
+  ArrowDown: (range) => move(state.at + (state.view === "grid" ? grid.columns : 1), { range }),
+};
+
+function onKey(event) {
+  if (event.defaultPrevented || document.querySelector("dialog[open]") || event.altKey) return;
+  const typing = event.target.closest("input, select, textarea");
+  if (typing) {
+    if (event.key === "Escape") $(state.view).focus();
+    return;
+  }
+  if (event.ctrlKey || event.metaKey) {
+    if (event.key === "z") inTurn(undo);
+    else if (event.key === "a") selectAll();
+    else return;
+    event.preventDefault();
+    return;
+  }
+  const onButton = event.target.closest("button, summary");
+  if (event.key === "Enter" && !onButton) setView("one");
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (!KEYS[key]) return;
+  event.preventDefault();
+  KEYS[key](event.shiftKey && state.view === "grid");
+}
+
+function listen() {
+  document.addEventListener("keydown", onKey);
+  for (const what of ["accept", "keep", "choose", "remove"]) $(what).addEventListener("click", () => act(what));
+  $("skip").addEventListener("click", () => inTurn(next));
+  $("undo").addEventListener("click", () => inTurn(undo));
+  $("help").addEventListener("click", () => $("keys").showModal());
+  $("select-all").addEventListener("click", selectAll);
+  for (const queue of ["work", "measure"]) $(`queue-${queue}`).addEventListener("click", () => setQueue(queue));
+  for (const view of ["grid", "one"]) $(`view-${view}`).addEventListener("click", () => setView(view));
+  for (const id of [...FILTERS, "pair"]) $(id).addEventListener("change", () => inTurn(load));
+  let waiting;
+  $("search").addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => inTurn(load), 200);
+  });
+  $("filters").addEventListener("submit", (event) => event.preventDefault());
+}
+
+begin().catch(fail);

@@ -1,0 +1,85 @@
+"""labels.csv by columns: what the audit says of every label, in the order of suspicion.
+
+A row is known by its place in that order. Columns of small numbers keep hundreds of thousands of labels small.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from selfadapt.errors import UserError
+from selfadapt.report.results import RunFolder
+
+Column = np.ndarray[tuple[int], np.dtype[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdicts:
+    """N labels, most suspicious first."""
+
+    classes: Sequence[str]
+    parts: Sequence[str]  # names, training first
+    ids: Sequence[str]
+    paths: Sequence[str]
+    part_N: Column  # places in `parts`
+    given_N: Column  # places in `classes`
+    suggested_N: Column
+    predicted_N: Column  # by the network, for parts that it was not trained on; -1 where nothing is known
+    confidence_N: Column
+    outsider_N: Column  # NaN where nothing is known
+    suspect_N: Column
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> "Verdicts":
+        """The labels of a run that was audited."""
+        run = folder.read_run()
+        if run["settings"]["kind"] != "labels":
+            raise UserError(f"{folder.path} is a run without labels; there is nothing to decide about")
+        if not folder.labels_file.exists():
+            raise UserError(f"{folder.path} was not audited yet; do that first: selfadapt audit {folder.path}")
+        classes, parts = run["data"]["classes"], ("train", "validation", "test")
+        number = {name: k for k, name in enumerate(classes)} | {"": -1}
+        columns: dict[str, list[Any]] = {name: [] for name in ("id", "path", *_NUMBERS)}
+        for line, row in enumerate(folder.read_labels(), start=2):
+            try:
+                columns["id"].append(row["id"])
+                columns["path"].append(row["path"])
+                columns["part"].append(parts.index(row["part"]))
+                columns["given"].append(number[row["given"] or None])
+                columns["suggested"].append(number[row["suggested"] or None])
+                columns["predicted"].append(number[row.get("predicted") or ""])
+                columns["confidence"].append(float(row["confidence"]))
+                columns["outsider"].append(float(row["outsider"] or "nan"))
+                columns["suspect"].append(row["suspect"] == "1")
+            except (ValueError, KeyError) as error:
+                reason = f"{error} is no class of the data" if isinstance(error, KeyError) else error
+                raise UserError(
+                    f"{folder.labels_file}, line {line}: {reason}; make it anew with: selfadapt audit {folder.path}"
+                ) from None
+        arrays: dict[str, Column] = {f"{name}_N": np.array(columns[name], kind) for name, kind in _NUMBERS.items()}
+        return cls(classes=classes, parts=parts, ids=columns["id"], paths=columns["path"], **arrays)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """The row of each id."""
+        return {sample_id: row for row, sample_id in enumerate(self.ids)}
+
+    def rows_of(self, part: str) -> Column:
+        return np.flatnonzero(self.part_N == self.parts.index(part))
+
+
+_NUMBERS = {
+    "part": np.int8,
+    "given": np.int32,
+    "suggested": np.int32,
+    "predicted": np.int32,
+    "confidence": np.float32,
+    "outsider": np.float32,
+    "suspect": np.bool_,
+}

@@ -1,0 +1,178 @@
+"""From decisions to a corrected table, as deep as it can be promised, and to a run on it."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.program import run, run_json
+from selfadapt.report.results import RunFolder
+from selfadapt.review.decisions import open_journal
+from selfadapt.review.draws import SUGGESTIONS, draw, read_draw
+from selfadapt.review.verdicts import Verdicts
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three well separated classes of vectors; a sixth of the labels of each part are wrong."""
+    folder = tmp_path_factory.mktemp("vectors")
+    generator = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for part, count in (("train", 600), ("test", 150)):
+        truth = np.arange(count) % 3
+        wrong = generator.random(count) < 1 / 6
+        given = np.where(wrong, (truth + generator.integers(1, 3, count)) % 3, truth)
+        values = 6.0 * np.eye(3)[truth] + generator.normal(size=(count, 3))
+        arrays[f"x_{part}"] = values.astype(np.float32)
+        arrays[f"y_{part}"] = np.array(["ant", "bee", "cow"])[given]
+        arrays[f"id_{part}"] = np.array([f"{part}-{i}-{('ant', 'bee', 'cow')[k]}" for i, k in enumerate(truth)])
+    np.savez(folder / "vectors.npz", **arrays)
+    run_json("train", "vectors.npz", "--out", "run", "--validation", "0", folder=folder)
+    return folder
+
+
+def _truth(sample_id: str) -> str:
+    return sample_id.rpartition("-")[2]
+
+
+@pytest.fixture
+def audited(vectors: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to decide about."""
+    for file in ("run.json", "samples.csv", "labels.csv"):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / file).write_bytes((vectors / "run" / file).read_bytes())
+    return tmp_path
+
+
+def _decide(folder: Path, labels: Mapping[str, str | None]) -> None:
+    journal = open_journal(RunFolder(folder))
+    for sample_id, label in labels.items():
+        journal.decide("remove" if label is None else "choose", {sample_id: label}, who="ann")
+    journal.close()
+
+
+def test_decisions_come_first_in_every_part(audited: Path) -> None:
+    verdicts = _rows(audited / "run" / "labels.csv")
+    tested = next(row for row in verdicts if row["part"] == "test" and row["suspect"] == "1")
+    other = next(row for row in verdicts if row["part"] == "test" and row["suspect"] == "1" and row is not tested)
+    first, second = [row for row in verdicts if row["part"] == "train" and row["suspect"] == "1"][:2]
+    _decide(audited / "run", {tested["id"]: tested["suggested"], first["id"]: first["given"], second["id"]: None})
+    made = run_json("labels", "run", "--confidence", "0", folder=audited)
+    table = {row["id"]: row for row in _rows(audited / made["labels"])}
+    assert len(table) == 749, "one was removed"
+    assert second["id"] not in table
+    assert (table[tested["id"]]["label"], table[tested["id"]]["by"]) == (tested["suggested"], "person")
+    assert (table[other["id"]]["label"], table[other["id"]]["by"]) == (other["given"], "given"), "no person said so"
+    assert (table[first["id"]]["label"], table[first["id"]]["by"]) == (first["given"], "person")
+    suspects = [row for row in verdicts if row["part"] == "train" and row["suspect"] == "1"][2:]
+    assert all(table[row["id"]]["label"] == row["suggested"] for row in suspects)
+    assert made["changed"] == len(suspects) + 1
+    assert made["by"] == {"given": 749 - len(suspects) - 2, "suggestion": len(suspects), "person": 2}
+    people = {row["id"]: row for row in _rows(audited / "run" / "decisions.csv")}
+    assert people[second["id"]]["decision"] == "removed"
+    assert people[tested["id"]]["who"] == "ann"
+
+
+def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path) -> None:
+    folder = RunFolder(audited / "run")
+    said = run("labels", "run", "--precision", "0.6", folder=audited).stdout
+    assert "nothing was measured yet" in said
+    drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
+    assert len(drawn.ids) > 80
+    assert sorted(drawn.order_N.tolist()) == list(range(len(drawn.ids)))
+    again = draw(folder, SUGGESTIONS, Verdicts.of(folder), set(drawn.ids[:50]))
+    assert again.ids == drawn.ids, "the population stays what it was at the first draw"
+    _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_turn[:5]})
+    assert run_json("labels", "run", "--precision", "0.6", "--confidence", "0.9", folder=audited)["promise"] is None
+    assert "after 5 looks no depth" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
+
+    _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_turn[5:60]})
+    made = run_json("labels", "run", "--precision", "0.6", "--confidence", "0.9", folder=audited)
+    table = {row["id"]: row for row in _rows(audited / made["labels"])}
+    unseen = [row for row in table.values() if row["by"] == "suggestion"]
+    assert made["promise"]["taken"] == len(unseen) > 0
+    assert {row["id"] for row in unseen} == set(drawn.ids[: made["promise"]["depth"]]) - set(drawn.in_turn[:60])
+    assert made["promise"]["low"] >= 0.6
+    assert sum(row["label"] == _truth(row["id"]) for row in unseen) / len(unseen) >= made["promise"]["low"]
+    assert "suggestions were taken unseen" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
+
+
+def test_a_gap_or_a_look_at_many_is_no_evidence(audited: Path) -> None:
+    folder = RunFolder(audited / "run")
+    drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
+    journal = open_journal(folder)
+    journal.decide("accept", dict(zip(drawn.ids, drawn.suggested, strict=True)), who="ann")  # all at once
+    for sample_id in drawn.in_turn[1:60]:  # all but the first
+        journal.decide("choose", {sample_id: _truth(sample_id)}, who="ann")
+    journal.close()
+    assert "after 0 looks" in run("labels", "run", "--precision", "0.5", folder=audited).stdout
+    assert read_draw(folder, "test") is None
+
+
+def test_a_table_by_hand_is_taken_over(audited: Path) -> None:
+    row = _rows(audited / "run" / "labels.csv")[0]
+    (audited / "run" / "decisions.csv").write_text(f"id,label\n{row['id']},cow\n")
+    _decide(audited / "run", {})
+    made = run_json("labels", "run", folder=audited)
+    table = {own["id"]: own for own in _rows(audited / made["labels"])}
+    assert table[row["id"]]["by"] == "person"
+    assert _rows(audited / "run" / "decisions.csv")[0]["decision"] == "by hand"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--precision", "1.5"), "--precision 1.5 must be within 0..1"),
+        (("--precision", "0.9", "--confidence", "1"), "ask for less"),
+    ],
+)
+def test_what_cannot_be_promised_is_said(audited: Path, arguments: tuple[str, ...], words: str) -> None:
+    result = run("labels", "run", *arguments, folder=audited)
+    assert result.returncode == 2
+    assert words in result.stderr
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_the_corrected_table(vectors: Path, audited: Path) -> None:
+    """Labels of all parts come from the table, what is not in it is gone, and nothing counts as the truth."""
+    verdicts = _rows(audited / "run" / "labels.csv")
+    tests = [row for row in verdicts if row["part"] == "test"]
+    removed = next(row["id"] for row in verdicts if row["part"] == "train")
+    _decide(audited / "run", {**{row["id"]: _truth(row["id"]) for row in tests}, removed: None})
+    made = run_json("labels", "run", "--confidence", "0", folder=audited)
+    (audited / "vectors.npz").symlink_to(vectors / "vectors.npz")
+    settings = ("--corrected", made["labels"], "--validation", "0")
+    done = run("train", "vectors.npz", *settings, "--out", "two", "--json", folder=audited)
+    assert "corrected.csv: 1 samples are not in it and are left out" in done.stderr
+    result = json.loads(done.stdout)
+    assert result["noise"] is None
+    assert result["label_recovery"] is None
+    assert result["test_accuracy"] > 0.97, "by labels that are right"
+    samples = _rows(audited / "two" / "samples.csv")
+    assert len(samples) == 599
+    assert removed not in {row["id"] for row in samples}
+    table = {row["id"]: row["label"] for row in _rows(audited / made["labels"])}
+    assert all(row["given"] == table[row["id"]] and not row["truth"] for row in samples)
+
+    (audited / made["labels"]).unlink()  # the run keeps what it was trained on
+    assert run("audit", "two", folder=audited).returncode == 0
+    again = {row["id"]: row for row in _rows(audited / "two" / "labels.csv")}
+    assert all(again[row["id"]]["given"] == _truth(row["id"]) for row in tests)
+
+    for arguments, words in (
+        (("--corrected", "gone.csv"), "gone.csv"),
+        (("--corrected", "two/samples.csv"), "columns id and label"),
+        (("--corrected", "two/trained-on.csv", "--labels", "two/trained-on.csv"), "leave one of them out"),
+    ):
+        failed = run("train", "vectors.npz", *arguments, "--out", "three", folder=audited)
+        assert failed.returncode == 2
+        assert words in failed.stderr

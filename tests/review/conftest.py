@@ -1,0 +1,46 @@
+"""A run of small images, trained once, and copies of it to decide about."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.program import run_json
+from review.reviewed import Server, serving, write_shapes
+from selfadapt.report.results import RunFolder
+from selfadapt.runs.similar import keep_features
+
+SETTINGS = ("--method", "sat-paper", "--epochs", "4", "--start-epoch", "2")
+
+
+@pytest.fixture(scope="session")
+def trained_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run, with the features that a review takes in the background. Leave it as it is."""
+    folder = tmp_path_factory.mktemp("shapes")
+    write_shapes(folder, {"train": 150, "val": 30, "test": 45})
+    run_json("train", "shapes.csv", *SETTINGS, "--out", "run", folder=folder)
+    keep_features(RunFolder(folder / "run"))
+    return folder / "run"
+
+
+@pytest.fixture
+def shapes_run(trained_shapes: Path, tmp_path: Path) -> Path:
+    """A run to decide about."""
+    shutil.copytree(trained_shapes, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def server(shapes_run: Path) -> Iterator[Server]:
+    with serving(shapes_run) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def idle(trained_shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that several tests share, as none of them changes anything."""
+    folder = tmp_path_factory.mktemp("idle")
+    shutil.copytree(trained_shapes, folder / "run")
+    with serving(folder / "run") as own:
+        yield own

@@ -1,0 +1,87 @@
+"""The journal: nothing that was confirmed is lost, undo goes back without limit, and damage is noticed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfadapt.errors import UserError
+from selfadapt.review.journal import Journal
+
+
+def _state(journal: Journal) -> dict[str, str | None]:
+    return {sample_id: decision.label for sample_id, decision in journal.decisions.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(st.one_of(st.none(), st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["x", "y", None]))))
+)
+def test_what_stands_is_what_a_stack_would_hold(
+    steps: list[dict[str, str | None] | None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """None undoes. The oracle keeps a stack of whole decisions."""
+    path = tmp_path_factory.mktemp("journal") / "decisions.jsonl"
+    journal = Journal.write(path)
+    stack: list[dict[str, str | None]] = []
+    for labels in steps:
+        if labels is None:
+            undone = journal.undo(who="ann")
+            assert (undone["labels"] if undone else None) == (stack.pop() if stack else None)
+        else:
+            journal.decide("choose", labels, who="ann")
+            stack.append(labels)
+    expected = {sample_id: label for labels in stack for sample_id, label in labels.items()}
+    assert _state(journal) == expected
+    journal.close()
+    assert _state(Journal.read(path)) == expected, "and so it is read back"
+    assert [json.loads(line)["line"] for line in path.read_text().splitlines()] == list(
+        range(1, len(journal.lines) + 1)
+    )
+
+
+def test_a_line_cut_short_was_never_confirmed(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    journal = Journal.write(path)
+    journal.decide("accept", {"a": "cat"}, who="ann")
+    journal.close()
+    whole = path.read_bytes()
+    with open(path, "ab") as file:
+        file.write(b'{"line": 2, "wh')
+    assert _state(Journal.read(path)) == {"a": "cat"}
+    again = Journal.write(path)
+    again.decide("remove", {"b": None}, who="bob")
+    again.close()
+    assert path.read_bytes().startswith(whole)
+    assert _state(Journal.read(path)) == {"a": "cat", "b": None}
+
+
+@pytest.mark.parametrize("damage", ["no json\n", '{"line": 3, "what": "undo", "undoes": 1}\n', '{"line": 2}\n', "7\n"])
+def test_damage_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "decisions.jsonl"
+    journal = Journal.write(path)
+    journal.decide("accept", {"a": "cat"}, who="ann")
+    journal.close()
+    with open(path, "a") as file:
+        file.write(damage)
+    with pytest.raises(UserError, match="line 2 is damaged"):
+        Journal.read(path)
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    first = Journal.write(tmp_path / "decisions.jsonl")
+    with pytest.raises(UserError, match="another review"):
+        Journal.write(tmp_path / "decisions.jsonl")
+    first.close()
+    Journal.write(tmp_path / "decisions.jsonl").close()
+
+
+def test_a_decision_about_many_was_not_looked_at(tmp_path: Path) -> None:
+    journal = Journal.write(tmp_path / "decisions.jsonl")
+    journal.decide("accept", {"a": "cat", "b": "cat"}, who="ann")
+    journal.decide("keep", {"b": "dog"}, who="ann")
+    looked_at = {sample_id: decision.looked_at for sample_id, decision in journal.decisions.items()}
+    assert looked_at == {"a": False, "b": True}
+    journal.close()
