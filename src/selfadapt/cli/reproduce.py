@@ -26,8 +26,7 @@ def command(
 ) -> None:
     """Run the experiment behind a table or figure of the paper, and lay what comes beside the published numbers.
 
-    The same command goes on where it was stopped; finished runs are not repeated. rows.csv has every number of every
-    seed, report.html the table and the figure.
+    The same command goes on where it was stopped; finished runs are not repeated.
     """
     from selfadapt.recipes.named import recipe_named
 

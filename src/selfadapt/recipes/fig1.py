@@ -42,9 +42,8 @@ def _recipe(name: str, title: str, rate: float) -> Recipe:
         laptop=_experiment(rate, SMALL, SMALL_SAT, minutes=8 * 1.5 * SMALL_MINUTES),
         drawing=Panels(curves="four", columns=4),
         notes=(
-            "The figure shows the whole training, the table its last epoch. The networks are tested on the "
-            "four sets after "
-            "each epoch, in evaluation mode and without augmentation. The paper gives no numbers but the text's.",
+            "The figure shows the whole training, the table its last epoch. The networks are tested on the four sets "
+            "after each epoch, in evaluation mode and without augmentation. The paper gives no numbers but the text's.",
             "45,000 images train and the last 5,000 validate; noise is drawn before the split.",
         ),
     )

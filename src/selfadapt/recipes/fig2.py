@@ -45,8 +45,8 @@ RECIPE = Recipe(
     drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
     rows="targets",
     notes=(
-        "Plain self-adaptive training has neither predictor nor momentum encoder; alpha is not stated, 0.9 by "
-        "Table 7's †.",
+        "Plain self-adaptive training has neither predictor nor momentum encoder; alpha is not stated, 0.9 by Table "
+        "7's †.",
         "The untrained network is evaluated by a linear classifier after the fact: the dashed line.",
     ),
 )

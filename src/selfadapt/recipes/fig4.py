@@ -57,24 +57,22 @@ def _epochs(shared: Settings, width: int, start: int, minutes: float | None = No
 FIG4 = Recipe(
     name="fig4",
     title="Figure 4: test error over the width of the network",
-    effect="The error of ordinary training falls, rises and falls again as networks grow; with self-adaptive "
-    "training it "
-    "only falls.",
+    effect="The error of ordinary training falls, rises and falls again as networks grow; with self-adaptive training "
+    "it only falls.",
     paper=_widths(_PAPER, WIDTHS, 64, 40),
     laptop=_widths(_SMALL, SMALL_WIDTHS, 16, 2.5, minutes=25),
     drawing=OverColumns(words="test error (%)", columns="width of the network"),
     notes=(
         "E_s = int(40 r) and alpha = 0.9^(1/r) with r = 64 / width; at laptop scale int(2.5 r), r = 16 / width.",
-        "At laptop scale the second descent needs more width and epochs than there are; whether the error "
-        "turns up is what "
-        "to look at.",
+        "At laptop scale the second descent needs more width and epochs than there are; whether the error turns up is "
+        "what to look at.",
     ),
 )
 FIG15 = Recipe(
     name="fig15",
     title="Figure 15: test error over the epochs",
-    effect="Ordinary training has a second rise of the error; self-adaptive training goes on falling once "
-    "targets move.",
+    effect="Ordinary training has a second rise of the error; self-adaptive training goes on falling once targets "
+    "move.",
     paper=_epochs(_PAPER, 64, 40),
     laptop=_epochs({**_SMALL, "limit": 4_000}, 16, 4, minutes=14),
     drawing=OverEpochs(key="test_accuracy_after_epoch", words="clean test error (%)", less_than_one=True),

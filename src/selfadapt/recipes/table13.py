@@ -40,8 +40,7 @@ RECIPE = Recipe(
         minutes=5 * SMALL_MINUTES,
     ),
     notes=(
-        "At `paper` the published arrays of CIFAR-10-C; at `laptop` the same 15 corruptions made here from "
-        "1,000 test images, "
-        "not to be compared with published numbers.",
+        "At `paper` the published arrays of CIFAR-10-C; at `laptop` the same 15 corruptions made here from 1,000 test "
+        "images, not to be compared with published numbers.",
     ),
 )

@@ -111,11 +111,9 @@ RECIPE = Recipe(
     laptop=_laptop(),
     notes=(
         "All images train. The error is that at exactly this coverage of the test set, the paper's protocol; "
-        "`coverage` of a "
-        "run with a validation part gives thresholds from there.",
+        "`coverage` of a run with a validation part gives thresholds from there.",
         "alpha 0.99 and E_s 0 are the paper's; the released scripts have alpha 0.9, and E_s 150 on CIFAR10.",
-        "At laptop scale: Fashion-MNIST, which the paper has not; an error of 100 % coverage below a tenth is "
-        "what the effect "
-        "needs.",
+        "At laptop scale: Fashion-MNIST, which the paper has not. The effect needs a network that is wrong on less than "
+        "about a tenth of all images.",
     ),
 )

@@ -38,9 +38,8 @@ RECIPE = Recipe(
     laptop=_laptop(),
     notes=(
         "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
-        "The paper gives no learning rate for small images: 0.1 here. Its classifier sees random crops and "
-        "flips; ours features "
-        "that were taken once, without.",
+        "The paper gives no learning rate for small images: 0.1 here. Its classifier sees random crops and flips; ours "
+        "features that were taken once, without.",
         "At laptop scale the small ResNet learns 4,000 images for 25 epochs, a thousandth of the paper's computation.",
     ),
 )

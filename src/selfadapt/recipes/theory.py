@@ -28,8 +28,8 @@ def _experiment() -> Experiment:
 RECIPE = Recipe(
     name="theory",
     title="Proposition 1: the learning rate below which targets and predictions meet",
-    effect="Below (alpha + 1) / (alpha d_max) the residual goes to 0, by the predicted factor in each step; "
-    "above it grows.",
+    effect="Below (alpha + 1) / (alpha d_max) the residual goes to 0, by the predicted factor in each step; above it "
+    "grows.",
     paper=_experiment(),
     laptop=_experiment(),
     drawing=OverEpochs(key="residual", words="|X theta - t|", log=True),

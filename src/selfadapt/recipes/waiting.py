@@ -13,8 +13,8 @@ TABLE4 = Recipe(
             ("ResNet-50 0.0", "ResNet-50 0.4", "ResNet-101 0.0", "ResNet-101 0.4"),
         ),
     ),
-    missing="crops are taken from a square that was resized first, not from the picture, and there is no "
-    "centre crop at test",
+    missing="crops are taken from a square that was resized first, not from the picture, and there is no centre crop "
+    "at test",
 )
 TABLE9 = Recipe(
     name="table9",
@@ -67,6 +67,6 @@ FIG9 = Recipe(
     name="fig9",
     title="Figure 9: training time, by data, forward and backward",
     effect="With one view a step costs little more than supervised training, and half of BYOL's.",
-    missing="the loop does not time data, forward and backward apart; `python -m benchmarks.views` compares "
-    "whole steps",
+    missing="the loop does not time data, forward and backward apart; `python -m benchmarks.views` compares whole "
+    "steps",
 )
