@@ -113,7 +113,7 @@ RECIPE = Recipe(
         "All images train. The error is that at exactly this coverage of the test set, the paper's protocol; "
         "`coverage` of a run with a validation part gives thresholds from there.",
         "alpha 0.99 and E_s 0 are the paper's; the released scripts have alpha 0.9, and E_s 150 on CIFAR10.",
-        "At laptop scale: Fashion-MNIST, which the paper has not. The effect needs a network that is wrong on less than "
-        "about a tenth of all images.",
+        "At laptop scale: Fashion-MNIST, which the paper has not. The effect needs a network that is wrong on less "
+        "than about a tenth of all images.",
     ),
 )
