@@ -74,7 +74,7 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words
     result = finished(folder, trial.kind, to_the_end, given, progress_bar, words)
     metrics, content = folder.read_metrics(), folder.read_run()
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
-    answers = {ask.name: _answer(path, folder, trial, ask, seed) for ask in trial.asks}
+    answers = {ask.name: _answer(path, folder, ask, seed) for ask in trial.asks}
     return {"result": result, "last": last, "run": str(folder.path), "commit": content.get("commit"), **answers}
 
 
@@ -87,7 +87,7 @@ def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
     return {"result": result, "run": str(folder.path), "commit": None}
 
 
-def _answer(path: Path, folder: RunFolder, trial: Trial, ask: Ask, seed: int) -> Found:
+def _answer(path: Path, folder: RunFolder, ask: Ask, seed: int) -> Found:
     """What a trained run says to a question; kept, so that it is asked once."""
     file = path / "answers" / f"{folder.path.name}-{ask.name}.json"
     asked = {"what": ask.what, **ask.settings}
