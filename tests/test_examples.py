@@ -78,6 +78,13 @@ def test_the_section_on_photos_works_word_by_word(tmp_path: Path, monkeypatch: p
     assert "network tf_efficientnet_lite0" in printed[-1]
 
 
+def test_the_page_of_tables_and_figures_works_word_by_word(tmp_path: Path) -> None:
+    listed, proposition = _follow("reproduce.md", "## What you get", tmp_path)
+    assert "table10" in listed
+    assert "measured" in proposition
+    assert (tmp_path / "runs" / "reproduce-theory-laptop" / "rows.csv").exists()
+
+
 def test_links_in_the_docs_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -48,6 +48,7 @@ def test_help_is_quick_and_has_an_example(tmp_path: Path) -> None:
         "attack",
         "shift",
         "report",
+        "reproduce",
     ):
         assert f"Example: selfadapt {command}" in run(command, "--help", folder=tmp_path).stdout
 

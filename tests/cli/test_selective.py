@@ -210,6 +210,20 @@ def test_deep_gamblers_needs_no_option_for_two_classes(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "two/run.json").read_text())["chosen"]["reward"] in (1.3, 1.6, 2.0)
 
 
+def test_a_run_on_all_samples_has_the_error_at_exact_coverage_of_the_test(folder: Path, tmp_path: Path) -> None:
+    options = ("--method", "selective", "--epochs", "1", "--limit", "200", "--model", "mlp", "--width", "16")
+    run_json("train", folder / "digits.npz", *options, "--validation", "0", "--out", "run", folder=tmp_path)
+    for own in run_json("coverage", "run", folder=tmp_path)["selectors"].values():
+        assert set(own["coverage"].values()) == {None}
+        coverage, risk = own["curve"]
+        whole = dict(zip(coverage, risk, strict=True))[1.0]
+        assert own["exact_coverage"]["1.00"] == pytest.approx(whole)
+        assert own["exact_coverage"]["0.70"] == pytest.approx(np.interp(0.7, coverage, risk), abs=0.01)
+    assert "by the coverage of the test data itself" in run("coverage", "run", folder=tmp_path).stdout
+    held_out = run_json("coverage", folder / "run", folder=tmp_path)["selectors"]["abstain"]
+    assert held_out["exact_coverage"]["1.00"] == held_out["coverage"]["1.00"]
+
+
 def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:
     options = ("--epochs", "1", "--limit", "64", "--model", "mlp", "--width", "8")
     np.savez(tmp_path / "d.npz", x_train=np.zeros((64, 4, 4), np.uint8), y_train=np.arange(64) % 2)

@@ -228,10 +228,28 @@ def test_every_recipe_gives_images_and_repeats_itself(name: str, channels: int) 
         assert first.max() <= 1 + 1e-5
 
 
+@pytest.mark.parametrize("flip", [True, False])
+def test_operators_can_be_left_out_down_to_the_crop(flip: bool) -> None:
+    images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
+    crop = augment.named_augment("self-supervised,no-jitter,no-grey" + ("" if flip else ",no-flip"), 32)
+    assert crop is not None
+    expected = augment.random_resized_crop(images, (32, 32), seeded(3), smallest=0.2, flip=flip)
+    assert torch.equal(crop(images, seeded(3)), expected)
+    greyed = augment.named_augment("self-supervised,no-jitter" + ("" if flip else ",no-flip"), 32)
+    assert greyed is not None
+    found = greyed(images, seeded(3))
+    grey = (found - augment.greyscale(found)).abs().amax((1, 2, 3)) < 1e-3
+    assert 0 < grey.sum() < 16
+    assert torch.equal(found[~grey], expected[~grey])
+
+
 def test_an_unknown_name_is_refused() -> None:
     assert augment.named_augment("none", 8) is None
     with pytest.raises(UserError, match="--augment 'twirl' is not known"):
         augment.named_augment("twirl", 8)
+    for odd in ("self-supervised,no-hue", "crop,no-flip"):
+        with pytest.raises(UserError, match=f"--augment {odd} is not known"):
+            augment.named_augment(odd, 8)
 
 
 def test_resized_crops_keep_the_size_where_a_network_needs_it() -> None:

@@ -295,7 +295,9 @@ def test_stl10_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = open_data("stl10")
     np.testing.assert_array_equal(data.train.inputs.read(torch.arange(10)).numpy(), images)
     assert data.unlabelled is not None
-    assert len(data.unlabelled) == 4
+    together = np.concatenate([images, images[:4]])  # the labelled ones too, as the paper's 105,000
+    np.testing.assert_array_equal(data.unlabelled.read(torch.arange(14)).numpy(), together)
+    assert len(data.unlabelled) == 14
     assert data.train.labels.tolist() == list(range(10))
 
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 from torch import Tensor
 
-from selfadapt.evaluation.coverage import aurc, excess_aurc, risk_at, risk_coverage_curve, threshold_for
+from selfadapt.evaluation.coverage import (
+    aurc,
+    exact_risk,
+    excess_aurc,
+    risk_at,
+    risk_coverage_curve,
+    threshold_for,
+)
 from selfadapt.evaluation.guarantee import EVERYTHING, binomial_bound, candidates, guarantee
 from selfadapt.evaluation.selectors import class_selectors
 
@@ -75,6 +82,15 @@ def test_a_threshold_answers_at_least_what_is_asked_for_and_no_more_than_ties_fo
     assert risk_at(confidence, wrong, threshold)[1] >= coverage - 1e-9
     if coverage < 1:
         assert (confidence > threshold).double().mean().item() < coverage
+
+
+@given(samples, st.sampled_from([1.0, 0.95, 0.9, 0.5, 0.1, 1e-9]))
+def test_exact_coverage_counts_the_most_confident(drawn: list[tuple[int, bool]], coverage: float) -> None:
+    wrong = torch.tensor([wrong for _, wrong in drawn])
+    confidence = torch.arange(len(wrong)).double()  # the last is the most confident
+    _, risk = risk_coverage_curve(confidence, wrong)
+    answered = max(1, math.ceil(round(coverage * len(wrong), 9)))
+    assert exact_risk(risk, coverage) == pytest.approx(wrong[len(wrong) - answered :].double().mean().item())
 
 
 def test_all_ties_end_and_answer_everything() -> None:

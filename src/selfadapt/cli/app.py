@@ -29,6 +29,7 @@ from selfadapt.cli import (
     pretrain,
     probe,
     report,
+    reproduce,
     review,
     shift,
     train,
@@ -51,7 +52,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     demo, train, compare, methods, audit, review, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
-    transfer, attack, shift, report,
+    transfer, attack, shift, report, reproduce,
 )  # fmt: skip
 app.add_typer(data.app)
 

@@ -20,6 +20,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 _MOST_DEGREES = 15.0
 _DRAWS = 10  # of a box that does not fit
 _WIDEST = 4 / 3  # shape of a box, and 3:4 the narrowest
+_LEFT_OUT = ("no-flip", "no-jitter", "no-grey")
 AugmentName = Literal[
     "none", "crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"
 ]
@@ -32,13 +33,23 @@ def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment
     rotate-crop             for house numbers, as in the program of SAT: turn by up to 15 degrees, then crop
     resized-crop            the usual one for ImageNet: a random part, brought to 7/8 of the size; mirror
     self-supervised         the paper's for pre-training: resized crop, mirror, colour jitter, grey; -blur for ImageNet
+
+    Operators of the last can be left out one by one, down to the crop: self-supervised,no-grey,no-jitter,no-flip.
     """
+    name, *without = name.split(",")
     if name not in get_args(AugmentName):
         raise UserError(f"--augment {name!r} is not known; choose one of {', '.join(get_args(AugmentName))}")
+    odd = [word for word in without if word not in _LEFT_OUT or not name.startswith("self-supervised")]
+    if odd:
+        raise UserError(f"--augment {name},{odd[0]} is not known; {', '.join(_LEFT_OUT)} may follow self-supervised")
     if name == "none":
         return None
     if name.startswith("self-supervised"):
-        return lambda images, generator: self_supervised(images, generator, blur=name.endswith("blur"))
+        flip, jitter, grey = (word not in without for word in _LEFT_OUT)
+        blur = name.endswith("blur")
+        return lambda images, generator: self_supervised(
+            images, generator, flip=flip, jitter=jitter, grey=grey, blur=blur
+        )
     if name == "resized-crop":
         if keep_size:
             return lambda images, generator: random_resized_crop(
@@ -57,15 +68,24 @@ def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment
     return crop_and_flip
 
 
-def self_supervised(images_BCHW: Tensor, generator: torch.Generator, *, blur: bool = False) -> Tensor:
+def self_supervised(
+    images_BCHW: Tensor,
+    generator: torch.Generator,
+    *,
+    flip: bool = True,
+    jitter: bool = True,
+    grey: bool = True,
+    blur: bool = False,
+) -> Tensor:
     """MoCo v2's recipe: resized crop from 0.2 of the area, mirror, jitter (p 0.8), grey (p 0.2), blur (p 0.5)."""
     count, channels, height, width = images_BCHW.shape
-    images_BCHW = random_resized_crop(images_BCHW, (height, width), generator, smallest=0.2, flip=True)
-    if channels == 3:
+    images_BCHW = random_resized_crop(images_BCHW, (height, width), generator, smallest=0.2, flip=flip)
+    if channels == 3 and jitter:
         jittered = _chosen(count, 0.8, generator).to(images_BCHW.device)
         images_BCHW[jittered] = random_jitter(images_BCHW[jittered], generator)
-        grey = _chosen(count, 0.2, generator).to(images_BCHW.device)
-        images_BCHW[grey] = greyscale(images_BCHW[grey])
+    if channels == 3 and grey:
+        greyed = _chosen(count, 0.2, generator).to(images_BCHW.device)
+        images_BCHW[greyed] = greyscale(images_BCHW[greyed])
     if blur:
         blurred = _chosen(count, 0.5, generator).to(images_BCHW.device)
         sigma = torch.empty(len(blurred)).uniform_(0.1, 2.0, generator=generator)

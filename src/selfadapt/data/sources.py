@@ -104,17 +104,13 @@ def open_data(
     found. `columns` and the state of a `reader` are for tables that hold no images.
     """
     columns = columns or Columns()
+    check_there(source)
     if source in SOURCES:
         folder = home() / "data" / source
-        if source != "digits" and not folder.exists():
-            advice = f"fetch it with: selfadapt data get {source}" if SOURCES[source].fetch else SOURCES[source].by_hand
-            raise UserError(f"the data set {source} is not on this machine; {advice.format(folder=folder)}")
         return replace(SOURCES[source].open(folder, resize), mixed=SOURCES[source].mixed)
     path = Path(source)
     if path.is_dir():
         return own.folder(path, resize=resize, unlabelled=unlabelled, white=white)
-    if not path.exists():
-        raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
     if path.suffix in (".csv", ".parquet"):
         if kind_of(source, columns) == "vectors":
             return columns.open(path, reader, on_progress)
@@ -123,6 +119,17 @@ def open_data(
         vectors = kind_of(source, columns) == "vectors"
         return vector_arrays(path, unlabelled=unlabelled) if vectors else arrays(path, unlabelled=unlabelled)
     raise UserError(f"{source} is none of: a folder of class folders, a .csv, a .parquet, an .npz")
+
+
+def check_there(source: str) -> None:
+    """Raise a UserError that says how to get it, if a named set or a path is not on this machine."""
+    if source in SOURCES:
+        folder = home() / "data" / source
+        if source != "digits" and not folder.exists():
+            advice = f"fetch it with: selfadapt data get {source}" if SOURCES[source].fetch else SOURCES[source].by_hand
+            raise UserError(f"the data set {source} is not on this machine; {advice.format(folder=folder)}")
+    elif not Path(source).exists():
+        raise UserError(f"there is no data set or path {source!r}; names are {', '.join(SOURCES)}")
 
 
 def get_data(name: str, on_progress: ProgressCallback = no_progress) -> tuple[Path, Data]:
@@ -250,7 +257,7 @@ def svhn(folder: Path, resize: int | None) -> Data:
 
 
 def stl10(folder: Path, resize: int | None) -> Data:
-    """5,000 labelled and 100,000 unlabelled images of 96×96."""
+    """5,000 labelled images of 96×96; without labels these and 100,000 more, as in the paper."""
     from torchvision.datasets import STL10
 
     with by_torchvision("stl10", f"put its files into {folder}"):
@@ -258,7 +265,7 @@ def stl10(folder: Path, resize: int | None) -> Data:
             part: _samples(f"stl10/{part}", (dataset := STL10(folder, split=part)).data, dataset.labels)
             for part in ("train", "test")
         }
-        unlabelled: Inputs = TensorImages(torch.from_numpy(STL10(folder, split="unlabeled").data))
+        unlabelled: Inputs = TensorImages(torch.from_numpy(STL10(folder, split="train+unlabeled").data))
     return Data(
         name="stl10",
         classes=tuple(dataset.classes),

@@ -21,8 +21,7 @@ def threshold_for(confidence_N: Tensor, coverage: float) -> float:
         raise ValueError(f"coverage must be above 0 and at most 1, not {coverage}")
     if coverage == 1 or not len(confidence_N):
         return -torch.inf
-    answered = max(1, math.ceil(coverage * len(confidence_N) - 1e-9))
-    return confidence_N.sort(descending=True).values[answered - 1].item()
+    return confidence_N.sort(descending=True).values[_answered(len(confidence_N), coverage) - 1].item()
 
 
 def risk_at(confidence_N: Tensor, wrong_N: Tensor, threshold: float) -> tuple[float | None, float]:
@@ -40,6 +39,15 @@ def risk_coverage_curve(confidence_N: Tensor, wrong_N: Tensor) -> tuple[Tensor, 
     expected_N = (errors / sizes)[group_N]
     answered_N = torch.arange(1, len(order_N) + 1, dtype=torch.float64)
     return answered_N / len(order_N), expected_N.cumsum(0) / answered_N
+
+
+def exact_risk(risk_N: Tensor, coverage: float) -> float:
+    """The risk where exactly this share of the samples is answered, rounded up, on a curve by `risk_coverage_curve`."""
+    return risk_N[_answered(len(risk_N), coverage) - 1].item()
+
+
+def _answered(count: int, coverage: float) -> int:
+    return max(1, math.ceil(coverage * count - 1e-9))
 
 
 def aurc(confidence_N: Tensor, wrong_N: Tensor) -> float:

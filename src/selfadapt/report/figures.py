@@ -113,6 +113,84 @@ def accuracy_curves(
     _save(figure, path)
 
 
+def panels(
+    metrics: Mapping[str, Sequence[dict[str, Any]]],
+    clean: Mapping[str, float],
+    curves: Curves,
+    columns: int,
+    path: Path,
+) -> None:
+    """The same curves over the epochs of several runs, a panel for each; dotted, the share of clean training data."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(metrics) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.4 * rows + 0.4), layout="constrained")
+    for number, (name, records) in enumerate(metrics.items(), start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        for key, words, colour, line in curves:
+            points = [(record["epoch"], 100 * record[key]) for record in records if record.get(key) is not None]
+            axes.plot([x for x, _ in points], [y for _, y in points], line, color=colour, label=words, linewidth=1.4)
+        axes.axhline(100 * clean[name], color=_INK, linewidth=0.8, linestyle=":")
+        axes.set_title(name, fontsize=9)
+        axes.set_ylim(0, 101)
+        _plain(axes)
+    handles, words_of = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, words_of, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def over_epochs(lines: Lines, words: str, path: Path, *, log: bool = False) -> None:
+    """A line for each run over its epochs, or over steps on a logarithmic scale."""
+    over_columns({"": lines}, words, "step" if log else "epoch", path, log=log, marker="")
+
+
+def over_columns(
+    parts: Mapping[str, Lines],
+    words: str,
+    columns: str,
+    path: Path,
+    *,
+    dashed: str = "",
+    log: bool = False,
+    marker: str = "o",
+) -> None:
+    """A panel for each part of a table, in it a line for each row over its columns.
+
+    Rows that begin with `dashed` are, in the colour of the row that else has the same name.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(6.0, 4.6 * len(parts)), 4.0), layout="constrained")
+    for number, (part, lines) in enumerate(parts.items(), start=1):
+        axes = figure.add_subplot(1, len(parts), number)
+        kinds = list(dict.fromkeys(name.split(", ")[-1] if dashed else name for name in lines))
+        for name, points in lines.items():
+            kind = kinds.index(name.split(", ")[-1] if dashed else name)
+            line = "--" if (dashed and name.startswith(dashed)) or kind >= len(_PALETTE) else "-"
+            axes.plot(
+                [x for x, _ in points], [y for _, y in points], marker + line, color=_PALETTE[kind % len(_PALETTE)],
+                label=name, linewidth=1.6, markersize=4,
+            )  # fmt: skip
+        axes.set(xlabel=columns, ylabel=words if number == 1 else "", yscale="log" if log else "linear")
+        if log:
+            axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_title(part, fontsize=10)
+        _plain(axes)
+        if number == len(parts):
+            figure.legend(
+                *axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8
+            )
+    _save(figure, path)
+
+
+def _plain(axes: "Axes") -> None:
+    axes.grid(color=_FAINT, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
     """The accuracy of each method, best on top: a dot for each seed, a tick for the mean."""
     figure, axes = _figure(8.4, 0.9 + 0.34 * len(accuracies))

@@ -28,18 +28,38 @@ class Picture:
     source: str  # a data address, so that the page needs no other file
     wide: bool = False
 
+    @classmethod
+    def of(cls, title: str, caption: str, path: Path, *, wide: bool = False) -> "Picture":
+        """The picture in an SVG file."""
+        encoded = base64.b64encode(path.read_bytes()).decode() if path.exists() else ""
+        return cls(title, caption, f"data:image/svg+xml;base64,{encoded}", wide)
+
+
+def page_from(template: str, path: Path, /, **content: Any) -> Path:
+    """A page made from one of the templates."""
+    html = _environment().get_template(template).render(**content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(html)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
 
 def write_run_page(folder: RunFolder) -> Path:
     """Draw the figures of a run, with labels or without, and write its report.html."""
     if folder.read_run()["settings"]["kind"] == "pretraining":
         return _write_pretraining_page(folder)
     pictures = _draw(folder)
-    html = (
-        _environment()
-        .get_template("run.html")
-        .render(**_run_context(folder), pictures=pictures, labels=_suspects(folder), review=review_summary(folder))
+    return page_from(
+        "run.html",
+        folder.page,
+        **_run_context(folder),
+        pictures=pictures,
+        labels=_suspects(folder),
+        review=review_summary(folder),
     )
-    return _write(folder.page, html)
 
 
 def _write_pretraining_page(folder: RunFolder) -> Path:
@@ -53,12 +73,9 @@ def _write_pretraining_page(folder: RunFolder) -> Path:
             "The loss; how widely features spread (near 0 they have collapsed) and how many directions the "
             "features use; and, where labels are known, the accuracy of a linear layer that learns beside the network."
         )
-        pictures.append(_picture("Over training", caption, path, wide=True))
+        pictures.append(Picture.of("Over training", caption, path, wide=True))
     probe = folder.read_if_there(folder.probe_file)
-    html = (
-        _environment().get_template("pretraining.html").render(**_run_context(folder), pictures=pictures, probe=probe)
-    )
-    return _write(folder.page, html)
+    return page_from("pretraining.html", folder.page, **_run_context(folder), pictures=pictures, probe=probe)
 
 
 def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
@@ -70,12 +87,11 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
         if not folder.page.exists():
             write_run_page(folder)
         drawn = folder.figures / "accuracy.svg"
-        curves = _picture("", "", drawn) if drawn.exists() else None
+        curves = Picture.of("", "", drawn) if drawn.exists() else None
         link = quote(os.path.relpath(folder.page, path.parent))
         runs.append({**_run_context(folder), "curves": curves, "link": link})
     pictures = _draw_comparison(runs, path.parent / "figures")
-    html = _environment().get_template("comparison.html").render(runs=runs, methods=_by_method(runs), pictures=pictures)
-    return _write(path, html)
+    return page_from("comparison.html", path, runs=runs, methods=_by_method(runs), pictures=pictures)
 
 
 def _by_method(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -119,12 +135,12 @@ def _draw_comparison(runs: Sequence[dict[str, Any]], folder: Path) -> list[Pictu
     if len({row["cell"] for row in rows}) == 1 and 1 < len(accuracies) == len(rows):
         figures.methods(accuracies, folder / "methods.svg")
         caption = "A dot for each seed, a tick for their mean."
-        pictures.append(_picture("Test accuracy", caption, folder / "methods.svg", wide=True))
+        pictures.append(Picture.of("Test accuracy", caption, folder / "methods.svg", wide=True))
     points = _sweep_points(finished)
     if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):
         figures.noise_sweep(points, folder / "noise.svg")
         caption = "How much is memorised, and how wrong the model is on true labels, as noise grows."
-        pictures.append(_picture("Over the noise rate", caption, folder / "noise.svg", wide=True))
+        pictures.append(Picture.of("Over the noise rate", caption, folder / "noise.svg", wide=True))
     return pictures
 
 
@@ -150,16 +166,6 @@ def _sweep_points(runs: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float,
         ", ".join(word for word in (data if several else None, label, kind) if word): values
         for (data, label, kind), values in points.items()
     }
-
-
-def _write(path: Path, html: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
-            file.write(html)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    return path
 
 
 def _environment() -> Any:
@@ -217,7 +223,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
             "where it is known. A dashed training line that climbs far above the dashed validation line is a model "
             "that memorises the mistakes."
         )
-        pictures.append(_picture("Accuracy over training", caption, path, wide=True))
+        pictures.append(Picture.of("Accuracy over training", caption, path, wide=True))
         if all(metrics[-1].get(key) is not None for key, *_ in figures.PORTIONS):
             path = folder.figures / "portions.svg"
             figures.accuracy_curves(metrics, figures.PORTIONS, run["start_epoch"], path)
@@ -225,7 +231,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
                 "How many training samples are predicted as what they truly are. Where the lower line falls, the "
                 "model memorises wrong labels; where it rises to the upper one, it corrects them."
             )
-            pictures.append(_picture("Samples that noise changed, and the others", caption, path, wide=True))
+            pictures.append(Picture.of("Samples that noise changed, and the others", caption, path, wide=True))
     attacked = [record for record in metrics if "robust_accuracy" in record]
     if attacked:
         path = folder.figures / "robust.svg"
@@ -239,7 +245,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
             "A lower line that falls while the upper one rises: the network overfits to the attacks of its training. "
             "Crosses are what selfadapt attack found."
         )
-        pictures.append(_picture("Under attack over training", caption, path, wide=True))
+        pictures.append(Picture.of("Under attack over training", caption, path, wide=True))
     coverage = folder.read_if_there(folder.coverage_file)
     if coverage is not None:
         path = folder.figures / "coverage.svg"
@@ -248,7 +254,7 @@ def _draw(folder: RunFolder) -> list[Picture]:
             "How often the model is wrong on test samples that it answers, when it answers only those that it is "
             "most confident of, for each way to measure that."
         )
-        pictures.append(_picture("Error and coverage", caption, path, wide=True))
+        pictures.append(Picture.of("Error and coverage", caption, path, wide=True))
     if folder.labels_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:
         pictures += _draw_matrices(folder, run["data"]["classes"])
     if folder.transition_file.exists() and len(run["data"]["classes"]) <= _MATRIX_CLASSES:
@@ -256,10 +262,10 @@ def _draw(folder: RunFolder) -> list[Picture]:
         odds = 100 * np.array(folder.read_transition())
         figures.matrix(odds, run["data"]["classes"], "class by the suggestions", "given label", path, decimals=0)
         caption = "Of the samples that belong to a class by the suggestions, how many percent were given which label."
-        pictures.append(_picture("How labels go wrong, as estimated", caption, path))
+        pictures.append(Picture.of("How labels go wrong, as estimated", caption, path))
     if (folder.figures / "suspects.svg").exists():
         caption = "The most suspicious labels: as given → as suggested."
-        pictures.append(_picture("Look at these first", caption, folder.figures / "suspects.svg", wide=True))
+        pictures.append(Picture.of("Look at these first", caption, folder.figures / "suspects.svg", wide=True))
     return pictures
 
 
@@ -281,13 +287,8 @@ def _draw_matrices(folder: RunFolder, classes: Sequence[str]) -> list[Picture]:
     figures.matrix(count, classes, words, "recovered label", recovered, decimals=0)
     figures.matrix(mean_weight, classes, words, "recovered label", weights, decimals=2)
     return [
-        _picture("Recovered labels", f"How many samples of each {words} were recovered as which class.", recovered),
-        _picture(
+        Picture.of("Recovered labels", f"How many samples of each {words} were recovered as which class.", recovered),
+        Picture.of(
             "Sample weights", "The mean weight with which these samples count in training. White: no sample.", weights
         ),
     ]
-
-
-def _picture(title: str, caption: str, path: Path, *, wide: bool = False) -> Picture:
-    encoded = base64.b64encode(path.read_bytes()).decode() if path.exists() else ""
-    return Picture(title, caption, f"data:image/svg+xml;base64,{encoded}", wide)

@@ -15,7 +15,15 @@ from torch import Tensor
 from selfadapt.data.samples import Samples
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
-from selfadapt.evaluation.coverage import COVERAGES, aurc, excess_aurc, risk_at, risk_coverage_curve, threshold_for
+from selfadapt.evaluation.coverage import (
+    COVERAGES,
+    aurc,
+    exact_risk,
+    excess_aurc,
+    risk_at,
+    risk_coverage_curve,
+    threshold_for,
+)
 from selfadapt.evaluation.guarantee import candidates, guarantee
 from selfadapt.evaluation.mc_dropout import has_dropout, mc_dropout
 from selfadapt.evaluation.selectors import class_selectors
@@ -92,29 +100,41 @@ def _part(run: Run, name: str, samples: Samples | None) -> Samples:
 
 
 def measure_coverage(run: Run, passes: int, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
-    """The error on test data at each coverage, by every selector; written into the run folder."""
+    """The error on test data at each coverage, by every selector; written into the run folder.
+
+    `coverage` has thresholds from the validation part, as one has to choose them, or nothing where there is none;
+    `exact_coverage` has them from the test part itself, which is the protocol of the paper's Table 5.
+    """
     _trained(run, passes)
     test = _part(run, "test", run.data.test)
-    held_out, _ = _answers_on(run, _part(run, "validation", run.data.validation), passes, on_progress)
+    validation = run.data.validation
+    held_out = {} if validation is None else _answers_on(run, validation, passes, on_progress)[0]
     tested, fine_N = _answers_on(run, test, passes, on_progress)
     grid = sorted({*COVERAGES, *(own.trained_for for own in tested.values() if own.trained_for)}, reverse=True)
-    selectors = {name: _measured(held_out[name], own, test.labels[fine_N], grid) for name, own in tested.items()}
+    selectors = {name: _measured(held_out.get(name), own, test.labels[fine_N], grid) for name, own in tested.items()}
     content = {"method": run.settings.method_name, "selectors": selectors}
     run.folder.write_coverage(content)
     return content
 
 
-def _measured(held_out: Answers, tested: Answers, labels_N: Tensor, grid: Sequence[float]) -> dict[str, Any]:
+def _measured(held_out: Answers | None, tested: Answers, labels_N: Tensor, grid: Sequence[float]) -> dict[str, Any]:
     wrong_N = tested.wrong(labels_N)
-    errors, actual, thresholds = {}, {}, {}
+    coverage_N, risk_N = risk_coverage_curve(tested.confidence_N, wrong_N)
+    errors: dict[str, float | None] = {}
+    exact, actual, thresholds = {}, {}, {}
     for coverage in grid:
-        key, threshold = f"{coverage:.2f}", threshold_for(held_out.confidence_N, coverage)
+        key = f"{coverage:.2f}"
+        exact[key] = exact_risk(risk_N, coverage)
+        if held_out is None:
+            errors[key] = None
+            continue
+        threshold = threshold_for(held_out.confidence_N, coverage)
         errors[key], actual[key] = risk_at(tested.confidence_N, wrong_N, threshold)
         thresholds[key] = threshold if coverage < 1 else None
-    coverage_N, risk_N = risk_coverage_curve(tested.confidence_N, wrong_N)
     shown = torch.linspace(0, len(risk_N) - 1, min(_POINTS, len(risk_N))).round().long()
     return {
         "coverage": errors,
+        "exact_coverage": exact,
         "actual_coverage": actual,
         "thresholds": thresholds,
         "aurc": aurc(tested.confidence_N, wrong_N),

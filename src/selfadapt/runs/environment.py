@@ -2,8 +2,11 @@
 
 import os
 import platform
+import subprocess
 import warnings
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -52,6 +55,22 @@ def versions() -> dict[str, str]:
     }
 
 
+@cache
+def commit() -> str | None:
+    """The commit of this code, with a plus if it was changed since; None where it is not in a repository."""
+    folder = Path(__file__).parents[1]
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    found = git("log", "-1", "--format=%h", "--abbrev=12", "--", ".")  # nothing where the folder is not its own
+    return (found + ("+" if git("status", "--porcelain", "--", ".") else "")) or None
+
+
 def take_environment(content: Mapping[str, Any], *, to_train: bool) -> None:
     """To train on, take the run's number of threads, on which sums depend; tell if something else is another one."""
     now = versions()
@@ -88,4 +107,5 @@ def described(data: Data) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": processes.count(),
         "versions": versions(),
+        "commit": commit(),
     }

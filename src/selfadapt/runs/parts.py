@@ -34,7 +34,8 @@ class DataSettings:
     image_size: int | None = setting(None, "Bring image files to a square of this size.", least=1, unset="as they are")
     augment: str | None = setting(
         None,
-        "none, crop, crop-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur.",
+        "none, crop, crop-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur; the last two with "
+        "no-flip, no-jitter or no-grey behind a comma, to do without.",
         unset="what suits the data",
     )
     validation: float = setting(
@@ -132,12 +133,20 @@ class TrainingSettings:
     weight_decay: float | None = setting(
         None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head"
     )
-    warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows from 0.", least=0, unset="0")
+    warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows.", least=0, unset="0")
+    warmup_from: float = setting(0.0, "Learning rate at the start of the warm-up.", least=0)
     schedule: str = setting(
         "cosine", "How the learning rate falls: cosine, constant, step:25 (halved every 25 epochs) or multistep:75,90."
     )
     precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "float32, bfloat16 or float16.")
     compile: bool = setting(False, "Compile the model with torch.compile.")
+    curves: Literal["running", "tested"] = setting(
+        "running",
+        "Training accuracy after each epoch: running, by the predictions of its batches; or tested, as the "
+        "paper's curves "
+        "are, on the training samples without augmentation, which takes a third of the time more.",
+    )
+    test_curve: bool = setting(False, "Measure test accuracy after each epoch too, for the record; nothing goes by it.")
     targets: str = setting(
         "float32", "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share them."
     )

@@ -31,7 +31,7 @@ from selfadapt.runs.lifecycle import (
     start,
     whole_metrics,
 )
-from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.settings import Kind, RunSettings
 
 ProgressBar = Callable[[str], AbstractContextManager[TrainingCallback]]  # under these words; gives its callback
 
@@ -43,16 +43,28 @@ def finished_run(
     words: str,
 ) -> dict[str, Any]:
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
-    settings = RunSettings.given(**given)
+    return finished(folder, "labels", train, given, progress_bar, words)
+
+
+def finished(
+    folder: RunFolder,
+    kind: Kind,
+    to_the_end: Callable[[Run, TrainingCallback], dict[str, Any]],
+    given: Mapping[str, Any],
+    progress_bar: ProgressBar,
+    words: str,
+) -> dict[str, Any]:
+    """The same for runs of any kind; `to_the_end` trains one."""
+    settings = RunSettings.given(kind, **given)
     with folder.locked():
         if folder.exists:
-            settings_of(folder, "labels", settings.asked_for())
+            settings_of(folder, kind, settings.asked_for())
             content = folder.read_run()
             if "result" in content:
                 return dict(content["result"])
-        run = reopen(folder) if folder.exists else start(settings, folder)
+        run = reopen(folder, kind) if folder.exists else start(settings, folder)
         with progress_bar(words) as on_step:
-            return train(run, on_step)
+            return to_the_end(run, on_step)
 
 
 def train(run: Run, on_step: TrainingCallback = lambda training: None) -> dict[str, Any]:
@@ -60,16 +72,17 @@ def train(run: Run, on_step: TrainingCallback = lambda training: None) -> dict[s
     with run.folder.locked():
         run.settings.method.train(RunBench(run, _measure, on_step))
         result = _result(run)
-        if run.settings.method.abstains and run.data.validation is not None and run.data.test is not None:
+        if run.settings.method.abstains and run.data.test is not None:
             measure_coverage(run, passes=0)
         conclude(run.folder, result)
     return result
 
 
 def _measure(run: Run) -> dict[str, Any]:
-    """The metrics of an epoch. Test data are left for the end, but for a curve that a method asks for."""
+    """The metrics of an epoch. Test data are left for the end, but for a curve that a method or the user asks for."""
     training, train_part, validation = run.training, run.data.train, run.data.validation
-    predicted_N = training.accumulator.predicted_N.cpu().long()
+    tested = run.settings.fit.curves == "tested"
+    predicted_N = _predict(training, train_part.inputs) if tested else training.accumulator.predicted_N.cpu().long()
     epoch = training.epoch + 1
     metrics: dict[str, Any] = {
         "epoch": epoch,
@@ -82,6 +95,9 @@ def _measure(run: Run) -> dict[str, Any]:
     if train_part.truth is not None and corrupted_N is not None:
         if train_part.corrupted is None:
             metrics["train_accuracy_true"] = accuracy(predicted_N, train_part.truth)
+        elif tested and train_part.clean_inputs is not None:
+            clean_N = _predict(training, train_part.clean_inputs)
+            metrics["train_accuracy_true"] = accuracy(clean_N, train_part.truth)
         for name, chosen_N in (("clean", ~corrupted_N), ("corrupted", corrupted_N)):
             metrics[f"{name}_accuracy_true"] = accuracy(predicted_N[chosen_N], train_part.truth[chosen_N])
     if validation is not None:
@@ -91,6 +107,9 @@ def _measure(run: Run) -> dict[str, Any]:
             if validation.clean_inputs is not None:
                 predicted_N = _predict(training, validation.clean_inputs)
             metrics["validation_accuracy_true"] = accuracy(predicted_N, validation.truth)
+    if run.settings.fit.test_curve and run.data.test is not None:
+        test = run.data.test
+        metrics["test_accuracy_after_epoch"] = accuracy(_predict(training, test.inputs), test.labels)
     return metrics | accuracy_after_epoch(run, metrics)
 
 

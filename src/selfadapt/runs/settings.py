@@ -47,7 +47,7 @@ _OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
         "tune",
         "head",
     }
-    | {"label_column", "text_column", "group_column"},
+    | {"label_column", "text_column", "group_column", "curves", "test_curve"},
 }
 # What `resolved` chooses where it is not given; the settings of a method are such, too.
 _LEFT_OPEN = {
@@ -277,6 +277,7 @@ class RunSettings:
                 lr=fit.lr,
                 weight_decay=fit.weight_decay,
                 warmup_epochs=fit.warmup_epochs,
+                warmup_from=fit.warmup_from,
                 **parse_schedule(fit.schedule, fit.epochs),
             ),
             precision=fit.precision,

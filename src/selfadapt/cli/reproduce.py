@@ -1,0 +1,87 @@
+"""`selfadapt reproduce`"""
+
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.output import Json, Quiet, print_json, print_table, progress_bar
+from selfadapt.errors import Interrupted, UserError
+
+EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
+
+
+def command(
+    name: str | None = typer.Argument(None, help="A table or figure, such as table2 or fig1; --list names all."),
+    scale: str = typer.Option(
+        "laptop", help="paper: the paper's exact settings; laptop: the same experiment for two cores."
+    ),
+    seeds: int = typer.Option(1, help="How many seeds: each trial runs with --seed, --seed + 1 and so on."),
+    seed: int = typer.Option(0, help="The first seed."),
+    out: Path | None = typer.Option(
+        None, help="The folder for all runs; one that is there goes on. Default: runs/reproduce-NAME-SCALE."
+    ),
+    show: bool = typer.Option(False, "--list", help="List every table and figure with its time at laptop scale."),
+    quiet: bool = Quiet,
+    as_json: bool = Json,
+) -> None:
+    """Run the experiment behind a table or figure of the paper, and lay what comes beside the published numbers.
+
+    The same command goes on where it was stopped; finished runs are not repeated.
+    """
+    from selfadapt.recipes.named import recipe_named
+
+    if show:
+        _list(as_json=as_json)
+        return
+    if name is None:
+        raise UserError("no NAME given; `selfadapt reproduce --list` names every table and figure")
+    recipe = recipe_named(name)
+    recipe.at(scale)
+    from selfadapt.runs.reproduce import reproduce
+
+    path = out or Path("runs") / f"reproduce-{recipe.name}-{scale}"
+    try:
+        result = reproduce(
+            recipe, scale, path, seeds, lambda words: progress_bar(words, quiet=quiet or as_json), first_seed=seed
+        )
+    except Interrupted:
+        raise Interrupted(f"go on with the same command and --out {path}") from None
+    if as_json:
+        print_json(result)
+        return
+    print(Path(result["table"]).read_text(encoding="utf-8"))
+    print(f"Open the page: {result['report']}")
+
+
+def _list(*, as_json: bool) -> None:
+    from selfadapt.recipes.named import RECIPES
+
+    found = [
+        {
+            "name": recipe.name,
+            "title": recipe.title,
+            "laptop_minutes": None if recipe.laptop is None else recipe.laptop.minutes,
+            "laptop_runs": 0 if recipe.laptop is None else len(recipe.laptop.trials),
+            "paper_runs": 0 if recipe.paper is None else len(recipe.paper.trials),
+            "missing": recipe.missing or None,
+        }
+        for recipe in RECIPES.values()
+    ]
+    if as_json:
+        print_json({"recipes": found})
+        return
+    print_table(
+        ["name", "minutes, laptop", "runs, laptop", "runs, paper"],
+        [
+            [
+                str(row["name"]),
+                "not yet there" if row["missing"] else f"about {max(1, round(float(str(row['laptop_minutes']))))}",
+                str(row["laptop_runs"]),
+                str(row["paper_runs"]),
+            ]
+            for row in found
+        ],
+    )
+    for row in found:
+        print(f"{row['name']:<9}{row['title']}" + (f". Not yet there: {row['missing']}" if row["missing"] else ""))
+    print("Minutes are estimates for one seed on two idle cores, from images a second.")

@@ -1,0 +1,43 @@
+"""The recipes by name, in the order of the paper."""
+
+import re
+
+from selfadapt.errors import UserError
+from selfadapt.recipes import (
+    fig1,
+    fig2,
+    fig3,
+    fig4,
+    fig5,
+    fig6,
+    fig10,
+    table1,
+    table2,
+    table3,
+    table5,
+    table6,
+    table7,
+    table8,
+    table11,
+    table12,
+    table13,
+    theory,
+    waiting,
+)
+from selfadapt.recipes.recipe import Recipe
+
+_ALL = (
+    theory.RECIPE, fig1.FIG1, fig2.RECIPE, fig3.FIG3, fig4.FIG4, fig5.FIG5, table1.RECIPE, table2.RECIPE, table3.RECIPE,
+    waiting.TABLE4, fig6.FIG6, fig6.FIG7, table5.RECIPE, waiting.FIG9, table6.RECIPE, table7.RECIPE, table8.RECIPE,
+    waiting.TABLE9, waiting.TABLE10, table11.RECIPE, fig10.RECIPE, fig1.FIG11, fig6.FIG12, fig3.FIG13, fig5.FIG14,
+    fig4.FIG15, table12.RECIPE, table13.RECIPE,
+)  # fmt: skip
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of this name; Figure 1, fig-1 and fig1 are the same."""
+    plain = re.sub(r"[\s._-]", "", name.lower()).replace("figure", "fig")
+    if plain not in RECIPES:
+        raise UserError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}")
+    return RECIPES[plain]

@@ -1,0 +1,158 @@
+"""What a recipe came to, as rows.csv, table.md, a figure and a page: every number beside the published one."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe
+from selfadapt.report import figures
+from selfadapt.report.page import Picture, page_from
+from selfadapt.report.results import RunFolder, whole_file, write_table
+
+Rows = Sequence[Mapping[str, Any]]
+_CURVES = {"four": figures.FOUR_CURVES, "portions": figures.PORTIONS}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the table: its cells by row and column."""
+
+    name: str
+    columns: list[str]
+    rows: dict[str, dict[str, str]]
+
+
+def write_reproduction(recipe: Recipe, scale: str, experiment: Experiment, rows: Rows, path: Path) -> dict[str, Any]:
+    """Write everything into `path`, and tell where it is."""
+    path.mkdir(parents=True, exist_ok=True)
+    columns = list(rows[0])
+    lines = (["" if row[column] is None else str(row[column]) for column in columns] for row in rows)
+    write_table(path / "rows.csv", columns, lines)
+    parts = parts_of(rows)
+    command = f"selfadapt reproduce {recipe.name} --scale {scale}"
+    with whole_file(path / "table.md") as file:
+        file.write(markdown(recipe, scale, parts, command))
+    figure = _draw(recipe, experiment, rows, path)
+    pictures = [] if figure is None else [Picture.of(recipe.title, recipe.effect, figure, wide=True)]
+    page = page_from(
+        "reproduction.html", path / "report.html",
+        recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, commits=_commits(rows),
+        words=_words_on_cells(recipe, scale),
+    )  # fmt: skip
+    return {
+        "table": str(path / "table.md"),
+        "figure": None if figure is None else str(figure),
+        "report": str(page),
+    }
+
+
+def _commits(rows: Rows) -> list[str]:
+    return sorted({row["commit"] for row in rows if row["commit"]})
+
+
+def parts_of(rows: Rows) -> list[Part]:
+    """The table, in the order of the rows: each cell is `measured / published`, with every seed in it."""
+    parts: dict[str, Part] = {}
+    for row in rows:
+        part = parts.setdefault(row["part"], Part(row["part"], [], {}))
+        if row["column"] not in part.columns:
+            part.columns.append(row["column"])
+        part.rows.setdefault(row["row"], {})
+    for part in parts.values():
+        for name, cells in part.rows.items():
+            for column in part.columns:
+                own = [r for r in rows if (r["part"], r["row"], r["column"]) == (part.name, name, column)]
+                cells[column] = _cell(own)
+    return list(parts.values())
+
+
+def _cell(rows: Rows) -> str:
+    """Mean and deviation over seeds, the seeds, and what is published."""
+    if not rows:
+        return ""
+    published = "–" if rows[0]["published"] is None else f"{rows[0]['published']:g}"
+    if all(row["seed"] is None for row in rows):
+        return f"not run / {published}"
+    measured = [row["measured"] for row in rows if row["measured"] is not None]
+    if not measured:
+        return f"– / {published}"
+    form = ".2f" if rows[0]["unit"] == "%" else ".4g"
+    words = f"{statistics.fmean(measured):{form}}"
+    if len(measured) > 1:
+        seeds = ", ".join(f"{value:{form}}" for value in measured)
+        words += f" ± {statistics.stdev(measured):{form}} ({seeds})"
+    return words if published == "–" else f"{words} / {published}"
+
+
+def _words_on_cells(recipe: Recipe, scale: str) -> str:
+    entries = () if recipe.paper is None else recipe.paper.entries
+    published = " / published" if any(entry.published is not None for entry in entries) else ""
+    words = f"Each cell: measured{published}{' in ' if recipe.unit else ''}{recipe.unit}."
+    if scale == "laptop" and recipe.scaled_down:
+        words += (
+            " Network, images and epochs are less than the paper's, so numbers compare within a column, not with the "
+            "published ones."
+        )
+    return words
+
+
+def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], command: str) -> str:
+    lines = [f"# {recipe.title}", "", recipe.effect, "", f"`{command}`. {_words_on_cells(recipe, scale)}", ""]
+    for part in parts:
+        lines += [f"## {part.name}", ""] if part.name else []
+        lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]
+        lines += [
+            f"| {name} | " + " | ".join(cells[column] for column in part.columns) + " |"
+            for name, cells in part.rows.items()
+        ]
+        lines.append("")
+    lines += [f"- {note}" for note in recipe.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Path | None:
+    drawing, file = recipe.drawing, path / "figure.svg"
+    seed = min((row["seed"] for row in rows if row["seed"] is not None), default=0)
+    folders = {trial.name: RunFolder(path / trial.folder(seed)) for trial in experiment.trials}
+    if isinstance(drawing, Panels):
+        curves = {name: folder.read_metrics() for name, folder in folders.items()}
+        clean = {name: 1 - folder.read_run()["noise"]["actual"] for name, folder in folders.items()}
+        figures.panels(curves, clean, _CURVES[drawing.curves], drawing.columns, file)
+    elif isinstance(drawing, OverEpochs):
+        figures.over_epochs(
+            {name: _series(folder, drawing) for name, folder in folders.items()}, drawing.words, file, log=drawing.log
+        )
+    elif isinstance(drawing, OverColumns):
+        figures.over_columns(_lines(rows), drawing.words, drawing.columns, file, dashed=drawing.dashed)
+    elif isinstance(drawing, OfRun):
+        drawn = next(iter(folders.values())).figures / f"{drawing.name}.svg"
+        return drawn if drawn.exists() else None
+    else:
+        return None
+    return file
+
+
+def _series(folder: RunFolder, drawing: OverEpochs) -> list[tuple[float, float]]:
+    """The points of a curve; an accuracy is in percent, or its error."""
+    points = []
+    for record in folder.read_metrics():
+        value = record.get(drawing.key)
+        if value is not None:
+            shown = value if drawing.log else 100 * (1 - value if drawing.less_than_one else value)
+            points.append((record["epoch"], shown))
+    return points
+
+
+def _lines(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """The points of each line of each part: the column as a number, and the mean over seeds."""
+    parts: dict[str, dict[str, dict[float, list[float]]]] = {}
+    for row in rows:
+        if row["measured"] is not None:
+            line = parts.setdefault(row["part"], {}).setdefault(row["row"], {})
+            line.setdefault(float(row["column"]), []).append(row["measured"])
+    return {
+        part: {name: [(x, statistics.fmean(ys)) for x, ys in sorted(own.items())] for name, own in lines.items()}
+        for part, lines in parts.items()
+    }

@@ -1,0 +1,165 @@
+"""A recipe, run: its trials are trained and asked, what is done is not done again, and the table or figure is written.
+
+In the folder: a run folder for each trial and seed, answers/ with what was asked of them, rows.csv, table.md, the
+figure and report.html.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from selfadapt.attacks.named import named_attack
+from selfadapt.data.home import home
+from selfadapt.data.sources import check_there
+from selfadapt.errors import UserError
+from selfadapt.evaluation.probe import ProbeSettings
+from selfadapt.recipes.recipe import Ask, Experiment, Recipe, Trial
+from selfadapt.report.reproduction import write_reproduction
+from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.runs.abstention import measure_coverage
+from selfadapt.runs.attacking import attack_run
+from selfadapt.runs.lifecycle import reopen
+from selfadapt.runs.pretraining import pretrain
+from selfadapt.runs.probing import probe
+from selfadapt.runs.run import ProgressBar, finished, train
+from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.shifting import shift_run
+from selfadapt.theory import simulate
+
+Found = dict[str, Any]  # what a trial came to: the result, the metrics of the last epoch, and the answers by name
+PUBLISHED_SHIFT = "cifar10-c"  # a folder of the data's home
+
+
+def reproduce(
+    recipe: Recipe, scale: str, path: Path, seeds: int, progress_bar: ProgressBar, *, first_seed: int = 0
+) -> dict[str, Any]:
+    """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows."""
+    experiment = recipe.at(scale)
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds} must be at least 1")
+    check_ready(experiment)
+    plan = [(trial, seed) for seed in range(first_seed, first_seed + seeds) for trial in experiment.trials]
+    found: dict[tuple[str, int], Found] = {}
+    for number, (trial, seed) in enumerate(plan, start=1):
+        words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
+        found[trial.name, seed] = _found(path, trial, seed, progress_bar, words)
+    rows = _rows(recipe, scale, experiment, found)
+    written = write_reproduction(recipe, scale, experiment, rows, path)
+    return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": rows, **written}
+
+
+def check_ready(experiment: Experiment) -> None:
+    """Say what is missing or wrong before the first hour of training."""
+    for trial in experiment.trials:
+        if trial.kind != "linear-regression":
+            RunSettings.given(trial.kind, **trial.settings)
+            check_there(trial.settings["data"])
+        for ask in trial.asks:
+            if ask.what == "attack":
+                named_attack(ask.settings["name"])
+            if ask.settings.get("published") and not (home() / "data" / PUBLISHED_SHIFT).is_dir():
+                raise UserError(
+                    "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
+                    f"{home() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
+                )
+
+
+def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words: str) -> Found:
+    folder = RunFolder(path / trial.folder(seed))
+    if trial.kind == "linear-regression":
+        return _simulated(folder, trial, seed)
+    to_the_end = train if trial.kind == "labels" else pretrain
+    given = {**trial.settings, "seed": seed}
+    result = finished(folder, trial.kind, to_the_end, given, progress_bar, words)
+    metrics, content = folder.read_metrics(), folder.read_run()
+    last = metrics[result.get("result_epoch", len(metrics)) - 1]
+    answers = {ask.name: _answer(path, folder, ask, seed) for ask in trial.asks}
+    return {"result": result, "last": last, "run": str(folder.path), "commit": content.get("commit"), **answers}
+
+
+def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
+    result, residuals = simulate(**trial.settings, seed=seed)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with whole_file(folder.metrics_file) as file:
+        records = ({"epoch": step, "residual": residual} for step, residual in enumerate(residuals))
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    return {"result": result, "run": str(folder.path), "commit": None}
+
+
+def _answer(path: Path, folder: RunFolder, ask: Ask, seed: int) -> Found:
+    """What a trained run says to a question; kept, so that it is asked once."""
+    file = path / "answers" / f"{folder.path.name}-{ask.name}.json"
+    asked = {"what": ask.what, **ask.settings}
+    if file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["asked"] == asked:
+            return dict(kept["answer"])
+    answer = _asked(folder, ask, seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as draft:
+        json.dump({"asked": asked, "answer": answer}, draft)
+    return answer
+
+
+def _asked(folder: RunFolder, ask: Ask, seed: int) -> Found:
+    own = dict(ask.settings)
+    if ask.what == "probe":
+        limits = {word: own.pop(word, None) for word in ("limit", "test_limit")}
+        return probe(folder, own.pop("data", None), ProbeSettings(seed=seed, **own), **limits)
+    run = reopen(folder, to_train=False)
+    if ask.what == "coverage":
+        return measure_coverage(run, **own)
+    if ask.what == "attack":
+        name, sizes = own.pop("name"), {word: own.pop(word) for word in ("steps", "queries") if word in own}
+        return attack_run(run, name, named_attack(name, **sizes), checks=False, **own)
+    published = home() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
+    return shift_run(run, published=published, **own)
+
+
+def _rows(
+    recipe: Recipe, scale: str, experiment: Experiment, found: Mapping[tuple[str, int], Found]
+) -> list[dict[str, Any]]:
+    """A row for each entry and seed; one alone for an entry that is not run."""
+    in_percent = recipe.unit == "%"
+    rows = []
+    for entry in experiment.entries:
+        own = {"name": recipe.name, "scale": scale, "part": entry.part, "row": entry.row, "column": entry.column}
+        seeds: list[int | None] = [seed for trial, seed in found if trial == entry.trial]
+        for seed in seeds or [None]:
+            came = None if seed is None or entry.trial is None else found[entry.trial, seed]
+            number = None if came is None else value_at(came, entry.value)
+            noise = None if came is None else came["result"].get("noise")
+            rows.append(
+                {
+                    **own,
+                    "seed": seed,
+                    "measured": round(100 * number, 6) if in_percent and number is not None else number,
+                    "published": entry.published,
+                    "unit": recipe.unit,
+                    "actual_noise": None if noise is None else noise["actual"],
+                    "seconds": None if came is None else came["result"].get("seconds"),
+                    "run": None if came is None else came["run"],
+                    "commit": None if came is None else came["commit"],
+                }
+            )
+    return rows
+
+
+def value_at(found: Mapping[str, Any], words: str) -> float | None:
+    """The number that an entry's `value` leads to: a path, a number, or one less another; None where there is none."""
+    first, *others = (_number_at(found, word) for word in words.split(" - "))
+    if first is None or None in others:
+        return None
+    return first - sum(other for other in others if other is not None)
+
+
+def _number_at(found: Mapping[str, Any], path: str) -> float | None:
+    try:
+        return float(path)
+    except ValueError:
+        pass
+    place: Any = found
+    for word in path.split("/"):
+        place = place[word]
+    return None if place is None else float(place)

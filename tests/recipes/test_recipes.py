@@ -1,0 +1,229 @@
+"""Every recipe is built at both scales from settings that the program knows, and each laptop recipe trains a little."""
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.program import run, run_json
+from selfadapt.errors import UserError
+from selfadapt.recipes.fig4 import at_width
+from selfadapt.recipes.named import RECIPES, recipe_named
+from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Trial
+from selfadapt.report.reproduction import parts_of
+from selfadapt.runs.lifecycle import TrainingCallback
+from selfadapt.runs.reproduce import reproduce, value_at
+from selfadapt.runs.settings import RunSettings
+
+NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
+READY = [name for name, recipe in RECIPES.items() if not recipe.missing]
+TINY: Settings = {
+    "epochs": 1, "start_epoch": 0, "batch_size": 16, "width": 4, "warmup_epochs": 0.0, "schedule": "cosine",
+    "hidden": 8, "dimensions": 4, "steps": 1, "curve_start": 0, "curve_images": 4, "limit": 48, "test_limit": 12,
+}  # fmt: skip
+FEW: dict[str, Settings] = {
+    "attack": {"images": 3, "steps": 1, "queries": 2},
+    "probe": {"epochs": 2, "limit": 48},
+    "coverage": {"passes": 2},
+    "shift": {"images": 3},
+}
+
+
+@contextmanager
+def no_bar(words: str) -> Iterator[TrainingCallback]:
+    yield lambda training: None
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of CIFAR's form in three classes."""
+    generator = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for part, count in (("train", 60), ("test", 12)):
+        labels = np.arange(count) % 3
+        arrays[f"x_{part}"] = (labels[:, None, None, None] * 80 + generator.integers(0, 60, (count, 16, 16, 3))).astype(
+            np.uint8
+        )
+        arrays[f"y_{part}"] = labels
+    path = tmp_path_factory.mktemp("data") / "images.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def _tiny(recipe: Recipe, data: Path) -> Recipe:
+    """The laptop's experiment on a few images for a few steps, with those trials that no recipe before it has."""
+    assert recipe.laptop is not None
+    trials = tuple(_shortened(trial, data) for trial in recipe.laptop.trials if trial.name in TRAINED[recipe.name])
+    names = {trial.name for trial in trials} | {None}
+    entries = tuple(entry for entry in recipe.laptop.entries if entry.trial in names)
+    return replace(recipe, laptop=Experiment(trials=trials, entries=entries, minutes=recipe.laptop.minutes))
+
+
+def _of_each_kind() -> dict[str, set[str]]:
+    """The trials of each recipe that are trained here: of each method and way to ask it one, and of each recipe one."""
+    seen: set[Any] = set()
+    chosen: dict[str, set[str]] = {}
+    for name in READY:
+        trials: dict[Any, str] = {}
+        for trial in RECIPES[name].at("laptop").trials:
+            asks = tuple(ask.what for ask in trial.asks)
+            trials.setdefault((trial.kind, trial.settings.get("method"), trial.settings.get("views"), asks), trial.name)
+        new = {trial for kind, trial in trials.items() if kind not in seen}
+        chosen[name] = new or {list(trials.values())[-1]}
+        seen |= set(trials)
+    return chosen
+
+
+TRAINED = _of_each_kind()
+
+
+def _only(recipe: Recipe, row: str, data: Path) -> Recipe:
+    """The recipe with this row alone, whose trial is called by it."""
+    assert recipe.laptop is not None
+    entries = tuple(entry for entry in recipe.laptop.entries if entry.row == row)
+    (trial,) = (trial for trial in recipe.laptop.trials if trial.name == entries[0].trial)
+    entries = tuple(replace(entry, trial=row) for entry in entries)
+    return replace(recipe, laptop=Experiment(trials=(_shortened(replace(trial, name=row), data),), entries=entries))
+
+
+def _shortened(trial: Trial, data: Path) -> Trial:
+    if trial.kind == "linear-regression":
+        return trial
+    own = {word: TINY.get(word, value) for word, value in trial.settings.items()}
+    own |= {"data": str(data), "width": 4}
+    if own["method"] == "deep-gamblers":
+        own["reward"] = 2.2  # else it trains once for each
+    asks = tuple(Ask(what=ask.what, settings={**ask.settings, **FEW[ask.what]}) for ask in trial.asks)
+    return replace(trial, settings=own, asks=asks)
+
+
+def test_every_table_and_figure_is_there_or_says_what_it_waits_for() -> None:
+    assert set(RECIPES) == NUMBERED | {"theory"}
+    for recipe in RECIPES.values():
+        assert bool(recipe.missing) == (recipe.laptop is None)
+        assert recipe.missing or recipe.paper is not None
+
+
+@pytest.mark.parametrize("scale", ["paper", "laptop"])
+@pytest.mark.parametrize("name", READY)
+def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) -> None:
+    experiment = RECIPES[name].at(scale)
+    for trial in experiment.trials:
+        if trial.kind != "linear-regression":
+            settings = RunSettings.given(trial.kind, **trial.settings)
+            assert trial.settings.get("start_epoch", 0) < settings.epochs
+            assert {"data", "method", "model", "lr", "weight_decay", "batch_size", "augment"} <= set(trial.settings)
+    assert all(entry.published is not None for entry in experiment.entries if entry.trial is None)
+    assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < 60)
+
+
+@pytest.mark.parametrize("name", READY)
+def test_every_laptop_recipe_trains_and_writes_its_table(name: str, images: Path, tmp_path: Path) -> None:
+    recipe = _tiny(RECIPES[name], images)
+    result = reproduce(recipe, "laptop", tmp_path / "out", 1, no_bar)
+    assert recipe.laptop is not None
+    assert len(result["rows"]) == len(recipe.laptop.entries)
+    for row, entry in zip(result["rows"], recipe.laptop.entries, strict=True):
+        assert (row["measured"] is None) == (entry.trial is None), row
+        assert row["published"] == entry.published
+    with open(tmp_path / "out" / "rows.csv", encoding="utf-8", newline="") as file:
+        assert [row["row"] for row in csv.DictReader(file)] == [entry.row for entry in recipe.laptop.entries]
+    assert recipe.title in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert (result["figure"] is not None) == (recipe.drawing is not None)
+
+
+def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
+    recipe = _only(RECIPES["table5"], "ours", images)
+    begun: list[str] = []
+
+    @contextmanager
+    def noted(words: str) -> Iterator[TrainingCallback]:
+        begun.append(words)
+        yield lambda training: None
+
+    first = reproduce(recipe, "laptop", tmp_path, 1, noted)
+    stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "answers").iterdir()}
+    again = reproduce(recipe, "laptop", tmp_path, 2, noted)
+    assert begun == ["1/1 ours, seed 0", "2/2 ours, seed 1"]
+    assert all(file.stat().st_mtime_ns == stamp for file, stamp in stamps.items())
+    assert [row for row in again["rows"] if row["seed"] == 0] == first["rows"]
+    row = next(row for row in again["rows"] if (row["seed"], row["column"]) == (1, "80"))
+    answer = json.loads((tmp_path / "answers" / "ours-1-coverage.json").read_text())["answer"]
+    assert row["measured"] == pytest.approx(100 * answer["selectors"]["abstain"]["exact_coverage"]["0.80"], abs=1e-5)
+
+
+def test_widths_follow_the_appendix() -> None:
+    assert at_width(64, 64, 40) == {"method": "sat-paper", "width": 64, "start_epoch": 40, "momentum": 0.9}
+    narrow = at_width(1, 64, 40)
+    assert narrow["start_epoch"] == 2560
+    assert narrow["momentum"] == pytest.approx(0.9 ** (1 / 64))
+    assert at_width(7, 64, 40)["start_epoch"] == 365  # int(40 * 64 / 7)
+
+
+def test_values_are_paths_numbers_and_differences() -> None:
+    found = {"result": {"test_accuracy": 0.75}, "last": {"a": 0.9, "b": 0.4, "none": None}}
+    assert value_at(found, "result/test_accuracy") == 0.75
+    assert value_at(found, "1 - result/test_accuracy") == 0.25
+    assert value_at(found, "last/a - last/b") == pytest.approx(0.5)
+    assert value_at(found, "1 - last/none") is None
+
+
+def test_cells_show_all_seeds_beside_the_published_number() -> None:
+    shared = {"part": "", "row": "ours", "column": "0.4", "published": 92.64, "unit": "%"}
+    rows = [{**shared, "seed": seed, "measured": measured} for seed, measured in ((0, 50.0), (1, 54.0))]
+    cited = {**shared, "row": "DAC", "seed": None, "measured": None, "published": 90.71}
+    (part,) = parts_of([*rows, cited])
+    assert part.rows["ours"]["0.4"] == "52.00 ± 2.83 (50.00, 54.00) / 92.64"
+    assert part.rows["DAC"]["0.4"] == "not run / 90.71"
+
+
+def test_an_entry_of_a_trial_that_is_not_there_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="not there"):
+        Experiment(trials=(), entries=(Entry(row="a", column="b", trial="c"),))
+
+
+def test_names_are_found_however_they_are_written() -> None:
+    assert recipe_named("Figure 1") is recipe_named("fig-1") is RECIPES["fig1"]
+    with pytest.raises(UserError, match="there is no recipe 'fig8'"):
+        recipe_named("fig8")
+
+
+def test_the_list_names_everything_with_its_time(tmp_path: Path) -> None:
+    found = run_json("reproduce", "--list", folder=tmp_path)["recipes"]
+    assert [row["name"] for row in found] == list(RECIPES)
+    assert all((row["laptop_minutes"] is None) == bool(row["missing"]) for row in found)
+    words = run("reproduce", "--list", folder=tmp_path).stdout
+    assert all(recipe.title in words and recipe.missing in words for recipe in RECIPES.values())
+
+
+def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
+    result = run_json("reproduce", "theory", "--scale", "laptop", folder=tmp_path)
+    assert {"name", "scale", "rows", "figure"} <= set(result)
+    assert (tmp_path / result["figure"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table2"], "the data set cifar10 is not on this machine; fetch it with: selfadapt data get cifar10"),
+        (["table10"], "not yet there: a C4 detector"),
+        (["table99"], "there is no recipe 'table99'"),
+        (["table2", "--scale", "tiny"], "choose paper or laptop"),
+        (["theory", "--seeds", "0"], "--seeds 0 must be at least 1"),
+        ([], "no NAME given"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "empty"))
+    result = run("reproduce", *words, folder=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
