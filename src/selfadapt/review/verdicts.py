@@ -43,13 +43,21 @@ class Verdicts:
         classes, parts = run["data"]["classes"], ("train", "validation", "test")
         number = {name: k for k, name in enumerate(classes)} | {"": -1}
         columns: dict[str, list[Any]] = {name: [] for name in ("id", "path", *_NUMBERS)}
+        first: dict[str, int] = {}
         for line, row in enumerate(folder.read_labels(), start=2):
             try:
+                if first.setdefault(row["id"], line) != line:
+                    raise ValueError(f"{row['id']!r} stands in line {first[row['id']]} already")
+                if row["part"] not in parts:
+                    raise ValueError(f"part {row['part']!r} is none of {', '.join(parts)}")
+                for name in ("given", "suggested"):
+                    if not row[name]:
+                        raise ValueError(f"there is no class under {name}")
                 columns["id"].append(row["id"])
                 columns["path"].append(row["path"])
                 columns["part"].append(parts.index(row["part"]))
-                columns["given"].append(number[row["given"] or None])
-                columns["suggested"].append(number[row["suggested"] or None])
+                columns["given"].append(number[row["given"]])
+                columns["suggested"].append(number[row["suggested"]])
                 columns["predicted"].append(number[row.get("predicted") or ""])
                 columns["confidence"].append(float(row["confidence"]))
                 columns["outsider"].append(float(row["outsider"] or "nan"))

@@ -15,6 +15,7 @@ from selfadapt.review.decisions import read_decisions, write_decisions
 from selfadapt.review.draws import SUGGESTIONS, read_draw
 from selfadapt.review.journal import Decision
 from selfadapt.review.measured import Depth, Promise, promise
+from selfadapt.review.verdicts import Verdicts
 
 COLUMNS = ("id", "path", "part", "label", "given", "by")
 CONFIDENT = 0.6  # the confidence of a suggestion from which on it is taken, if nothing else is asked for
@@ -46,6 +47,7 @@ def write_corrected_labels(
             raise UserError(f"--{name} {value} must be within 0..1")
     if precision is not None and confidence == 1:
         raise UserError("--confidence 1 cannot be had from a sample; ask for less, such as 0.95")
+    Verdicts.of(folder)  # refuses what is no run, was not audited, or was damaged by hand
     verdicts = {row["id"]: row for row in folder.read_labels()}
     decided = read_decisions(folder, verdicts)
     found, depth = None, None
