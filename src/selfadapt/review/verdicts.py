@@ -59,8 +59,8 @@ class Verdicts:
                 columns["given"].append(number[row["given"]])
                 columns["suggested"].append(number[row["suggested"]])
                 columns["predicted"].append(number[row.get("predicted") or ""])
-                columns["confidence"].append(float(row["confidence"]))
-                columns["outsider"].append(float(row["outsider"] or "nan"))
+                columns["confidence"].append(_number(row["confidence"]))
+                columns["outsider"].append(_number(row["outsider"] or "nan"))
                 columns["suspect"].append(row["suspect"] == "1")
             except (ValueError, KeyError) as error:
                 reason = f"{error} is no class of the data" if isinstance(error, KeyError) else error
@@ -80,6 +80,13 @@ class Verdicts:
 
     def rows_of(self, part: str) -> Column:
         return np.flatnonzero(self.part_N == self.parts.index(part))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None
 
 
 _NUMBERS = {

@@ -31,6 +31,7 @@ class Corrected:
     removed: int
     by: Mapping[str, int]  # how many labels are by a person, a suggestion, or as given
     promise: Promise | None = None  # what was measured, where a precision was asked for
+    left: int = 0  # suggestions on training labels that nobody has decided about
     depth: Depth | None = None  # down to which suggestions were taken by it
 
 
@@ -79,8 +80,14 @@ def write_corrected_labels(
         removed=removed,
         by=Counter(row[-1] for row in rows),
         promise=found,
+        left=_left(verdicts, decided) if found is None else found.depths[-1].rest,
         depth=depth,
     )
+
+
+def _left(verdicts: Mapping[str, Mapping[str, str]], decided: Mapping[str, Decision]) -> int:
+    suspects = (own for own, row in verdicts.items() if row["suspect"] == "1" and row["part"] == "train")
+    return sum(sample_id not in decided for sample_id in suspects)
 
 
 def _samples(folder: RunFolder, verdicts: Mapping[str, Mapping[str, str]]) -> list[Mapping[str, str]]:
