@@ -81,7 +81,7 @@ def test_damage_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
     journal.close()
     with open(path, "a") as file:
         file.write(damage)
-    with pytest.raises(UserError, match="line 2 is damaged .*remove it and all lines after it"):
+    with pytest.raises(UserError, match=r"line 2 is damaged .*remove it and all lines after it"):
         Journal.read(path)
 
 

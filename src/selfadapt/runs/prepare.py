@@ -121,10 +121,7 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
         data = data.limited(own.limit, own.test_limit, seed)
         data = with_features(data, settings, on_progress) if settings.on_features else data
         data = with_duplicates(data)
-    if held_out:
-        data = data.holding_out(held_out)
-    else:
-        data = data.with_validation(own.validation, seeded(seed, "split"))
+    data = data.holding_out(held_out) if held_out else data.with_validation(own.validation, seeded(seed, "split"))
     if not vectors:
         data = data.limited(own.limit, own.test_limit, seed)
     if own.label_share is not None and own.label_share < 1:
