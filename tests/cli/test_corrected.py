@@ -110,7 +110,9 @@ def test_a_gap_or_a_look_at_many_is_no_evidence(audited: Path) -> None:
     folder = RunFolder(audited / "run")
     drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
     journal = open_journal(folder)
-    journal.decide("accept", dict(zip(drawn.ids, drawn.suggested, strict=True)), who="ann")  # all at once
+    many = dict(zip(drawn.ids, drawn.suggested, strict=True))
+    del many[drawn.in_turn[-1]]
+    journal.decide("accept", many, who="ann")  # all but one at once
     for sample_id in drawn.in_turn[1:60]:  # all but the first
         journal.decide("choose", {sample_id: _truth(sample_id)}, who="ann")
     journal.close()
@@ -176,3 +178,48 @@ def test_a_run_on_the_corrected_table(vectors: Path, audited: Path) -> None:
         failed = run("train", "vectors.npz", *arguments, "--out", "three", folder=audited)
         assert failed.returncode == 2
         assert words in failed.stderr
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_table_decides_the_parts_and_must_leave_two_classes(vectors: Path, audited: Path) -> None:
+    rows = _rows(vectors / "run" / "labels.csv")
+    train = [row["id"] for row in rows if row["part"] == "train"]
+    held_out = set(train[::7])
+
+    def write(kept: set[str]) -> None:
+        lines = [f"{own},{'validation' if own in held_out else 'train'},{_truth(own)}" for own in train]
+        lines = [line for line in lines if line.rpartition(",")[2] in kept]
+        (audited / "own.csv").write_text("\n".join(["id,part,label", *lines]) + "\n")
+
+    (audited / "vectors.npz").symlink_to(vectors / "vectors.npz")
+    command = ("train", "vectors.npz", "--corrected", "own.csv", "--out")
+    write({"ant", "bee"})
+    done = run(*command, "two", folder=audited)
+    assert (done.returncode, "leaves no training label of: cow" in done.stderr) == (0, True)
+    found = {row["id"] for row in _rows(audited / "two" / "samples.csv") if row["part"] == "validation"}
+    assert found == {own for own in held_out if _truth(own) != "cow"}
+    write({"ant"})
+    failed = run(*command, "one", folder=audited)
+    assert (failed.returncode, "fewer than two classes" in failed.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"), [("suggested", "yak", "'yak' is no class"), ("part", "dev", "part 'dev' is none of")]
+)
+def test_a_list_that_was_damaged_by_hand(audited: Path, column: str, value: str, words: str) -> None:
+    path = audited / "run" / "labels.csv"
+    rows = _rows(path)
+    whole = path.read_text()
+    rows[0][column] = value
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    for command in (("labels", "run"), ("review", "run", "--no-browser")):
+        result = run(*command, folder=audited)
+        assert (result.returncode, words in result.stderr) == (2, True), result
+    path.write_text(whole + whole.splitlines()[1] + "\n")
+    assert "stands in line 2 already" in run("labels", "run", folder=audited).stderr
+    path.unlink()
+    assert "selfadapt audit run" in run("labels", "run", folder=audited).stderr
+    assert "is not a run folder" in run("labels", "nothing", folder=audited).stderr

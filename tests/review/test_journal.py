@@ -58,7 +58,22 @@ def test_a_line_cut_short_was_never_confirmed(tmp_path: Path) -> None:
     assert _state(Journal.read(path)) == {"a": "cat", "b": None}
 
 
-@pytest.mark.parametrize("damage", ["no json\n", '{"line": 3, "what": "undo", "undoes": 1}\n', '{"line": 2}\n', "7\n"])
+_SIGNED = '{"line": 2, "who": "ann", "when": "", '
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "no json\n",
+        '{"line": 3, "what": "undo", "undoes": 1}\n',
+        '{"line": 2}\n',
+        "7\n",
+        _SIGNED + '"what": "undo", "undoes": 99}\n',
+        _SIGNED + '"what": "choose", "labels": {"a": ["a"]}}\n',
+        _SIGNED + '"what": 5, "labels": {"a": "cat"}}\n',
+        "[" * 200_000 + "\n",
+    ],
+)
 def test_damage_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "decisions.jsonl"
     journal = Journal.write(path)
@@ -66,7 +81,7 @@ def test_damage_in_the_middle_is_told(tmp_path: Path, damage: str) -> None:
     journal.close()
     with open(path, "a") as file:
         file.write(damage)
-    with pytest.raises(UserError, match="line 2 is damaged"):
+    with pytest.raises(UserError, match=r"line 2 is damaged .*remove it and all lines after it"):
         Journal.read(path)
 
 
@@ -85,3 +100,11 @@ def test_a_decision_about_many_was_not_looked_at(tmp_path: Path) -> None:
     looked_at = {sample_id: decision.looked_at for sample_id, decision in journal.decisions.items()}
     assert looked_at == {"a": False, "b": True}
     journal.close()
+
+
+def test_the_one_that_is_left_of_many_was_not_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    journal = Journal.write(path)
+    journal.decide("accept", {"a": "cat"}, who="ann", at_once=True)
+    journal.close()
+    assert not Journal.read(path).decisions["a"].looked_at

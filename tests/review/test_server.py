@@ -145,6 +145,7 @@ def test_a_decision_is_on_the_disk_before_it_is_confirmed(server: Server, shapes
         {"what": "import", "rows": [0]},
         {"what": "choose", "rows": [0]},
         {"what": "choose", "rows": [0], "label": 3},
+        {"what": "choose", "rows": [0], "label": True},
         {"what": "accept", "rows": [0, 1], "queue": "measure"},
         {"what": "accept", "rows": [0], "queue": "play"},
         [1],
@@ -338,3 +339,41 @@ def test_values_of_a_table_are_shown_as_they_stand(tmp_path: Path) -> None:
         expected = list(zip(lines[0].split(","), lines[number - 1].split(","), strict=True))
         assert [tuple(pair) for pair in server.json("api/values/5")["values"]] == expected
         assert server.ask("picture/5/small")[0] == 404
+    (tmp_path / "table.csv").rename(tmp_path / "moved.csv")
+    with serving(tmp_path / "run") as server:
+        status, _, body = server.ask("api/values/5")
+        assert (status, "table.csv" in json.loads(body)["error"]) == (404, True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["changes?after=inf", "changes?after=nan", "changes?after=1e400", "measured?depth=1", "about?x=1", "rows?x="],
+)
+def test_odd_questions_are_answered_in_words(idle: Server, path: str) -> None:
+    status, _, body = idle.ask(f"api/{path}")
+    assert status == 400
+    assert json.loads(body)["error"]
+
+
+def test_many_at_once_leave_what_was_decided_and_then_nothing_can_be_drawn(server: Server, shapes_run: Path) -> None:
+    rows = label_rows(shapes_run)
+    suspects = [row for row, own in enumerate(rows) if own["suspect"] == "1"]
+    server.json("api/decide", {"what": "remove", "rows": suspects[:1]})
+    done = server.json("api/decide", {"what": "accept", "rows": suspects})
+    assert sorted(map(int, done["rows"])) == suspects[1:]
+    assert server.json("api/told", {"rows": suspects[:1]})["told"][0]["what"] == "remove"
+    assert server.ask("api/decide", {"what": "keep", "rows": suspects})[0] == 400
+    assert server.json("api/rows?state=any")["decided"] == suspects
+    status, _, body = server.ask("api/draw", {"of": "suggestions"})
+    assert (status, "nothing to draw" in json.loads(body)["error"]) == (409, True)
+    drawn = shapes_run / "review" / "suggestions.csv"
+    assert not drawn.exists()
+    drawn.write_text("id,given,suggested,depth,turn\n")  # as an earlier version left it
+    assert server.json("api/measured")["population"] == 0
+    assert server.stop()[0] == 0
+    made = run("labels", shapes_run, "--precision", "0", folder=shapes_run.parent)
+    assert (made.returncode, "nothing is left to take unseen" in made.stdout) == (0, True)
+    drawn.write_text("id,given,suggested,depth,turn\na,bar,dot,1,first\n")
+    for command in (("labels", shapes_run, "--precision", "0.5"), ("review", shapes_run, "--no-browser")):
+        failed = run(*command, folder=shapes_run.parent)
+        assert (failed.returncode, "turn 'first' is no number" in failed.stderr) == (2, True)

@@ -53,6 +53,8 @@ def command(
 
 def _told(made: "Corrected", precision: float, run: Path) -> str:
     found, depth = made.promise, made.depth
+    if not made.left:
+        return "all suggestions are decided; nothing is left to take unseen"
     if found is None:
         return f"nothing was measured yet, so no suggestion was taken unseen; measure with: selfadapt review {run}"
     if depth is None:

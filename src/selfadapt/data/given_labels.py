@@ -68,6 +68,34 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
     return replace(data, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
 
 
+def corrected_validation(data: Data, path: Path) -> frozenset[str]:
+    """The training samples that a corrected table has in its validation part; empty if it has none, or no parts.
+
+    The other samples must be in the parts that the table names, and two classes must be left to train on.
+    """
+    held_out: set[str] = set()
+    rows = enumerate(csv_rows(path, exact=True), start=2)
+    parts = {row["id"]: (row["part"], line) for line, row in rows if row.get("part")}
+    for part, samples in data.parts.items():
+        for sample_id in samples.ids:
+            wanted, line = parts.get(sample_id, (part, 0))
+            if (part, wanted) == ("train", "validation") and data.validation is None:
+                held_out.add(sample_id)
+            elif wanted != part:
+                raise UserError(
+                    f"{path}, line {line}: {sample_id!r} is in part {wanted!r} but in {part!r} of the data; "
+                    "make the table anew from a run on these data"
+                )
+    labelled = zip(data.train.ids, data.train.labels.tolist(), strict=True)
+    found = {label for sample_id, label in labelled if sample_id not in held_out}
+    lost = [name for k, name in enumerate(data.classes) if k not in found]
+    if data.num_classes - len(lost) < 2:
+        raise UserError(f"{path} leaves fewer than two classes to train on; lost: {', '.join(lost)}")
+    if lost:
+        warnings.warn(f"{path} leaves no training label of: {', '.join(lost)}", stacklevel=2)
+    return frozenset(held_out)
+
+
 def _npy_labels(data: Data, path: Path) -> Tensor:
     try:
         values = np.load(path, allow_pickle=False)

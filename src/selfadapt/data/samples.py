@@ -4,7 +4,7 @@ Shapes: N samples, C channels, H by W pixels.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -140,6 +140,12 @@ class Data:
             return replace(self, train=self.train.take(kept), validation=self.train.take(held_out))
         train, validation = split_off(self.train, fraction, generator)
         return replace(self, train=train, validation=validation)
+
+    def holding_out(self, ids: Container[str]) -> "Data":
+        """The data with these training samples as the validation part."""
+        chosen = torch.tensor([sample_id in ids for sample_id in self.train.ids])
+        kept, held_out = (flags.nonzero().flatten() for flags in (~chosen, chosen))
+        return replace(self, train=self.train.take(kept), validation=self.train.take(held_out))
 
     @property
     def parts(self) -> dict[str, Samples]:

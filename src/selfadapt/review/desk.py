@@ -47,6 +47,9 @@ class Filter:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Filter":
         """A filter from words, as an address holds them."""
+        unknown = next((name for name in given if name not in cls.__dataclass_fields__), None)
+        if unknown is not None:
+            raise BadRequest(f"there is no filter {unknown!r}; known are: {', '.join(cls.__dataclass_fields__)}")
         known: dict[str, Any] = {name: value for name, value in given.items() if value != ""}
         try:
             for name in ("given", "suggested"):
@@ -153,6 +156,10 @@ class Desk:
         found: list[int] = rows.tolist()
         return found
 
+    def decided_of(self, rows: Sequence[int]) -> list[int]:
+        """Those of these rows that are decided."""
+        return [row for row in rows if self.decided_N[row] != UNDECIDED]
+
     def told(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """What there is to know of these rows."""
         own = self.verdicts
@@ -175,7 +182,10 @@ class Desk:
         ]
 
     def decide(self, what: str, rows: Sequence[int], label: int | None = None, queue: str = "work") -> dict[str, Any]:
-        """Decide about these rows at once. What comes back is on the disk."""
+        """Decide about these rows at once; of several, those that are decided already stay as they are.
+
+        What comes back is on the disk.
+        """
         own = self.verdicts
         self._check(rows)
         if not rows:
@@ -186,14 +196,18 @@ class Desk:
             )
         if queue == "measure" and len(rows) > 1:
             raise BadRequest("to measure, each sample must be looked at by itself")
-        if what == "choose" and (not isinstance(label, int) or not 0 <= label < len(own.classes)):
+        if what == "choose" and (type(label) is not int or not 0 <= label < len(own.classes)):
             raise BadRequest("choose needs the number of a class")
-        labels: dict[str, str | None] = {}
-        for row in rows:
-            number = {"accept": own.suggested_N[row], "keep": own.given_N[row], "choose": label}.get(what)
-            labels[own.ids[row]] = None if number is None else own.classes[int(number)]
         with self._lock:
-            self.journal.decide(what, labels, who=self.who, queue=queue)  # type: ignore[arg-type]
+            several = len(rows) > 1
+            open_rows = [row for row in rows if self.decided_N[row] == UNDECIDED] if several else rows
+            if not open_rows:
+                raise BadRequest("all of these are decided already; undo that, or decide about one by itself")
+            labels: dict[str, str | None] = {}
+            for row in open_rows:
+                number = {"accept": own.suggested_N[row], "keep": own.given_N[row], "choose": label}.get(what)
+                labels[own.ids[row]] = None if number is None else own.classes[int(number)]
+            self.journal.decide(what, labels, who=self.who, queue=queue, at_once=several)  # type: ignore[arg-type]
             return self._noted(labels)
 
     def undo(self) -> dict[str, Any]:

@@ -7,21 +7,24 @@
 The order comes from the run's seed. Only what is taken in this order speaks for what was not looked at.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from selfadapt.data.seeds import seeded
+from selfadapt.errors import UserError
 from selfadapt.report.results import RunFolder, read_table, write_table
 from selfadapt.review.promise import Numbers, depth_grid
 from selfadapt.review.verdicts import Verdicts
 
 SUGGESTIONS = "suggestions"
 _COLUMNS = ("id", "given", "suggested", "depth", "turn")
+_REMEDY = "restore the file, or remove it and draw anew in selfadapt review"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +47,13 @@ class Draw:
 def read_draw(folder: RunFolder, of: str) -> Draw | None:
     """What was drawn; None if nothing was yet."""
     path = folder.draw_file(of)
-    if not path.exists():
+    rows = read_table(path, _COLUMNS) if path.exists() else []
+    if not rows:
         return None
-    rows = read_table(path, _COLUMNS)
-    turns = np.array([int(row["turn"]) for row in rows])
-    depths = np.array([int(row["depth"]) for row in rows])
+    turns = _whole_numbers(path, rows, "turn", 0, len(rows) - 1)
+    depths = _whole_numbers(path, rows, "depth", 1, len(rows))
+    if len(np.unique(turns)) < len(turns):
+        raise UserError(f"{path}: two rows have the same turn; {_REMEDY}")
     return Draw(
         of=of,
         ids=[row["id"] for row in rows],
@@ -59,8 +64,19 @@ def read_draw(folder: RunFolder, of: str) -> Draw | None:
     )
 
 
+def _whole_numbers(path: Path, rows: Sequence[Mapping[str, str]], column: str, least: int, most: int) -> Numbers:
+    for line, row in enumerate(rows, start=2):
+        text = row[column]
+        if not (text.isascii() and text.isdecimal() and len(text) < 16 and least <= int(text) <= most):
+            raise UserError(f"{path}, line {line}: {column} {text!r} is no number within {least}..{most}; {_REMEDY}")
+    return np.array([int(row[column]) for row in rows])
+
+
 def draw(folder: RunFolder, of: str, verdicts: Verdicts, decided: Container[str]) -> Draw:
-    """The draw of this name: the one that was made, or one that is made now and stays."""
+    """The draw of this name: the one that was made, or one that is made now and stays.
+
+    Raises a UserError where there is nothing to draw.
+    """
     found = read_draw(folder, of)
     if found is not None:
         return found
@@ -71,6 +87,8 @@ def draw(folder: RunFolder, of: str, verdicts: Verdicts, decided: Container[str]
     else:
         rows = verdicts.rows_of(of).tolist()
         depth_J = np.array([len(rows)])
+    if not rows:
+        raise UserError("nothing to draw: no suggestion on a training label is undecided")
     generator = seeded(int(folder.read_run()["seed"]), "measure", of)
     turn_N = torch.empty(len(rows), dtype=torch.int64)
     turn_N[torch.randperm(len(rows), generator=generator)] = torch.arange(len(rows))

@@ -3,7 +3,8 @@
     {"line": 1, "when": "2026-11-17T08:30:11Z", "who": "ann", "queue": "work", "what": "accept", "labels": {"7": "cat"}}
     {"line": 2, "when": "2026-11-17T08:30:19Z", "who": "ann", "what": "undo", "undoes": 1}
 
-A label of null means that the sample is to be removed. A line is on the disk before anybody hears of it. One that a
+A label of null means that the sample is to be removed; "at_once": true, that one label was left of several that were
+decided together, and nobody looked at it by itself. A line is on the disk before anybody hears of it. One that a
 crash cut short has no end of line; nobody was told of it, and it does not count.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from selfadapt.errors import UserError
 
@@ -84,9 +85,15 @@ class Journal:
         standing = self._standing.get(sample_id)
         return standing[-1] if standing else None
 
-    def decide(self, what: What, labels: Mapping[str, str | None], *, who: str, queue: Queue = "work") -> int:
-        """Decide about these samples at once; returns the number of the line, which is on the disk by then."""
-        return self._append({"who": who, "queue": queue, "what": what, "labels": dict(labels)})
+    def decide(
+        self, what: What, labels: Mapping[str, str | None], *, who: str, queue: Queue = "work", at_once: bool = False
+    ) -> int:
+        """Decide about these samples; returns the number of the line, which is on the disk by then.
+
+        `at_once` says that they were decided together with others, even if one label alone is left of them.
+        """
+        mark = {"at_once": True} if at_once and len(labels) == 1 else {}
+        return self._append({"who": who, "queue": queue, "what": what, **mark, "labels": dict(labels)})
 
     def undo(self, *, who: str) -> dict[str, Any] | None:
         """Take back the last line that stands, whoever wrote it, and return it; None if there is none."""
@@ -125,24 +132,42 @@ class Journal:
         for number, text in enumerate(content[:whole].split(b"\n")[:-1], start=1):
             try:
                 line = json.loads(text)
-                if line["line"] != number:
-                    raise ValueError(f"it says that it is line {line['line']}")
-                self._count(line)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._check(line, number)
+            except (ValueError, RecursionError) as error:
                 raise UserError(
-                    f"{self.path}, line {number} is damaged ({error}); restore the file, or remove what is wrong in it"
+                    f"{self.path}, line {number} is damaged ({error}); restore the line, or remove it and all lines "
+                    "after it, which takes back what they decided"
                 ) from error
+            self._count(line)
         return whole
+
+    def _check(self, line: Any, number: int) -> None:
+        """Raise a ValueError that says why this cannot be the line of this number, if so."""
+        if not isinstance(line, dict):
+            raise ValueError("it is no JSON object")
+        if type(line.get("line")) is not int or line["line"] != number:
+            raise ValueError(f"it says that it is line {line.get('line')!r:.40}")
+        what, labels, undoes = (line.get(name) for name in ("what", "labels", "undoes"))
+        for name in ("who", "when"):
+            if not isinstance(line.get(name), str):
+                raise ValueError(f"{name} must be a text")
+        if what == "undo":
+            if type(undoes) is not int or not 0 < undoes < number or not self._stands(self.lines[undoes - 1]):
+                raise ValueError(f"there is no decision {undoes!r:.40} to undo")
+        elif what not in get_args(What):
+            raise ValueError(f"what must be undo or one of {', '.join(get_args(What))}")
+        elif not isinstance(labels, dict) or not all(own is None or isinstance(own, str) for own in labels.values()):
+            raise ValueError("labels must hold a class or null for each sample")
 
     def _count(self, line: dict[str, Any]) -> None:
         if line["what"] == "undo":
-            number = int(line["undoes"])
+            number = line["undoes"]
             self._undone.add(number)
             for sample_id in self.lines[number - 1]["labels"]:
                 standing = self._standing[sample_id]
                 standing[:] = [own for own in standing if own.line != number]
         else:
-            looked_at = len(line["labels"]) == 1 and line["what"] != "import"
+            looked_at = len(line["labels"]) == 1 and line["what"] != "import" and not line.get("at_once")
             for sample_id, label in line["labels"].items():
                 made = Decision(
                     label=label,

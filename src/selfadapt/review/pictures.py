@@ -138,7 +138,10 @@ class TableRows:
         with self._lock:
             if self._rows is None:
                 read = parquet_rows if self._source.suffix == ".parquet" else csv_rows
-                self._rows = read(self._source)
+                try:
+                    self._rows = read(self._source)
+                except UserError as error:
+                    raise NoPicture(str(error)) from error
         number = int(self._verdicts.paths[row].removeprefix("row ")) - 2  # row 1 is the head
         if not 0 <= number < len(self._rows):
             raise NoPicture(f"{self._source} has fewer rows than when the run began")

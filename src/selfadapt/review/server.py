@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from selfadapt.errors import UserError
 from selfadapt.review.desk import BadRequest, Desk, Filter
 from selfadapt.review.pictures import LARGE, THUMBNAIL, NoPicture, Views
 from selfadapt.review.similar import Similar
@@ -110,7 +111,7 @@ def review_app(desk: Desk, views: Views, similar: SimilarOrReason, *, token: str
         Route("/api/undo", pages.undo, methods=["POST"]),
         Route("/api/draw", pages.draw, methods=["POST"]),
     ]
-    app = Starlette(routes=routes, exception_handlers={BadRequest: _bad_request, OSError: _disk_trouble})
+    app = Starlette(routes=routes, exception_handlers=_REFUSALS)
     return Guard(app, token, port)
 
 
@@ -118,9 +119,26 @@ def _bad_request(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
+def _too_deep(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "that is nested too deep"}, 400)
+
+
+def _not_now(request: Request, error: Exception) -> Response:
+    """What the files of the run do not allow."""
+    return JSONResponse({"error": str(error)}, 409)
+
+
 def _disk_trouble(request: Request, error: Exception) -> Response:
     """Nothing was decided, and the page says so."""
     return JSONResponse({"error": f"it cannot be written: {getattr(error, 'strerror', None) or error}"}, 507)
+
+
+_REFUSALS: dict[Any, Any] = {
+    BadRequest: _bad_request,
+    RecursionError: _too_deep,
+    UserError: _not_now,
+    OSError: _disk_trouble,
+}
 
 
 class _Pages:
@@ -148,15 +166,18 @@ class _Pages:
         return Response(content, media_type=media, headers={"Cache-Control": "private, max-age=86400"})
 
     def about(self, request: Request) -> Response:
+        _words(request)
         return JSONResponse({**self._desk.about(), **self._desk.counts(), "pictures": self._views.pictures})
 
     def rows(self, request: Request) -> Response:
-        return JSONResponse({"rows": self._desk.rows(Filter.parse(dict(request.query_params)))})
+        rows = self._desk.rows(Filter.parse(dict(request.query_params)))
+        return JSONResponse({"rows": rows, "decided": self._desk.decided_of(rows)})
 
     async def told(self, request: Request) -> Response:
         return JSONResponse({"told": self._desk.told(_list(await _body(request), "rows"))})
 
     def values(self, request: Request) -> Response:
+        _words(request)
         row = request.path_params["row"]
         if row >= len(self._desk.verdicts):
             return Response("there is no such row", 404)
@@ -166,6 +187,7 @@ class _Pages:
             return JSONResponse({"error": str(error)}, 404)
 
     def similar(self, request: Request) -> Response:
+        _words(request)
         row, own, finder = request.path_params["row"], self._desk.verdicts, self._similar()
         if row >= len(own):
             return Response("there is no such row", 404)
@@ -175,9 +197,14 @@ class _Pages:
         return JSONResponse({name: finder.of_class(row, label, _SIMILAR) for name, label in classes.items()})
 
     def changes(self, request: Request) -> Response:
-        return JSONResponse(self._desk.changes(int(_number(request, "after", 0))))
+        after = _words(request, "after").get("after", "0")
+        try:
+            return JSONResponse(self._desk.changes(int(after)))
+        except ValueError:
+            raise BadRequest("after must be a whole number") from None
 
     def measured(self, request: Request) -> Response:
+        _words(request, "precision", "confidence")
         return JSONResponse(
             self._desk.measured(_number(request, "precision", 0.95), _number(request, "confidence", 0.95))
         )
@@ -222,6 +249,15 @@ def _list(content: dict[str, Any], name: str) -> list[Any]:
     found = content.get(name)
     if not isinstance(found, list):
         raise BadRequest(f"{name} must be a list")
+    return found
+
+
+def _words(request: Request, *known: str) -> dict[str, str]:
+    """What stands behind the question mark of an address, which must be of these names."""
+    found = dict(request.query_params)
+    unknown = next((name for name in found if name not in known), None)
+    if unknown is not None:
+        raise BadRequest(f"{unknown!r} means nothing here; known are: {', '.join(known) or 'none'}")
     return found
 
 

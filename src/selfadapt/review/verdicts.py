@@ -43,16 +43,24 @@ class Verdicts:
         classes, parts = run["data"]["classes"], ("train", "validation", "test")
         number = {name: k for k, name in enumerate(classes)} | {"": -1}
         columns: dict[str, list[Any]] = {name: [] for name in ("id", "path", *_NUMBERS)}
+        first: dict[str, int] = {}
         for line, row in enumerate(folder.read_labels(), start=2):
             try:
+                if first.setdefault(row["id"], line) != line:
+                    raise ValueError(f"{row['id']!r} stands in line {first[row['id']]} already")
+                if row["part"] not in parts:
+                    raise ValueError(f"part {row['part']!r} is none of {', '.join(parts)}")
+                for name in ("given", "suggested"):
+                    if not row[name]:
+                        raise ValueError(f"there is no class under {name}")
                 columns["id"].append(row["id"])
                 columns["path"].append(row["path"])
                 columns["part"].append(parts.index(row["part"]))
-                columns["given"].append(number[row["given"] or None])
-                columns["suggested"].append(number[row["suggested"] or None])
+                columns["given"].append(number[row["given"]])
+                columns["suggested"].append(number[row["suggested"]])
                 columns["predicted"].append(number[row.get("predicted") or ""])
-                columns["confidence"].append(float(row["confidence"]))
-                columns["outsider"].append(float(row["outsider"] or "nan"))
+                columns["confidence"].append(_number(row["confidence"]))
+                columns["outsider"].append(_number(row["outsider"] or "nan"))
                 columns["suspect"].append(row["suspect"] == "1")
             except (ValueError, KeyError) as error:
                 reason = f"{error} is no class of the data" if isinstance(error, KeyError) else error
@@ -72,6 +80,13 @@ class Verdicts:
 
     def rows_of(self, part: str) -> Column:
         return np.flatnonzero(self.part_N == self.parts.index(part))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None
 
 
 _NUMBERS = {

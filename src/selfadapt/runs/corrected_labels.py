@@ -15,6 +15,7 @@ from selfadapt.review.decisions import read_decisions, write_decisions
 from selfadapt.review.draws import SUGGESTIONS, read_draw
 from selfadapt.review.journal import Decision
 from selfadapt.review.measured import Depth, Promise, promise
+from selfadapt.review.verdicts import Verdicts
 
 COLUMNS = ("id", "path", "part", "label", "given", "by")
 CONFIDENT = 0.6  # the confidence of a suggestion from which on it is taken, if nothing else is asked for
@@ -30,6 +31,7 @@ class Corrected:
     removed: int
     by: Mapping[str, int]  # how many labels are by a person, a suggestion, or as given
     promise: Promise | None = None  # what was measured, where a precision was asked for
+    left: int = 0  # suggestions on training labels that nobody has decided about
     depth: Depth | None = None  # down to which suggestions were taken by it
 
 
@@ -46,6 +48,7 @@ def write_corrected_labels(
             raise UserError(f"--{name} {value} must be within 0..1")
     if precision is not None and confidence == 1:
         raise UserError("--confidence 1 cannot be had from a sample; ask for less, such as 0.95")
+    Verdicts.of(folder)  # refuses what is no run, was not audited, or was damaged by hand
     verdicts = {row["id"]: row for row in folder.read_labels()}
     decided = read_decisions(folder, verdicts)
     found, depth = None, None
@@ -77,8 +80,14 @@ def write_corrected_labels(
         removed=removed,
         by=Counter(row[-1] for row in rows),
         promise=found,
+        left=_left(verdicts, decided) if found is None else found.depths[-1].rest,
         depth=depth,
     )
+
+
+def _left(verdicts: Mapping[str, Mapping[str, str]], decided: Mapping[str, Decision]) -> int:
+    suspects = (own for own, row in verdicts.items() if row["suspect"] == "1" and row["part"] == "train")
+    return sum(sample_id not in decided for sample_id in suspects)
 
 
 def _samples(folder: RunFolder, verdicts: Mapping[str, Mapping[str, str]]) -> list[Mapping[str, str]]:

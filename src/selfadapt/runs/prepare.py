@@ -14,7 +14,7 @@ from selfadapt import processes
 from selfadapt.data.classes import UNLABELLED
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import keep_decoded
-from selfadapt.data.given_labels import apply_corrected, apply_labels
+from selfadapt.data.given_labels import apply_corrected, apply_labels, corrected_validation
 from selfadapt.data.images import ImageFiles
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
@@ -111,6 +111,7 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
     Vectors come before the split, because copies of one sample stay on one side of it.
     """
     own, seed = settings.data, settings.seed
+    held_out = frozenset() if own.corrected is None else corrected_validation(data, Path(own.corrected))
     if own.labels is not None:
         data = apply_labels(data, Path(own.labels))
     if own.noise is not None:
@@ -120,7 +121,7 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
         data = data.limited(own.limit, own.test_limit, seed)
         data = with_features(data, settings, on_progress) if settings.on_features else data
         data = with_duplicates(data)
-    data = data.with_validation(own.validation, seeded(seed, "split"))
+    data = data.holding_out(held_out) if held_out else data.with_validation(own.validation, seeded(seed, "split"))
     if not vectors:
         data = data.limited(own.limit, own.test_limit, seed)
     if own.label_share is not None and own.label_share < 1:

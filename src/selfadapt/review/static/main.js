@@ -11,7 +11,7 @@ const EVERY = 1000; // milliseconds between looks at what other tabs decided
 const AHEAD = 400; // rows to ask for at once where the next undecided one is sought
 const FILTERS = ["of", "state", "part", "sort"];
 
-const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, looked: 0 };
+const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, looked: 0, finished: false };
 let about, samples, grid, one, measure;
 let deciding = 0; // decisions that are not confirmed yet
 let turn = Promise.resolve(); // actions wait for each other, so that each acts on what the last one left
@@ -68,9 +68,12 @@ async function load() {
   } else {
     const [given, suggested] = $("pair").value.split(",");
     const filters = Object.fromEntries(FILTERS.map((name) => [name, $(name).value]));
-    ({ rows } = await get("api/rows", { ...filters, given, suggested, search: $("search").value.trim() }));
+    const found = await get("api/rows", { ...filters, given, suggested, search: $("search").value.trim() });
+    rows = found.rows;
+    found.decided.forEach((row) => samples.decided.add(row));
   }
   state.list = rows;
+  state.finished = state.queue === "measure" && rows.length > 0 && state.looked === rows.length;
   go(state.queue === "measure" ? Math.min(state.looked, Math.max(0, rows.length - 1)) : 0);
   $("grid").scrollTop = 0;
   if (state.queue === "measure" && rows.length) setView("one"); // each is to be looked at by itself
@@ -84,7 +87,7 @@ function show() {
   $("grid").hidden = !gridShown;
   $("one").hidden = gridShown || none;
   $("empty").hidden = !none;
-  $("empty").textContent = state.queue === "measure" ? "Draw the sample to begin." : "Nothing here. Show something else above.";
+  $("empty").textContent = state.queue === "measure" ? (measure.nothing ? "Nothing to draw." : "Draw the sample to begin.") : "Nothing here. Show something else above.";
   $("select-all").textContent = `Select all ${count(state.list.length)}`;
   $("skip").disabled = state.queue === "measure";
   for (const id of ["accept", "keep", "choose", "remove"]) $(id).disabled = none;
@@ -104,6 +107,7 @@ function go(place) {
 
 function move(place, { range = false, add = false } = {}) {
   if (!state.list.length) return;
+  state.finished = false;
   const at = Math.max(0, Math.min(state.list.length - 1, place));
   if (range && state.queue === "work") {
     state.at = at;
@@ -149,11 +153,14 @@ const QUESTIONS = {
 // Dialogs open at once, so that what is typed next goes there; decisions wait for those before them.
 async function act(what) {
   if (state.view === "one" && (deciding || one.shown !== state.list[state.at])) return; // nobody has seen the next yet
+  if (state.finished && state.selected.size <= 1) return inTurn(next); // says so, or finds what was undone elsewhere
   const label = what === "choose" ? await chosenClass(about.classes) : null;
   if (what === "choose" && label === null) return;
   const several = state.selected.size > 1 ? [...state.selected].sort((a, b) => a - b) : null;
   if (several) {
-    const size = count(several.length);
+    const open = several.filter((place) => !samples.decided.has(state.list[place])); // the others stay as they are
+    if (!open.length) return say("All of these are decided already. Undo that, or decide about one by itself.");
+    const size = count(open.length);
     const words = QUESTIONS[what](size, label === null ? "" : about.classes[label]);
     if (!(await confirmed(words, `Yes, all ${size}`))) return;
   }
@@ -167,11 +174,12 @@ async function act(what) {
 async function decide(what, label, places) {
   const rows = places.map((place) => state.list[place]).filter((row) => row !== undefined);
   if (!rows.length) return;
+  if (state.finished && rows.length === 1) return next();
   const result = await post("api/decide", { what, rows, label, queue: state.queue });
   samples.update(result.rows);
   progress(result);
   const own = samples.known.get(rows[0]);
-  say(rows.length > 1 ? `${count(rows.length)} decided.` : own ? `${own.id}: ${samples.decisionWords(own)}.` : "Decided.");
+  say(rows.length > 1 ? `${count(Object.keys(result.rows).length)} decided.` : own ? `${own.id}: ${samples.decisionWords(own)}.` : "Decided.");
   if (rows.length > 1) go(places.at(-1));
   await next();
 }
@@ -181,13 +189,17 @@ async function next() {
   if (state.queue === "measure") {
     await measure.refresh();
     while (state.looked < state.list.length && (await isLookedAt(state.looked))) state.looked++;
-    if (state.looked === state.list.length) say("All were looked at.");
+    state.finished = state.looked === state.list.length;
+    if (state.finished) say("All were looked at.");
     go(Math.min(state.looked, state.list.length - 1));
   } else {
-    let place = state.at + 1;
-    while (place < state.list.length && (await known(place)).decided !== null) place++;
-    if (place >= state.list.length) say(`${$("status").textContent} That was the last.`);
-    go(Math.min(place, state.list.length - 1));
+    // What was skipped comes after the last.
+    const size = state.list.length;
+    let step = 1;
+    while (step <= size && samples.decided.has(state.list[(state.at + step) % size])) step++;
+    state.finished = step > size;
+    if (state.finished) say("All of these are decided. Undo, or show something else above.");
+    go(state.finished ? state.at : (state.at + step) % size);
   }
   await show();
 }
@@ -210,6 +222,7 @@ async function undo() {
   const words = { accept: "accepted", keep: "kept", choose: "another class", remove: "removed", import: "by hand" };
   say(result.undone ? `Undone: ${words[result.undone.what]}, ${count(rows.length)} ${rows.length === 1 ? "label" : "labels"}, by ${result.undone.who}.` : "There is nothing to undo.");
   const place = state.list.indexOf(rows[0]);
+  state.finished = false;
   if (state.queue === "measure") {
     await measure.refresh();
     if (place >= 0) state.looked = Math.min(state.looked, place);

@@ -31,7 +31,8 @@ export class Measure {
 
   draw() {
     const focused = this.box.contains(document.activeElement) ? document.activeElement.id : null;
-    const open = this.box.querySelector("details")?.open ?? false;
+    const open = (name) => this.box.querySelector(`details.${name}`)?.open ?? false;
+    const opened = { depths: open("depths"), decided: open("decided") };
     const select = element("select", { id: "measure-of" });
     this.names().forEach(([of, words]) => select.append(element("option", { value: of, selected: of === this.of }, words)));
     select.addEventListener("change", () => {
@@ -40,7 +41,7 @@ export class Measure {
     });
     const choice = element("div", { class: "row" }, element("label", {}, "A random sample of ", select));
     if (!this.drawn) {
-      const button = element("button", { type: "button", id: "draw", class: "accept" }, "Draw it");
+      const button = element("button", { type: "button", id: "draw", class: "accept", disabled: this.nothing }, "Draw it");
       button.addEventListener("click", () => this.begin());
       choice.append(button);
     } else {
@@ -49,8 +50,8 @@ export class Measure {
     if (this.drawn && this.of === SUGGESTIONS) {
       choice.append(this.number("precision", "precision", this.precision, (value) => (this.precision = value)));
     }
-    const words = this.of === SUGGESTIONS ? this.suggestions() : this.part(this.found.parts.find((own) => own.part === this.of));
-    this.box.replaceChildren(choice, ...words, this.table(open));
+    const words = this.of === SUGGESTIONS ? this.suggestions(opened.depths) : this.part(this.found.parts.find((own) => own.part === this.of));
+    this.box.replaceChildren(choice, ...words, this.table(opened.decided));
     if (focused) $(focused)?.focus();
   }
 
@@ -74,8 +75,14 @@ export class Measure {
     return element("label", {}, words, " ", input);
   }
 
-  suggestions() {
+  // Whether there is nothing to draw from.
+  get nothing() {
+    return this.of === SUGGESTIONS && this.found.population === 0;
+  }
+
+  suggestions(open) {
     const own = this.found.suggestions;
+    if (this.nothing) return [element("p", { id: "nothing" }, "Nothing to draw: all suggestions on training labels are decided; nothing is left to take unseen.")];
     if (!own) {
       const all = count(this.found.population);
       return [
@@ -85,7 +92,9 @@ export class Measure {
     const share = own.seen ? `, ${own.right} of them right` : "";
     const lines = [element("p", {}, `${count(own.seen)} of ${count(own.population)} looked at in order${share}.`)];
     const promise = element("p", { class: "promise", id: "promise" });
-    if (own.holds !== null) {
+    if (own.depths.at(-1).rest === 0) {
+      promise.append("All are decided; nothing is left to take unseen.");
+    } else if (own.holds !== null) {
       const depth = own.depths[own.holds];
       promise.append(
         element("strong", {}, "You may stop looking."),
@@ -101,17 +110,17 @@ export class Measure {
     } else {
       promise.append("No depth seems precise enough, and more looks will hardly change that. Ask for less, or decide about each.");
     }
-    return [...lines, promise, this.depths(own)];
+    return [...lines, promise, this.depths(own, open)];
   }
 
-  depths(own) {
+  depths(own, open) {
     const body = element("tbody");
     own.depths.forEach((depth, place) => {
       const cells = [count(depth.size), count(depth.rest), `${depth.right} of ${depth.seen}`, `${percent(depth.low)} to ${percent(depth.high)}`];
       body.append(element("tr", { class: place === own.holds ? "holds" : "" }, ...cells.map((text) => element("td", {}, text))));
     });
     const head = element("tr", {}, ...["most suspicious", "undecided", "right of looked at", "precision of the undecided"].map((text) => element("th", { scope: "col" }, text)));
-    return element("details", { open: false, class: "depths" }, element("summary", {}, "At each depth"), element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), body)));
+    return element("details", { open, class: "depths" }, element("summary", {}, "At each depth"), element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), body)));
   }
 
   part(own) {
@@ -135,6 +144,6 @@ export class Measure {
     }
     const row = element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)));
     const table = element("table", {}, element("thead", {}, row), body);
-    return element("details", { open }, element("summary", {}, "What was decided"), element("div", { class: "scroll" }, table));
+    return element("details", { open, class: "decided" }, element("summary", {}, "What was decided"), element("div", { class: "scroll" }, table));
   }
 }

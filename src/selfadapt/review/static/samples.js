@@ -9,6 +9,7 @@ export class Samples {
   constructor(about, onChange) {
     this.about = about;
     this.known = new Map();
+    this.decided = new Set(); // rows of which it is known that they are
     this.values = new Map();
     this.wanted = new Set();
     this.onChange = onChange;
@@ -35,6 +36,7 @@ export class Samples {
         rows.forEach((row) => this.wanted.delete(row));
         const { told } = await post("api/told", { rows });
         told.forEach((own) => this.known.set(own.row, own));
+        told.forEach((own) => this.note(own.row, own.decided));
         this.onChange(rows);
       }
     } finally {
@@ -47,10 +49,16 @@ export class Samples {
     const changed = [];
     for (const [row, state] of Object.entries(rows)) {
       changed.push(Number(row));
+      this.note(Number(row), state.decided);
       const own = this.known.get(Number(row));
       if (own) this.known.set(Number(row), { ...own, what: undefined, looked_at: undefined, ...state });
     }
     if (changed.length) this.onChange(changed);
+  }
+
+  note(row, decided) {
+    if (decided === null) this.decided.delete(row);
+    else this.decided.add(row);
   }
 
   className(number) {
