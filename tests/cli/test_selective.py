@@ -102,6 +102,9 @@ def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, m
     assert [line["path"] for line in lines] == ["new/03.png", "broken.png", "large.png", "gone.png"]
     assert ["error" in line for line in lines] == [False, True, False, True]
     assert "2 of 4 files cannot be read" in result.stderr
+    result = run("predict", "run", "broken.png", folder=folder)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "none of 1 files could be read" in result.stderr
 
 
 @pytest.mark.parametrize(

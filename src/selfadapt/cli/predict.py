@@ -46,6 +46,8 @@ def command(
             sys.stdout.flush()
             done += len(batch)
             count(done, len(listed))
+    if broken == done:
+        raise UserError(f"none of {done} files could be read" + ("; their lines say why" if done else ""))
     if broken:
         print(f"warning: {broken} of {done} files cannot be read; their lines say why", file=sys.stderr)
 
