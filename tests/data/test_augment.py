@@ -258,3 +258,10 @@ def test_resized_crops_keep_the_size_where_a_network_needs_it() -> None:
         crop = augment.named_augment("resized-crop", 8, keep_size=keep_size)
         assert crop is not None
         assert crop(images, torch.Generator().manual_seed(0)).shape[2:] == shape
+
+
+@pytest.mark.parametrize("size", [5, 9, 24])
+def test_whole_images_are_resized_as_torchvision_does(size: int) -> None:
+    images = torch.rand(3, 3, 12, 16, generator=seeded(0, "resized"))
+    theirs = functional.resize(images, [size, size], interpolation=InterpolationMode.BILINEAR, antialias=True)
+    torch.testing.assert_close(augment.resized(images, size), theirs, atol=1e-5, rtol=1e-5)

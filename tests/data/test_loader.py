@@ -119,3 +119,12 @@ def test_statistics_and_instance_noise_do_without_broken_files(files: Data) -> N
     assert noisy.labels[7] == files.train.labels[7]
     assert 5 < int((noisy.labels != files.train.labels).sum()) < 25
     assert list(noisy.broken) == [files.train.ids[7]]
+
+
+def test_images_of_the_first_epochs_are_small(files: Data) -> None:
+    decoded = keep_decoded(files)
+    loader = SampleLoader(
+        decoded.train, batch_size=8, seed=1, device=CPU, views=2, size_in=lambda epoch: 12 if epoch < 2 else None
+    )
+    sizes = [{tuple(view.shape[2:]) for batch in loader.epoch(epoch) for view in batch.views} for epoch in range(3)]
+    assert sizes == [{(12, 12)}, {(12, 12)}, {(16, 16)}]

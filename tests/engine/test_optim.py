@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
 from selfadapt.engine.optim import LARS, OptimizerSettings, learning_rate, make_optimizer
 
@@ -29,6 +29,14 @@ def test_cosine_equals_torch() -> None:
     assert learning_rate(settings, 20, 20) == pytest.approx(0.0)
 
 
+def test_linear_equals_torch() -> None:
+    settings = OptimizerSettings(lr=0.3, schedule="linear")
+    ours = [learning_rate(settings, epoch, 20) for epoch in range(20)]
+    assert ours == pytest.approx(_torch_rates(LinearLR, 20, start_factor=1.0, end_factor=0.0, total_iters=20))
+    warmed_up = OptimizerSettings(lr=0.3, schedule="linear", warmup_epochs=5)
+    assert [learning_rate(warmed_up, epoch, 20) for epoch in (5, 12.5, 20)] == pytest.approx([0.3, 0.15, 0.0])
+
+
 def test_steps_equal_torch() -> None:
     settings = OptimizerSettings(lr=0.3, schedule="step", milestones=(7, 12), gamma=0.1)
     ours = [learning_rate(settings, epoch, 20) for epoch in range(20)]
@@ -41,6 +49,20 @@ def test_warm_up_is_a_line_to_the_peak() -> None:
     assert learning_rate(settings, 2.5, 95) == pytest.approx((0.3 + 0.0003) / 2)
     assert learning_rate(settings, 5, 95) == pytest.approx(0.3)
     assert learning_rate(settings, 50, 95) == pytest.approx(0.15)
+
+
+def test_nesterov_looks_ahead() -> None:
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    settings = OptimizerSettings(name="nesterov", lr=0.1, momentum=0.9, weight_decay=0.01)
+    optimizer = make_optimizer(settings, [weight], torch.device("cpu"))
+    w, v = weight.detach().double().numpy().copy(), np.zeros(2)
+    for step in range(5):
+        weight.grad = torch.tensor([0.5, float(step)])
+        g = weight.grad.double().numpy() + 0.01 * w
+        v = 0.9 * v + g
+        w = w - 0.1 * (g + 0.9 * v)
+        optimizer.step()
+        np.testing.assert_allclose(weight.detach().numpy(), w, atol=1e-5)
 
 
 def test_lars_equals_its_formula() -> None:
@@ -62,7 +84,7 @@ def test_lars_equals_its_formula() -> None:
         np.testing.assert_allclose(vector.detach().numpy(), b, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "lars"])
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adam", "adamw", "lars"])
 def test_every_optimiser_lowers_a_loss(name: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 8, bias=False), nn.Tanh(), nn.Linear(8, 1, bias=False))

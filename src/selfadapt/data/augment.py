@@ -182,6 +182,13 @@ def resized_crop(
     return halfway @ columns_BwW.to(device).unsqueeze(1).transpose(2, 3)
 
 
+def resized(images_BCHW: Tensor, size: int) -> Tensor:
+    """Whole images brought to a square of this size."""
+    height, width = images_BCHW.shape[2:]
+    box = (torch.tensor([number]) for number in (0, 0, height, width))  # one for all images
+    return resized_crop(images_BCHW, *box, (size, size))
+
+
 def _interpolation(start_B: Tensor, length_B: Tensor, size_in: int, size_out: int) -> Tensor:
     """B×out×in weights that read `length` pixels from `start` on as `size_out` pixels."""
     scale_B11 = (length_B.float() / size_out)[:, None, None]

@@ -10,14 +10,14 @@ its own augmentation.
 Shapes: B samples of a batch, N samples in all, C channels, H by W pixels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from selfadapt.data.augment import Augment
+from selfadapt.data.augment import Augment, resized
 from selfadapt.data.images import TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reading import read_batches
@@ -86,10 +86,12 @@ class SampleLoader:
         workers: int | None = None,
         part: tuple[int, int] = (0, 1),
         views: int = 1,
+        size_in: Callable[[int], int | None] = lambda epoch: None,
     ) -> None:
         """`part` (r, P): give the r-th of P about equal parts of each batch, as one of P processes.
 
-        With two `views`, each image comes twice, augmented anew.
+        With two `views`, each image comes twice, augmented anew. `size_in` tells for an epoch the size that its images
+        are brought to, if any.
         """
         images = samples.inputs
         self.inputs: Inputs = (
@@ -100,7 +102,7 @@ class SampleLoader:
         self.num_samples = len(samples)
         self.steps_per_epoch = -(-self.num_samples // batch_size)
         self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
-        self.views = views
+        self.views, self.size_in = views, size_in
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
@@ -118,18 +120,19 @@ class SampleLoader:
             place = (epoch, step) + (self.part if parts > 1 else ())
             index_B = read.index_B.to(self.device)
             yield Batch(
-                self._view(read.images_BCHW, "augment", *place),
+                self._view(read.images_BCHW, epoch, "augment", *place),
                 self.labels_N[index_B],
                 index_B,
                 len(whole_B) if parts > 1 else None,
-                self._view(read.images_BCHW, "second view", *place) if self.views == 2 else None,
+                self._view(read.images_BCHW, epoch, "second view", *place) if self.views == 2 else None,
             )
 
-    def _view(self, images_BCHW: Tensor, *place: str | int) -> Tensor:
+    def _view(self, images_BCHW: Tensor, epoch: int, *place: str | int) -> Tensor:
         """The images as the model gets them, augmented by draws of this place alone."""
         if self.augment is not None:
             images_BCHW = self.augment(images_BCHW, seeded(self.seed, *place))
-        return as_input(images_BCHW)
+        size = self.size_in(epoch)
+        return as_input(images_BCHW if size is None else resized(images_BCHW, size))
 
 
 def as_input(images: Tensor) -> Tensor:

@@ -218,7 +218,7 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
 
     They come from `most` inputs spread over the set.
     """
-    chosen = torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
+    chosen = _spread_over(inputs, most)
     if len(inputs.shape) == 1:
         values_nD = inputs.read(chosen).double()
         return values_nD.mean(0).float(), deviations(values_nD).float()
@@ -237,6 +237,16 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     mean_C = total_C.double() / pixels
     std_C = (square_C.double() / pixels - mean_C.square()).clamp_min(0).sqrt()
     return (mean_C / 255).float(), (std_C / 255).clamp_min(1e-3).float()  # a constant channel must not divide by zero
+
+
+def examples(images: Inputs, most: int) -> Tensor:
+    """So many images spread over the set, on the scale 0..1; files that cannot be read are left out."""
+    reads = [read.images_BCHW for read in read_batches(images, _spread_over(images, most).split(64))]
+    return torch.cat([own for own in reads if len(own)]).float() / 255
+
+
+def _spread_over(inputs: Inputs, most: int) -> Tensor:
+    return torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
 
 
 def deviations(values_nD: Tensor) -> Tensor:

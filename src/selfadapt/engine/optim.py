@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-OptimizerName = Literal["sgd", "adam", "adamw", "lars"]
-ScheduleName = Literal["cosine", "step", "constant"]
+OptimizerName = Literal["sgd", "nesterov", "adam", "adamw", "lars"]
+ScheduleName = Literal["cosine", "linear", "step", "constant"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,11 @@ def learning_rate(settings: OptimizerSettings, epoch: float, epochs: int) -> flo
     """The learning rate after `epoch` epochs (with a fraction for the steps between) of `epochs`."""
     if epoch < settings.warmup_epochs:
         return settings.warmup_from + (settings.lr - settings.warmup_from) * epoch / settings.warmup_epochs
+    done = min(1.0, (epoch - settings.warmup_epochs) / max(epochs - settings.warmup_epochs, 1e-12))
     if settings.schedule == "cosine":
-        done = (epoch - settings.warmup_epochs) / max(epochs - settings.warmup_epochs, 1e-12)
-        return settings.lr * (1 + math.cos(math.pi * min(done, 1.0))) / 2
+        return settings.lr * (1 + math.cos(math.pi * done)) / 2
+    if settings.schedule == "linear":
+        return settings.lr * (1 - done)
     if settings.schedule == "step":
         return settings.lr * settings.gamma ** sum(epoch >= milestone for milestone in settings.milestones)
     return settings.lr
@@ -60,8 +62,15 @@ def make_optimizer(
     if settings.name == "lars":
         return LARS(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay)
     fused = device.type in ("cpu", "cuda", "xpu", "mps")
-    if settings.name == "sgd":
-        return SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, fused=fused and not scaled)
+    if settings.name in ("sgd", "nesterov"):
+        return SGD(
+            parameters,
+            lr=lr,
+            momentum=settings.momentum,
+            weight_decay=decay,
+            nesterov=settings.name == "nesterov",
+            fused=fused and not scaled,
+        )
     kind = Adam if settings.name == "adam" else AdamW
     return kind(parameters, lr=lr, weight_decay=decay, fused=fused)
 

@@ -14,6 +14,10 @@ class Backbone(nn.Module):
 
     num_features: int
     lr_scale: float = 1.0
+    examples: int = 0  # training inputs that it is to see before it learns
+
+    def see(self, inputs: Tensor) -> None:
+        """Take what is needed from training inputs, normalised as the network gets them."""
 
 
 class Normalised(Backbone):
@@ -28,14 +32,22 @@ class Normalised(Backbone):
     std_C11: Tensor
 
     def __init__(
-        self, backbone: Backbone, mean_C: Tensor, std_C: Tensor, dropout: float = 0.0, *, spatial: bool = True
+        self,
+        backbone: Backbone,
+        mean_C: Tensor,
+        std_C: Tensor,
+        dropout: float = 0.0,
+        *,
+        spatial: bool = True,
+        mirror: bool = False,
     ) -> None:
         """`dropout` is the share of features that training leaves out, before whatever head comes.
 
-        Without `spatial` the inputs are vectors, and the numbers are those of their values.
+        Without `spatial` the inputs are vectors, and the numbers are those of their values. With `mirror`, features
+        outside training are the mean of those of the image and of its mirror image.
         """
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout, self.mirror = nn.Dropout(dropout), mirror
         self.num_features = backbone.num_features
         around = (1, 1) if spatial else ()  # of an image the numbers hold for every pixel
         self.register_buffer("mean_C11", mean_C.clone().view(-1, *around))
@@ -45,11 +57,20 @@ class Normalised(Backbone):
         self.layout = torch.channels_last if spatial and not narrow else torch.contiguous_format
         self.backbone = backbone.to(memory_format=self.layout)
 
-    def forward(self, images_BCHW: Tensor) -> Tensor:
+    def see(self, inputs: Tensor) -> None:
+        self.backbone.see(self._scaled(inputs))
+
+    def _scaled(self, images_BCHW: Tensor) -> Tensor:
         images_BCHW = images_BCHW.contiguous(memory_format=self.layout)
         # (x - mean) / std in one pass over the pixels
-        scaled = torch.addcmul(-self.mean_C11 / self.std_C11, images_BCHW, 1 / self.std_C11)
-        return cast(Tensor, self.dropout(self.backbone(scaled)))
+        return torch.addcmul(-self.mean_C11 / self.std_C11, images_BCHW, 1 / self.std_C11)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        scaled = self._scaled(images_BCHW)
+        features_BF = self.backbone(scaled)
+        if self.mirror and not self.training:
+            features_BF = (features_BF + self.backbone(scaled.flip(3))) / 2
+        return cast(Tensor, self.dropout(features_BF))
 
 
 class Given(Backbone):

@@ -9,6 +9,7 @@ from selfadapt.models.heads import Backbone, Given
 from selfadapt.models.mlp import MLP
 from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
 from selfadapt.models.vgg import VGG
+from selfadapt.models.whitened import WhitenedNet
 from selfadapt.models.wideresnet import WideResNet
 
 LARGE_IMAGE = 96  # pixels on the shorter side from which a residual network starts with a stride and a pool
@@ -21,7 +22,7 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
     "resnet101": ((3, 4, 23, 3), Bottleneck, 64),
 }
 _WIDE = {"wrn-28-10": 28, "wrn-34-10": 34}  # depths
-NAMES = (*_RESNETS, *_WIDE, "vgg16", "alexnet", "mlp", "linear")
+NAMES = (*_RESNETS, *_WIDE, "vgg16", "alexnet", "whitened", "mlp", "linear")
 FOR_VECTORS = ("linear", "mlp")
 FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
@@ -42,6 +43,8 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
     channels, height, width_pixels = spec.shape
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
+    if name == "whitened":
+        return WhitenedNet(channels=channels, width=width or 32)
     if name in _WIDE:
         return WideResNet(_WIDE[name], width=width or 160, channels=channels)
     large = min(height, width_pixels) >= LARGE_IMAGE

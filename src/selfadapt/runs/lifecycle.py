@@ -26,6 +26,7 @@ from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device, described, device_name, repeatable, take_environment
 from selfadapt.runs.export import write_tensors
 from selfadapt.runs.network import begin_with, build_model, load_pretrained
+from selfadapt.runs.parts import parse_progressive
 from selfadapt.runs.prepare import duplicate_rows, prepared, recall, sample_rows
 from selfadapt.runs.settings import Kind, RunSettings, normal_form, option_of
 from selfadapt.runs.threads import take_useful_threads
@@ -109,7 +110,8 @@ def build_training(
     torch.manual_seed(settings.seed)
     inputs = data.train.inputs
     statistics = channel_statistics(inputs)
-    model = build_model(settings, objective, inputs.shape, statistics, data.num_classes, with_weights=not goes_on)
+    begins_with = None if goes_on else inputs
+    model = build_model(settings, objective, inputs.shape, statistics, data.num_classes, begins_with=begins_with)
     if settings.model.pretrained is not None and not goes_on:
         begin_with(RunFolder(Path(settings.model.pretrained)), model)
     loader = _loader(settings, data, device)
@@ -125,6 +127,8 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
     assert augment is not None
     assert batch_size is not None
     vectors, fixed = len(data.train.inputs.shape) == 1, settings.model.name in FIXED_SIZE
+    if settings.data.progressive is not None and (vectors or fixed):
+        raise UserError("--progressive needs images and a network that takes them in any size; leave it out")
     loader = SampleLoader(
         data.train,
         batch_size=batch_size,
@@ -133,6 +137,7 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
         augment=None if vectors else named_augment(augment, data.train.inputs.shape[1], keep_size=fixed),
         part=(processes.rank(), processes.count()),
         views=settings.views,
+        size_in=_size_in(settings),
     )
     if loader.num_samples // loader.steps_per_epoch // micro_batches // processes.count() < 2:
         shared = f", {processes.count()} processes" if processes.count() > 1 else ""
@@ -142,6 +147,12 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
             "forward pass, too few for batch normalisation; use larger batches, fewer micro-batches or more samples"
         )
     return loader
+
+
+def _size_in(settings: RunSettings) -> Callable[[int], int | None]:
+    """The size that images of an epoch are brought to, if any."""
+    steps = parse_progressive(settings.data.progressive)
+    return lambda epoch: next((size for size, share in steps if epoch < share * settings.epochs), None)
 
 
 def _storage(settings: RunSettings, folder: RunFolder | None) -> Storage:

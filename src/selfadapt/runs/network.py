@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from selfadapt import processes
-from selfadapt.data.inputs import InputSpec
-from selfadapt.data.samples import Data, Samples, readable
+from selfadapt.data.inputs import Inputs, InputSpec
+from selfadapt.data.samples import Data, Samples, examples, readable
 from selfadapt.data.vectors import VectorInputs
 from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
@@ -55,22 +55,26 @@ def build_model(
     statistics: tuple[Tensor, Tensor],
     num_classes: int,
     *,
-    with_weights: bool = True,
+    begins_with: Inputs | None = None,
 ) -> nn.Module:
     """The network of a run before training, for inputs of this shape with these means and deviations.
 
-    One of timm's brings means and deviations of its own and, `with_weights`, what it has learned.
+    One that begins to learn gets what it needs of the training inputs, `begins_with`; one of timm's brings means and
+    deviations of its own, and then what it has learned.
     """
     model = settings.model
     spatial = InputSpec.of(shape).kind == "image"
     if spatial and timm_name(model.name or "") is not None:
-        begun = with_weights and settings.fine_tunes
+        begun = begins_with is not None and settings.fine_tunes
         network = load_pretrained(model if begun else replace(model, weights="none"), shape[1], channels=shape[0])
         whole = network.backbone
         whole.dropout = nn.Dropout(model.dropout)
         return objective.build(FineTuned(whole) if settings.fine_tunes else whole, num_classes)
     bare = bare_backbone(settings, shape)
-    return objective.build(Normalised(bare, *statistics, dropout=model.dropout, spatial=spatial), num_classes)
+    normalised = Normalised(bare, *statistics, dropout=model.dropout, spatial=spatial, mirror=model.mirror)
+    if begins_with is not None and bare.examples:
+        normalised.see(examples(begins_with, bare.examples))
+    return objective.build(normalised, num_classes)
 
 
 def begin_with(folder: RunFolder, model: nn.Module) -> None:

@@ -38,6 +38,12 @@ class DataSettings:
         "no-flip, no-jitter or no-grey behind a comma, to do without.",
         unset="what suits the data",
     )
+    progressive: str | None = setting(
+        None,
+        "SIZE:SHARE, progressive resizing: images of the first epochs, this share of all, are brought to this size, as "
+        "24:0.5; several with a comma.",
+        unset="all are as large as they come",
+    )
     validation: float = setting(
         0.1,
         "The share of each class that is held out to watch training, if the data bring no such part.",
@@ -67,6 +73,7 @@ class DataSettings:
         check_settings(self)
         if self.labels is not None and self.corrected is not None:
             raise UserError("--labels and --corrected both give the labels; leave one of them out")
+        parse_progressive(self.progressive)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +82,9 @@ class ModelSettings:
 
     name: str | None = setting(
         None,
-        "resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, mlp, linear "
-        "(for vectors, as mlp is too), or any of timm's; timm/NAME for one that has a name of ours.",
+        "resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, whitened (few "
+        "wide layers, for small images in minutes), mlp, linear (for vectors, as mlp is too), or any of timm's; "
+        "timm/NAME for one that has a name of ours.",
         option="--model",
         unset=f"{PHOTOS} for photos of your own above 32 pixels, linear for vectors, else resnet-small",
     )
@@ -94,6 +102,9 @@ class ModelSettings:
     width: int | None = setting(None, "Width of the model's first stage.", least=1, unset="the model's own")
     dropout: float = setting(
         0.0, "The share of features that training leaves out before the last layer.", least=0, below=1
+    )
+    mirror: bool = setting(
+        False, "Outside training, go by the mean of an image and its mirror image. Not for digits or letters."
     )
     pretrained: str | None = setting(
         None, "Begin with the network of this run of `selfadapt pretrain`, of the same model.", unset="random weights"
@@ -126,7 +137,9 @@ class TrainingSettings:
         least=1,
         aliases=("--pieces",),
     )
-    optimizer: Literal["sgd", "adam", "adamw", "lars"] = setting("sgd", "sgd, adam, adamw or lars.")
+    optimizer: Literal["sgd", "nesterov", "adam", "adamw", "lars"] = setting(
+        "sgd", "sgd, nesterov (sgd with Nesterov's momentum), adam, adamw or lars."
+    )
     lr: float | None = setting(
         None, "Learning rate, at its largest.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning"
     )
@@ -136,7 +149,8 @@ class TrainingSettings:
     warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows.", least=0, unset="0")
     warmup_from: float = setting(0.0, "Learning rate at the start of the warm-up.", least=0)
     schedule: str = setting(
-        "cosine", "How the learning rate falls: cosine, constant, step:25 (halved every 25 epochs) or multistep:75,90."
+        "cosine",
+        "How the learning rate falls: cosine, linear, constant, step:25 (halved every 25 epochs) or multistep:75,90.",
     )
     precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "float32, bfloat16 or float16.")
     compile: bool = setting(False, "Compile the model with torch.compile.")
@@ -156,10 +170,23 @@ class TrainingSettings:
         parse_schedule(self.schedule, self.epochs or 1)
 
 
+def parse_progressive(text: str | None) -> tuple[tuple[int, float], ...]:
+    """The sizes of images and the share of the epochs up to which each holds, in their order."""
+    try:
+        given = [step.split(":") for step in text.split(",")] if text is not None else []
+        steps = tuple((int(size), float(share)) for size, share in given)
+    except ValueError:
+        steps = ((0, 0.0),)
+    shares = [0.0, *(share for _, share in steps)]
+    if any(size < 1 for size, _ in steps) or sorted(set(shares)) != shares or shares[-1] > 1:
+        raise UserError(f"--progressive {text!r} is not SIZE:SHARE, as 24:0.5, or several with growing shares up to 1")
+    return steps
+
+
 def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
-    """How the learning rate falls: cosine, constant, step:EVERY (to half) or multistep:AFTER,… (to a tenth)."""
+    """How the learning rate falls: cosine, linear, constant, step:EVERY (to half) or multistep:AFTER,… (to a tenth)."""
     kind, _, numbers = text.partition(":")
-    if text in ("cosine", "constant"):
+    if text in ("cosine", "linear", "constant"):
         return {"schedule": text}
     try:
         given = tuple(int(number) for number in numbers.split(","))
@@ -169,4 +196,6 @@ def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
             return {"schedule": "step", "gamma": 0.1, "milestones": given}
     except ValueError:
         pass
-    raise UserError(f"--schedule {text!r} is none of cosine, constant, step:25 (every 25 epochs), multistep:75,90")
+    raise UserError(
+        f"--schedule {text!r} is none of cosine, linear, constant, step:25 (every 25 epochs), multistep:75,90"
+    )

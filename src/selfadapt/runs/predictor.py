@@ -56,7 +56,7 @@ class Predictor:
         own = choose_device(device)
         take_useful_threads(settings, shape, own)
         statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # the checkpoint has the true ones
-        model = build_model(settings, settings.method, shape, statistics, len(classes), with_weights=False)
+        model = build_model(settings, settings.method, shape, statistics, len(classes))
         saved = checkpoint.load_newest(folder.checkpoints, own)
         if saved is None:
             raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
