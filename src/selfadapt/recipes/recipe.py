@@ -87,12 +87,13 @@ class Panels:
 
 @dataclass(frozen=True, kw_only=True)
 class OverEpochs:
-    """A line for each trial over the epochs."""
+    """A line for each trial over the epochs, or over the minutes that they took."""
 
     key: str  # in metrics.jsonl
     words: str
     less_than_one: bool = False  # draw 1 - the value: an error for an accuracy
     log: bool = False
+    minutes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

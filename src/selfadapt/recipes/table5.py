@@ -38,6 +38,7 @@ _PAPER: Settings = {
     "model": "vgg16", "optimizer": "sgd", "lr": 0.1, "weight_decay": 5e-4, "batch_size": 128, "epochs": 300,
     "schedule": "step:25", "warmup_epochs": 0.0, "validation": 0.0,
 }  # fmt: skip
+SAT: Settings = {"start_epoch": 0, "momentum": 0.99}
 _SMALL: Settings = {
     "data": "fashion-mnist", "limit": 5_000, "test_limit": 5_000, "model": "vgg16", "width": 16, "optimizer": "sgd",
     "lr": 0.05, "weight_decay": 5e-4, "batch_size": 128, "epochs": 20, "schedule": "step:4", "warmup_epochs": 1.0,
@@ -45,10 +46,10 @@ _SMALL: Settings = {
 }  # fmt: skip
 
 
-def _part(
-    part: str, shared: Settings, released: Settings, nets: tuple[str, ...], passes: int
+def selective_part(
+    part: str, shared: Settings, ours: Settings, released: Settings | None, nets: tuple[str, ...], passes: int
 ) -> tuple[list[Trial], list[Entry]]:
-    """The trials and entries of one data set. SelectiveNet is trained for each coverage."""
+    """The trials and entries of one data set. SelectiveNet is trained for each coverage; no passes, no MC-dropout."""
     published = PUBLISHED.get(part, {})
     trials, entries = [], []
 
@@ -70,13 +71,14 @@ def _part(
         trials.append(Trial(name=f"{part} {name}", settings={**shared, **settings}, asks=asks))
         return trials[-1].name
 
-    own = {
-        OURS: (trial(OURS, {"method": "selective", "start_epoch": 0, "momentum": 0.99}), "abstain"),
-        RELEASED: (trial("released", {"method": "selective", **released}), "abstain"),
-        GAMBLERS: (trial(GAMBLERS, {"method": "deep-gamblers"}), "abstain"),
-    }
+    own = {OURS: (trial(OURS, {"method": "selective", **ours}), "abstain")}
+    if released is not None:
+        own[RELEASED] = (trial("released", {"method": "selective", **released}), "abstain")
+    own[GAMBLERS] = (trial(GAMBLERS, {"method": "deep-gamblers"}), "abstain")
     plain = trial("ERM", {"method": "erm"}, passes)
-    own |= {RESPONSE: (plain, "softmax-response"), DROPOUT: (plain, "mc-dropout")}
+    own[RESPONSE] = (plain, "softmax-response")
+    if passes:
+        own[DROPOUT] = (plain, "mc-dropout")
     columns = [c for c, number in zip(COVERAGES, published.get(OURS, COVERAGES), strict=True) if number is not None]
     for row, (name, selector) in own.items():
         for coverage in columns:
@@ -92,14 +94,15 @@ def _paper() -> Experiment:
     for part, data in DATA.items():
         nets = tuple(c for c, number in zip(COVERAGES, PUBLISHED[part][NET], strict=True) if number is not None)
         released = {"start_epoch": 150 if part == "CIFAR10" else 0, "momentum": 0.9}
-        own = _part(part, {**_PAPER, **data}, released, nets, passes=100)
+        own = selective_part(part, {**_PAPER, **data}, SAT, released, nets, passes=100)
         trials += own[0]
         entries += own[1]
     return Experiment(trials=tuple(trials), entries=tuple(entries))
 
 
 def _laptop() -> Experiment:
-    trials, entries = _part("Fashion-MNIST", _SMALL, {"start_epoch": 10, "momentum": 0.9}, ("0.90", "0.80"), passes=20)
+    released = {"start_epoch": 10, "momentum": 0.9}
+    trials, entries = selective_part("Fashion-MNIST", _SMALL, SAT, released, ("0.90", "0.80"), passes=20)
     return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=28)
 
 

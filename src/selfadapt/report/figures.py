@@ -142,11 +142,6 @@ def panels(
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def over_epochs(lines: Lines, words: str, path: Path, *, log: bool = False) -> None:
-    """A line for each run over its epochs, or over steps on a logarithmic scale."""
-    over_columns({"": lines}, words, "step" if log else "epoch", path, log=log, marker="")
-
-
 def over_columns(
     parts: Mapping[str, Lines],
     words: str,

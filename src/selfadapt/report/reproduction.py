@@ -121,9 +121,9 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
         clean = {name: 1 - folder.read_run()["noise"]["actual"] for name, folder in folders.items()}
         figures.panels(curves, clean, _CURVES[drawing.curves], drawing.columns, file)
     elif isinstance(drawing, OverEpochs):
-        figures.over_epochs(
-            {name: _series(folder, drawing) for name, folder in folders.items()}, drawing.words, file, log=drawing.log
-        )
+        lines = {name: _series(folder, drawing) for name, folder in folders.items()}
+        axis = "minutes" if drawing.minutes else "step" if drawing.log else "epoch"
+        figures.over_columns({"": lines}, drawing.words, axis, file, log=drawing.log, marker="")
     elif isinstance(drawing, OverColumns):
         figures.over_columns(_lines(rows), drawing.words, drawing.columns, file, dashed=drawing.dashed)
     elif isinstance(drawing, OfRun):
@@ -136,12 +136,13 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
 
 def _series(folder: RunFolder, drawing: OverEpochs) -> list[tuple[float, float]]:
     """The points of a curve; an accuracy is in percent, or its error."""
-    points = []
+    points, seconds = [], 0.0
     for record in folder.read_metrics():
         value = record.get(drawing.key)
+        seconds += record.get("seconds", 0.0)
         if value is not None:
             shown = value if drawing.log else 100 * (1 - value if drawing.less_than_one else value)
-            points.append((record["epoch"], shown))
+            points.append((seconds / 60 if drawing.minutes else record["epoch"], shown))
     return points
 
 
