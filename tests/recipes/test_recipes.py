@@ -212,6 +212,8 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["table2"], "the data set cifar10 is not on this machine; fetch it with: selfadapt data get cifar10"),
+        (["table4", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
+        (["table9", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["table10"], "not yet there: a C4 detector"),
         (["table99"], "there is no recipe 'table99'"),
         (["table2", "--scale", "tiny"], "choose paper or laptop"),
