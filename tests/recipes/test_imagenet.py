@@ -11,6 +11,7 @@ from PIL import Image
 from torchvision import transforms
 
 from cli.program import run, run_json
+from forks import fork, launch_forks
 from recipes.test_recipes import no_bar
 from selfadapt.data.images import ImageFiles, TensorImages
 from selfadapt.recipes.named import RECIPES
@@ -102,6 +103,25 @@ def test_training_without_labels_and_the_linear_classifier(tmp_path: Path) -> No
     answer = json.loads((tmp_path / "answers" / "ours-2-0-probe.json").read_text())
     assert answer["asked"] == {"what": "probe", "epochs": 2, "batch_size": 512, "lr": 2.0, "schedule": "cosine"}
     assert 0 <= answer["answer"]["test_accuracy"] <= 1
+
+
+def _reproduced_in_two(out: Path) -> None:
+    launch_forks()
+    recipe = replace(RECIPES["table9"], paper=_short("table9", "ours 1"))
+    rows = reproduce(recipe, "paper", out, 1, no_bar, devices=2)["rows"]
+    assert sum(row["measured"] is not None for row in rows) == 1
+    again = reproduce(recipe, "paper", out, 1, no_bar, devices=2)["rows"]
+    assert again == rows
+
+
+@pytest.mark.distributed
+def test_trainings_in_two_processes(tmp_path: Path) -> None:
+    worker = fork(_reproduced_in_two, tmp_path / "out")
+    worker.join(300)
+    assert worker.exitcode == 0
+    content = RunFolder(tmp_path / "out" / "ours-1-0").read_run()
+    assert content["processes"] == 2
+    assert content["settings"]["fit"]["sync_bn"]
 
 
 def test_settings_of_the_paper() -> None:
