@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,13 +53,14 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFADAPT_HOME", str(home))
 
 
-def _short(name: str, *trials: str) -> Experiment:
+def _short(name: str, *trials: str, **smaller: Any) -> Experiment:
     """These trials of the paper's experiment for a few steps of a narrow network; all else is the paper's."""
     whole = RECIPES[name].at("paper")
     short = []
     for trial in whole.trials:
         if trial.name in trials:
-            own = {word: SHORT.get(word, value) for word, value in trial.settings.items()} | {"width": 2}
+            own = {word: SHORT.get(word, value) for word, value in trial.settings.items()}
+            own |= {"width": 2, **smaller}
             asks = tuple(Ask(what=ask.what, settings={**ask.settings, "epochs": 2}) for ask in trial.asks)
             short.append(replace(trial, settings=own, asks=asks))
     return Experiment(
@@ -107,7 +109,7 @@ def test_training_without_labels_and_the_linear_classifier(tmp_path: Path) -> No
 
 def _reproduced_in_two(out: Path) -> None:
     launch_forks()
-    recipe = replace(RECIPES["table9"], paper=_short("table9", "ours 1"))
+    recipe = replace(RECIPES["table9"], paper=_short("table9", "ours 1", image_size=32, epochs=1, warmup_epochs=0.0))
     rows = reproduce(recipe, "paper", out, 1, no_bar, devices=2)["rows"]
     assert sum(row["measured"] is not None for row in rows) == 1
     again = reproduce(recipe, "paper", out, 1, no_bar, devices=2)["rows"]

@@ -115,10 +115,12 @@ def command_line(trial: Trial) -> list[str]:
     arguments = ["train" if kind == "labels" else "pretrain", str(settings.pop("data")), "--method", method]
     for word, value in settings.items():
         option = known[word].option
-        if isinstance(value, bool):
-            arguments += [option] if value else [f"--no-{option.removeprefix('--')}"] if known[word].default else []
-        else:
+        if not isinstance(value, bool):
             arguments += [option, str(value)]
+        elif value:
+            arguments.append(option)
+        elif known[word].default:
+            arguments.append(f"--no-{option.removeprefix('--')}")
     return arguments
 
 
