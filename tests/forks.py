@@ -109,11 +109,16 @@ def _run(arguments: list[str], output: Path) -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         with open(output / name, "wb") as file:
             os.dup2(file.fileno(), descriptor)
+    launch_forks()
+    _main(arguments)
+
+
+def launch_forks() -> None:
+    """Let the launcher of this process, which is a fork itself, start forks in place of fresh programs."""
     from selfadapt.engine import launch
 
-    stand_in = SimpleNamespace(Popen=_Worker, TimeoutExpired=subprocess.TimeoutExpired)
+    stand_in = SimpleNamespace(Popen=_Worker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=subprocess.DEVNULL)
     launch.subprocess = stand_in  # type: ignore[attr-defined, assignment]
-    _main(arguments)
 
 
 def _main(arguments: list[str]) -> None:
@@ -126,12 +131,14 @@ def _main(arguments: list[str]) -> None:
 class _Worker:
     """One of the processes that `--devices` starts: a fork of the launcher in place of a fresh program."""
 
-    def __init__(self, command: list[str], env: dict[str, str], *, start_new_session: bool) -> None:
+    def __init__(
+        self, command: list[str], env: dict[str, str], *, start_new_session: bool, stdout: int | None = None
+    ) -> None:
         assert command[:3] == [sys.executable, "-m", "selfadapt"]
         assert start_new_session
         sys.stdout.flush()
         sys.stderr.flush()
-        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(command[3:], env))
+        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(command[3:], env, stdout))
         self._process.start()
 
     def poll(self) -> int | None:
@@ -151,6 +158,8 @@ class _Worker:
         self.send_signal(signal.SIGKILL)
 
 
-def _work(arguments: list[str], environment: dict[str, str]) -> None:
+def _work(arguments: list[str], environment: dict[str, str], stdout: int | None) -> None:
     os.setsid()
+    if stdout == subprocess.DEVNULL:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _as_fresh(environment, Path.cwd(), _main, (arguments,))

@@ -11,8 +11,11 @@ class TrainingError(Exception):
     """Training cannot go on, through no fault in the program. Exit code 1."""
 
 
+INTERRUPTED = 130  # the exit code of a process that a signal stopped
+
+
 class Interrupted(BaseException):
-    """A signal asked for a stop; what was begun can be resumed. Exit code 130. No handler of errors may swallow it."""
+    """A signal asked for a stop; what was begun can be resumed. No handler of errors may swallow it."""
 
 
 class NonFinitePrediction(ValueError):

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 from cli.program import run, run_json
+from selfadapt.cli import app
 from selfadapt.errors import UserError
 from selfadapt.recipes.fig4 import at_width
 from selfadapt.recipes.named import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Trial
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.lifecycle import TrainingCallback
-from selfadapt.runs.reproduce import reproduce, value_at
-from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.reproduce import command_line, reproduce, value_at
+from selfadapt.runs.settings import Kind, RunSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
 READY = [name for name, recipe in RECIPES.items() if not recipe.missing]
@@ -123,6 +125,23 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
     assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < 60)
 
 
+def test_the_command_line_of_a_trial_says_the_same() -> None:
+    """With --devices each trial is a command of its own. One stands for all of its method with the same options."""
+    trials: dict[Any, Trial] = {}
+    for name in READY:
+        for trial in (*RECIPES[name].at("paper").trials, *RECIPES[name].at("laptop").trials):
+            if trial.kind != "linear-regression":
+                trials[trial.kind, trial.settings["method"], frozenset(trial.settings)] = trial
+    for trial in trials.values():
+        command, *arguments = command_line(trial)
+        app._register([command, *arguments])
+        parsed = typer.main.get_group(app.app).commands[command].make_context(command, arguments).params
+        known = {word.split("__")[0]: value for word, value in parsed.items() if value is not None}
+        own = {word: known[word] for word in trial.settings if word in known}
+        kind: Kind = "labels" if trial.kind == "labels" else "pretraining"
+        assert RunSettings.given(kind, **own) == RunSettings.given(kind, **trial.settings), trial.name
+
+
 @pytest.mark.parametrize("name", READY)
 def test_every_laptop_recipe_trains_and_writes_its_table(name: str, images: Path, tmp_path: Path) -> None:
     recipe = _tiny(RECIPES[name], images)
@@ -212,9 +231,12 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["table2"], "the data set cifar10 is not on this machine; fetch it with: selfadapt data get cifar10"),
+        (["table4", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
+        (["table9", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["table10"], "not yet there: a C4 detector"),
         (["table99"], "there is no recipe 'table99'"),
         (["table2", "--scale", "tiny"], "choose paper or laptop"),
+        (["theory", "--devices", "0"], "--devices 0 must be at least 1"),
         (["theory", "--seeds", "0"], "--seeds 0 must be at least 1"),
         ([], "no NAME given"),
     ],

@@ -37,7 +37,7 @@ from selfadapt.cli import (
 )
 from selfadapt.cli.options import options_of_run, with_options
 from selfadapt.engine.launch import is_launched
-from selfadapt.errors import Interrupted, TrainingError, UserError
+from selfadapt.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 
 _MODESTY = 8.0  # seconds
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
@@ -98,7 +98,7 @@ def main() -> NoReturn:
     except TrainingError as error:
         _fail(f"error: {error}", 1)
     except Interrupted as error:
-        _fail(f"interrupted: {error}", 130)
+        _fail(f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
     except OSError as error:

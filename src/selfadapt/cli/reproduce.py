@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Json, Quiet, print_json, print_table, progress_bar
+from selfadapt.cli.training import Devices
 from selfadapt.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
@@ -17,6 +18,7 @@ def command(
     ),
     seeds: int = typer.Option(1, help="How many seeds: each trial runs with --seed, --seed + 1 and so on."),
     seed: int = typer.Option(0, help="The first seed."),
+    devices: int = Devices,
     out: Path | None = typer.Option(
         None, help="The folder for all runs; one that is there goes on. Default: runs/reproduce-NAME-SCALE."
     ),
@@ -42,7 +44,13 @@ def command(
     path = out or Path("runs") / f"reproduce-{recipe.name}-{scale}"
     try:
         result = reproduce(
-            recipe, scale, path, seeds, lambda words: progress_bar(words, quiet=quiet or as_json), first_seed=seed
+            recipe,
+            scale,
+            path,
+            seeds,
+            lambda words: progress_bar(words, quiet=quiet or as_json),
+            first_seed=seed,
+            devices=devices,
         )
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None

@@ -20,14 +20,22 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 _MOST_DEGREES = 15.0
 _DRAWS = 10  # of a box that does not fit
 _WIDEST = 4 / 3  # shape of a box, and 3:4 the narrowest
+_SMALLEST_AREA = {"resized-crop": 0.08, "self-supervised": 0.2, "self-supervised-blur": 0.2}  # of random resized crops
 _LEFT_OUT = ("no-flip", "no-jitter", "no-grey")
 AugmentName = Literal[
     "none", "crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"
 ]
 
 
-def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment | None:
+def smallest_area(name: str) -> float | None:
+    """The least share of an image's area in the random resized crops of this augmentation; None if it has none."""
+    return _SMALLEST_AREA.get(name.partition(",")[0])
+
+
+def named_augment(name: str, height: int, *, keep_size: bool = False, cropped: bool = False) -> Augment | None:
     """The augmentation of this name, for images of this height. With `keep_size`, they stay as large as they are.
+
+    With `cropped`, images are random resized crops already, and the rest is done.
 
     crop, crop-flip         the paper's for small images: pad an eighth of the height (4 pixels of 32), crop, mirror
     rotate-crop             for house numbers, as in the program of SAT: turn by up to 15 degrees, then crop
@@ -48,8 +56,10 @@ def named_augment(name: str, height: int, *, keep_size: bool = False) -> Augment
         flip, jitter, grey = (word not in without for word in _LEFT_OUT)
         blur = name.endswith("blur")
         return lambda images, generator: self_supervised(
-            images, generator, flip=flip, jitter=jitter, grey=grey, blur=blur
+            images, generator, crop=not cropped, flip=flip, jitter=jitter, grey=grey, blur=blur
         )
+    if name == "resized-crop" and cropped:
+        return random_flip
     if name == "resized-crop":
         if keep_size:
             return lambda images, generator: random_resized_crop(
@@ -72,6 +82,7 @@ def self_supervised(
     images_BCHW: Tensor,
     generator: torch.Generator,
     *,
+    crop: bool = True,
     flip: bool = True,
     jitter: bool = True,
     grey: bool = True,
@@ -79,7 +90,12 @@ def self_supervised(
 ) -> Tensor:
     """MoCo v2's recipe: resized crop from 0.2 of the area, mirror, jitter (p 0.8), grey (p 0.2), blur (p 0.5)."""
     count, channels, height, width = images_BCHW.shape
-    images_BCHW = random_resized_crop(images_BCHW, (height, width), generator, smallest=0.2, flip=flip)
+    if crop:
+        images_BCHW = random_resized_crop(
+            images_BCHW, (height, width), generator, smallest=_SMALLEST_AREA["self-supervised"], flip=flip
+        )
+    else:
+        images_BCHW = _floats(random_flip(images_BCHW, generator) if flip else images_BCHW)
     if channels == 3 and jitter:
         jittered = _chosen(count, 0.8, generator).to(images_BCHW.device)
         images_BCHW[jittered] = random_jitter(images_BCHW[jittered], generator)
@@ -128,7 +144,7 @@ def random_resized_crop(
     size: tuple[int, int],
     generator: torch.Generator,
     *,
-    smallest: float = 0.08,
+    smallest: float = _SMALLEST_AREA["resized-crop"],
     flip: bool = False,
 ) -> Tensor:
     """A part of random area and shape (3:4 to 4:3) of each image, brought to `size`; with `flip`, half are mirrored."""

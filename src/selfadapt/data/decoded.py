@@ -34,15 +34,18 @@ MOST_BYTES = 4 << 30
 _YOUNG = 60.0  # seconds in which a draft may still be without its lock
 
 
-def keep_decoded(data: Data, *, stream: bool = False, on_progress: ProgressCallback = no_progress) -> Data:
+def keep_decoded(
+    data: Data, *, stream: bool = False, stream_train: bool = False, on_progress: ProgressCallback = no_progress
+) -> Data:
     """The data with every part that fits decoded and mapped; broken files are taken out and listed.
 
-    With `stream`, files are left to be decoded on demand.
+    With `stream`, files are left to be decoded on demand; with `stream_train`, those of the training part.
     """
     unreadable = list(data.unreadable)
 
     def kept(samples: Samples) -> Samples:
-        if not isinstance(samples.inputs, ImageFiles) or stream or _bytes(samples.inputs) > MOST_BYTES:
+        on_demand = stream or (stream_train and samples is data.train)
+        if not isinstance(samples.inputs, ImageFiles) or on_demand or _bytes(samples.inputs) > MOST_BYTES:
             return samples
         images, broken = _decoded(samples.inputs, on_progress)
         if not broken:

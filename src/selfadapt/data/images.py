@@ -5,7 +5,8 @@ Shapes: B images of a batch, N images in all, C channels, H by W pixels.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Shape = tuple[int, int, int]
+Box = tuple[int, int, int, int]  # left, top, right and bottom in the pixels of an upright picture
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 ORIENTATION = 0x0112  # the EXIF tag
@@ -52,6 +54,11 @@ class Frame:
     interpolation: Interpolation = "bilinear"
     crop: float = 1.0
     squash: bool = False
+
+    @classmethod
+    def middle(cls, size: int) -> "Frame":
+        """What is usual at test where training sees random crops: for 224 pixels the shorter side is brought to 256."""
+        return cls(size=size, crop=7 / 8)
 
     @property
     def side(self) -> int:
@@ -132,6 +139,11 @@ class ImageFiles:
             )
         return pixels
 
+    def crops(self, position: int, draw: Callable[[int, int], Sequence[Box]]) -> Tensor:
+        """Boxes of one picture, brought to the size of these images: V×C×H×W. `draw` makes them of width and height."""
+        size = self.shape[2], self.shape[1]
+        return decode_crops(self.paths[position], draw, size, channels=self.shape[0], white=self.white)
+
     def read(self, index_B: Tensor) -> Tensor:
         return torch.stack([self.decode(position) for position in index_B.tolist()])
 
@@ -149,24 +161,98 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None, white: floa
 
     Of a moving picture the first frame counts; transparency shows white; of 16 bits, `white` becomes 255.
     """
-    from PIL import Image, ImageOps
-
     frame = Frame(size=resize) if isinstance(resize, int) else resize
+    with _opened(path) as image:
+        picture = _Picture.of(image, "L" if channels == 1 else "RGB", white, 2 * frame.side if frame else None)
+        return _pixels(_framed(picture, frame) if frame is not None else picture.image)
+
+
+def decode_crops(
+    path: Path,
+    draw: Callable[[int, int], Sequence[Box]],
+    size: tuple[int, int],
+    *,
+    channels: int,
+    white: float | None = None,
+) -> Tensor:
+    """Boxes of a picture, each brought to `size` (width, height), as uint8 pixels, V×C×H×W.
+
+    `draw` makes the boxes of the width and height of the upright picture. Each is cut before it is brought to size, so
+    nothing outside of it shows, as torchvision does it.
+    """
+    from PIL import Image
+
+    with _opened(path) as image:
+        width, height = _upright_size(image)
+        boxes = draw(width, height)
+        # By how much a JPEG may be decoded smaller, so that every box keeps twice the pixels that are wanted of it.
+        less = min(min((b[2] - b[0]) / size[0], (b[3] - b[1]) / size[1]) for b in boxes) / 2
+        picture = _Picture.of(image, "L" if channels == 1 else "RGB", white, math.ceil(min(width, height) / less))
+        crops = []
+        for box in boxes:
+            left, top, right, bottom = picture.place(box)
+            x, y = math.floor(left), math.floor(top)
+            part = picture.image.crop((x, y, math.ceil(right), math.ceil(bottom)))
+            own = left - x, top - y, right - x, bottom - y
+            crops.append(_pixels(part.resize(size, Image.Resampling.BILINEAR, own)))
+        return torch.stack(crops)
+
+
+@contextmanager
+def _opened(path: Path) -> "Iterator[Image]":
+    """An image file whose head is read; what turns out broken in the block raises UnreadableImage."""
+    from PIL import Image
+
     try:
         with Image.open(path) as image:
-            size = image.size
-            if frame is not None:
-                # Lets JPEG skip detail; at twice the wanted size and more, what comes out hardly differs.
-                image.draft("L" if channels == 1 else "RGB", (2 * frame.side, 2 * frame.side))
-            orientation = image.getexif().get(ORIENTATION, 1)
-            upright = image if orientation == 1 else ImageOps.exif_transpose(image)
-            plain = plain_image(upright, "L" if channels == 1 else "RGB", white)
-            if frame is not None:
-                plain = _framed(plain, frame, size if orientation < 5 else size[::-1], orientation)
-            pixels = torch.from_numpy(np.array(plain))
+            yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
-    return pixels.unsqueeze(0) if channels == 1 else pixels.permute(2, 0, 1)
+
+
+def _upright_size(image: "Image") -> tuple[int, int]:
+    width, height = image.size
+    return (width, height) if _orientation(image) < 5 else (height, width)
+
+
+def _orientation(image: "Image") -> int:
+    return int(image.getexif().get(ORIENTATION, 1))
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A picture, upright and plain. Its full size is `size`; it may have been decoded at a half to an eighth."""
+
+    image: "Image"
+    size: tuple[int, int]
+    orientation: int
+
+    @classmethod
+    def of(cls, image: "Image", mode: str, white: float | None, least: int | None) -> "_Picture":
+        """`least` pixels of the shorter side are enough, if given."""
+        from PIL import ImageOps
+
+        size, orientation = _upright_size(image), _orientation(image)
+        if least is not None:
+            # Lets JPEG skip detail; at twice the wanted size and more, what comes out hardly differs.
+            image.draft(mode, (least, least))
+        upright = image if orientation == 1 else ImageOps.exif_transpose(image)
+        return cls(plain_image(upright, mode, white), size, orientation)
+
+    def place(self, box: Box) -> tuple[float, float, float, float]:
+        """Where a box of the full picture is in the decoded one."""
+        scale = round(max(self.size) / max(self.image.size))
+        across, down = (side / scale for side in self.size)
+        # Decoding rounds the size up. The rest, at the right and below until the image was turned, is no picture.
+        x = self.image.width - across if self.orientation in (2, 3, 6, 7) else 0.0
+        y = self.image.height - down if self.orientation in (3, 4, 7, 8) else 0.0
+        left, top, right, bottom = (side / scale for side in box)
+        return x + left, y + top, x + right, y + bottom
+
+
+def _pixels(image: "Image") -> Tensor:
+    pixels = torch.from_numpy(np.array(image))
+    return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
 
 
 def plain_image(image: "Image", mode: str, white: float | None) -> "Image":
@@ -192,18 +278,14 @@ def is_deep(mode: str) -> bool:
     return mode.startswith("I") or mode == "F"
 
 
-def _framed(image: "Image", frame: Frame, size: tuple[int, int], orientation: int) -> "Image":
-    """The image as the frame wants it. Its full size is `size`; it may have been decoded at a half to an eighth."""
+def _framed(picture: _Picture, frame: Frame) -> "Image":
+    """The picture as the frame wants it."""
     from PIL import Image
 
+    image, size = picture.image, picture.size
     width, height = (frame.side if frame.squash else int(frame.side * side / min(size)) for side in size)
     if (width, height) != image.size:
-        scale = round(max(size) / max(image.size))
-        across, down = (side / scale for side in size)
-        # Decoding rounds the size up. The rest, at the right and below until the image was turned, is no picture.
-        left = image.width - across if orientation in (2, 3, 6, 7) else 0.0
-        top = image.height - down if orientation in (3, 4, 7, 8) else 0.0
-        box = (left, top, left + across, top + down)
+        box = picture.place((0, 0, *size))
         image = image.resize((width, height), Image.Resampling[frame.interpolation.upper()], box)
     x, y = (round((side - frame.size) / 2) for side in image.size)  # as torchvision's CenterCrop
     return image.crop((x, y, x + frame.size, y + frame.size))

@@ -3,9 +3,9 @@
 Every epoch visits every sample once. The batches of an epoch differ in size by one at most, so there is no
 small last batch to upset batch normalisation, and none is dropped.
 
-Decoding draws no random numbers; augmentation draws them here, for each step by name. So the number of worker
-processes changes nothing, and an epoch can begin at any step. Several training processes share each batch; each draws
-its own augmentation.
+Augmentation draws its random numbers here, for each step by name, and decoding draws none but the crops of a sample, by
+its name (crops.py). So the number of worker processes changes nothing, and an epoch can begin at any step. Several
+training processes share each batch; each draws its own augmentation.
 
 Shapes: B samples of a batch, N samples in all, C channels, H by W pixels.
 """
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import Augment, resized
+from selfadapt.data.crops import RandomCrops
 from selfadapt.data.images import TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reading import read_batches
@@ -87,11 +88,13 @@ class SampleLoader:
         part: tuple[int, int] = (0, 1),
         views: int = 1,
         size_in: Callable[[int], int | None] = lambda epoch: None,
+        crop_area: float | None = None,
     ) -> None:
         """`part` (r, P): give the r-th of P about equal parts of each batch, as one of P processes.
 
         With two `views`, each image comes twice, augmented anew. `size_in` tells for an epoch the size that its images
-        are brought to, if any.
+        are brought to, if any. `crop_area`: random crops of at least this share of its area are cut from each picture
+        as it is decoded, and `augment` does the rest.
         """
         images = samples.inputs
         self.inputs: Inputs = (
@@ -102,14 +105,17 @@ class SampleLoader:
         self.num_samples = len(samples)
         self.steps_per_epoch = -(-self.num_samples // batch_size)
         self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
-        self.views, self.size_in = views, size_in
+        self.views, self.size_in, self.crop_area = views, size_in, crop_area
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
         whole = order_N.tensor_split(self.steps_per_epoch)[start:]
         own, parts = self.part
         batches = [index_B.tensor_split(parts)[own] for index_B in whole]
-        reads = read_batches(self.inputs, batches, workers=self.workers, device=self.device)
+        crops = None
+        if self.crop_area is not None:
+            crops = RandomCrops(smallest=self.crop_area, views=self.views, seed=self.seed, epoch=epoch)
+        reads = read_batches(self.inputs, batches, workers=self.workers, device=self.device, crops=crops)
         for step, (read, whole_B) in enumerate(zip(reads, whole, strict=True), start):
             if not len(read.index_B):
                 position, reason = read.broken[0]
@@ -119,12 +125,13 @@ class SampleLoader:
                 )
             place = (epoch, step) + (self.part if parts > 1 else ())
             index_B = read.index_B.to(self.device)
+            views = [read.images_BCHW] * self.views if crops is None else read.images_BCHW.unbind(1)
             yield Batch(
-                self._view(read.images_BCHW, epoch, "augment", *place),
+                self._view(views[0], epoch, "augment", *place),
                 self.labels_N[index_B],
                 index_B,
                 len(whole_B) if parts > 1 else None,
-                self._view(read.images_BCHW, epoch, "second view", *place) if self.views == 2 else None,
+                self._view(views[1], epoch, "second view", *place) if self.views == 2 else None,
             )
 
     def _view(self, images_BCHW: Tensor, epoch: int, *place: str | int) -> Tensor:

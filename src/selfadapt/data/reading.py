@@ -1,8 +1,10 @@
 """Reading images batch by batch; files are decoded ahead of time, by worker processes.
 
+With `crops`, random crops of each picture are read instead of the picture, as many as there are views.
+
 A file that turns out broken is left out of its batch and noted with the files, whoever reads them.
 
-Shapes: B images of a batch, C channels, H by W pixels.
+Shapes: B images of a batch, V views of each, C channels, H by W pixels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from selfadapt import processes
+from selfadapt.data.crops import RandomCrops
 from selfadapt.data.images import FileImages, UnreadableImage
 from selfadapt.data.inputs import Inputs
 
@@ -23,12 +26,17 @@ class Read:
     """The images of a batch that could be read, and those that could not."""
 
     index_B: Tensor
-    images_BCHW: Tensor
+    images_BCHW: Tensor  # of crops B×V×C×H×W
     broken: Sequence[tuple[int, str]] = ()
 
 
 def read_batches(
-    images: Inputs, batches: Sequence[Tensor], *, workers: int | None = None, device: torch.device | None = None
+    images: Inputs,
+    batches: Sequence[Tensor],
+    *,
+    workers: int | None = None,
+    device: torch.device | None = None,
+    crops: RandomCrops | None = None,
 ) -> Iterator[Read]:
     """The images of each batch in turn, on the device; files are decoded by worker processes."""
     device = device or torch.device("cpu")
@@ -38,7 +46,7 @@ def read_batches(
         return
     count = min(max(1, processes.cores() // processes.count()), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
-        _Decoding(images),
+        _Decoding(images, crops),
         batch_sampler=[index_B.tolist() for index_B in batches],
         collate_fn=_collate,
         num_workers=count,
@@ -57,11 +65,13 @@ def read_batches(
 class _Decoding(Dataset[tuple[int, Tensor | str]]):
     """Image files for worker processes: the pixels, or the reason why there are none."""
 
-    def __init__(self, images: FileImages) -> None:
-        self.inputs = images
+    def __init__(self, images: FileImages, crops: RandomCrops | None) -> None:
+        self.inputs, self.crops = images, crops
 
     def __getitem__(self, position: int) -> tuple[int, Tensor | str]:
         try:
+            if self.crops is not None:
+                return position, self.crops.cut(self.inputs.files, position)
             return position, self.inputs.decode(position)
         except UnreadableImage as error:
             return position, str(error)
@@ -74,5 +84,5 @@ def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor,
     if not fine:
         return index_B, torch.empty(0), broken
     # Decoders give channels last, so stacking them that way is a plain copy; the model wants that layout anyway.
-    stacked_BHWC = torch.stack([pixels.permute(1, 2, 0) for _, pixels in fine])
-    return index_B, stacked_BHWC.permute(0, 3, 1, 2), broken
+    stacked_BHWC = torch.stack([pixels.movedim(-3, -1) for _, pixels in fine])
+    return index_B, stacked_BHWC.movedim(-1, -3), broken

@@ -4,7 +4,7 @@ Shapes: N samples, C channels, H by W pixels.
 """
 
 import hashlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
-from selfadapt.data.images import FileImages
+from selfadapt.data.images import FileImages, ImageFiles
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reader import Reader
 from selfadapt.data.reading import read_batches
@@ -152,6 +152,14 @@ class Data:
         """The parts that there are, by name."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: samples for name, samples in parts.items() if samples is not None}
+
+    def with_files(self, changed: Callable[[ImageFiles], ImageFiles]) -> "Data":
+        """The data with their image files read in another way; inputs that are no files stay."""
+        parts = dict(self.parts)
+        for name, samples in parts.items():
+            if isinstance(samples.inputs, ImageFiles):
+                parts[name] = replace(samples, inputs=changed(samples.inputs))
+        return replace(self, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
 
     def limited(self, train: int | None, test: int | None, seed: int = 0) -> "Data":
         """So many samples only; None keeps all. Validation shrinks in proportion to training.

@@ -46,6 +46,7 @@ class Source:
     fetch: Callable[[Path, ProgressCallback], None] | None = None
     by_hand: str = ""  # what to put where, if it cannot be fetched
     mixed: bool = True  # its official order mixes the classes
+    crops_from_pictures: bool = False  # its papers cut random crops from the pictures themselves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +340,9 @@ SOURCES: dict[str, Source] = {
         cats_dogs, by_hand="unpack Kaggle's Dogs vs. Cats so that {folder}/train/cat.0.jpg exists", mixed=False
     ),
     "imagenet": Source(
-        imagenet, by_hand="put ImageNet's class folders into {folder}/train and {folder}/val", mixed=False
+        imagenet,
+        by_hand="put ImageNet's class folders into {folder}/train and {folder}/val",
+        mixed=False,
+        crops_from_pictures=True,
     ),
 }

@@ -37,11 +37,14 @@ def follow_launcher() -> None:
             os._exit(1)
 
 
-def launch(count: int, arguments: Sequence[str]) -> int:
-    """Run `selfadapt` with these arguments in so many processes, and return the exit code."""
+def launch(count: int, arguments: Sequence[str], *, prints: bool = True) -> int:
+    """Run `selfadapt` with these arguments in so many processes, and return the exit code.
+
+    Without `prints` their results are not shown; progress and errors are.
+    """
     code = 0
     for restart in range(_RESTARTS + 1):
-        workers = _start(count, arguments, restart)
+        workers = _start(count, arguments, restart, None if prints else subprocess.DEVNULL)
         try:
             code = _wait(workers)
         except Interrupted:
@@ -54,7 +57,7 @@ def launch(count: int, arguments: Sequence[str]) -> int:
     return 1
 
 
-def _start(count: int, arguments: Sequence[str], restart: int) -> list[subprocess.Popen[bytes]]:
+def _start(count: int, arguments: Sequence[str], restart: int, stdout: int | None) -> list[subprocess.Popen[bytes]]:
     shared = {
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),  # by which runs/threads.py shares out the cores
@@ -69,6 +72,7 @@ def _start(count: int, arguments: Sequence[str], restart: int) -> list[subproces
             [sys.executable, "-m", "selfadapt", *arguments],
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             start_new_session=True,
+            stdout=stdout,
         )
         for rank in range(count)
     ]

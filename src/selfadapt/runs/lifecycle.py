@@ -10,8 +10,9 @@ from typing import Any, cast
 import torch
 
 from selfadapt import processes
-from selfadapt.data.augment import named_augment
+from selfadapt.data.augment import named_augment, smallest_area
 from selfadapt.data.corruption import Noise, actual_rate
+from selfadapt.data.images import ImageFiles
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.samples import Data, channel_statistics
 from selfadapt.data.seeds import draw
@@ -19,6 +20,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
 from selfadapt.models.named import FIXED_SIZE
+from selfadapt.models.sync_batch_norm import sync_batch_norms
 from selfadapt.objectives.objective import Objective
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.page import write_run_page
@@ -114,6 +116,8 @@ def build_training(
     model = build_model(settings, objective, inputs.shape, statistics, data.num_classes, begins_with=begins_with)
     if settings.model.pretrained is not None and not goes_on:
         begin_with(RunFolder(Path(settings.model.pretrained)), model)
+    if settings.fit.sync_bn and processes.count() > 1:
+        sync_batch_norms(model)
     loader = _loader(settings, data, device)
     targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
     if processes.rank():  # else all would draw the same dropout masks; the first draws as one alone does
@@ -129,15 +133,24 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
     vectors, fixed = len(data.train.inputs.shape) == 1, settings.model.name in FIXED_SIZE
     if settings.data.progressive is not None and (vectors or fixed):
         raise UserError("--progressive needs images and a network that takes them in any size; leave it out")
+    cropped = settings.data.crops == "picture"
+    if cropped and not isinstance(data.train.inputs, ImageFiles):
+        raise UserError(
+            f"--crops picture cuts crops from image files without noise in their pixels, and {data.name} brings none; "
+            "leave it out"
+        )
     loader = SampleLoader(
         data.train,
         batch_size=batch_size,
         seed=settings.seed,
         device=device,
-        augment=None if vectors else named_augment(augment, data.train.inputs.shape[1], keep_size=fixed),
+        augment=None
+        if vectors
+        else named_augment(augment, data.train.inputs.shape[1], keep_size=fixed, cropped=cropped),
         part=(processes.rank(), processes.count()),
         views=settings.views,
         size_in=_size_in(settings),
+        crop_area=smallest_area(augment) if cropped else None,
     )
     if loader.num_samples // loader.steps_per_epoch // micro_batches // processes.count() < 2:
         shared = f", {processes.count()} processes" if processes.count() > 1 else ""

@@ -31,7 +31,18 @@ class DataSettings:
         "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
         "shuffled-pixels; or matrix:FILE.",
     )
-    image_size: int | None = setting(None, "Bring image files to a square of this size.", least=1, unset="as they are")
+    image_size: int | None = setting(
+        None,
+        "Bring image files to a square of this size.",
+        least=1,
+        unset="as they are; 224 with --crops picture",
+    )
+    crops: Literal["square", "picture"] | None = setting(
+        None,
+        "What random resized crops are cut from: the square that a file was brought to, or the picture itself, decoded "
+        "anew each time; then tests see its middle, 7/8 of the shorter side.",
+        unset="picture for imagenet, else square",
+    )
     augment: str | None = setting(
         None,
         "none, crop, crop-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur; the last two with "
@@ -153,6 +164,9 @@ class TrainingSettings:
         "How the learning rate falls: cosine, linear, constant, step:25 (halved every 25 epochs) or multistep:75,90.",
     )
     precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "float32, bfloat16 or float16.")
+    sync_bn: bool = setting(
+        False, "Batch normalisation over the parts of a batch in all processes, as if they were one."
+    )
     compile: bool = setting(False, "Compile the model with torch.compile.")
     curves: Literal["running", "tested"] = setting(
         "running",

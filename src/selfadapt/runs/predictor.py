@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.images import ImageFiles, TensorImages, UnreadableImage, decode
+from selfadapt.data.images import Frame, ImageFiles, TensorImages, UnreadableImage, decode
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reader import Table, reader_from_state
 from selfadapt.data.table import csv_rows, parquet_rows
@@ -45,6 +45,7 @@ class Predictor:
     passes: int = 0
     white: float | None = None  # of images of over 8 bits that it was trained on, if there were any
     network: Pretrained | None = None  # whose features a head was trained on
+    frame: Frame | None = None  # how it sees a picture, if not brought to a square of the network's size
     reader: Mapping[str, Any] | None = None  # the state of what made vectors of rows
 
     @classmethod
@@ -76,6 +77,7 @@ class Predictor:
             passes=rule.get("passes", 0),
             white=content["data"].get("white"),
             network=network,
+            frame=Frame.middle(shape[1]) if settings.data.crops == "picture" else None,
             reader=content["data"].get("reader"),
         )
 
@@ -151,6 +153,8 @@ class Predictor:
     def _read(self, path: Path) -> Tensor:
         """A file in the shape that the network was trained on."""
         channels, height, width = self.shape
+        if self.frame is not None:
+            return decode(path, channels=channels, resize=self.frame, white=self.white)
         pixels = decode(path, channels=channels, resize=None, white=self.white)
         if tuple(pixels.shape[1:]) == (height, width):
             return pixels

@@ -15,7 +15,7 @@ from selfadapt.data.classes import UNLABELLED
 from selfadapt.data.corruption import Noise, corrupt, corrupt_images
 from selfadapt.data.decoded import keep_decoded
 from selfadapt.data.given_labels import apply_corrected, apply_labels, corrected_validation
-from selfadapt.data.images import ImageFiles
+from selfadapt.data.images import Frame
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
@@ -56,9 +56,13 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
     )
     if timm_name(settings.model.name or "") is not None:
         data = _for_network(data, settings)
+    from_pictures = settings.data.crops == "picture"
+    if from_pictures:
+        data = seeing_the_middle(data)
     if processes.rank():  # the first process decodes for all
         processes.wait_for_all()
-    data = keep_decoded(data, stream=settings.data.stream or settings.on_features, on_progress=on_progress)
+    stream = settings.data.stream or settings.on_features
+    data = keep_decoded(data, stream=stream, stream_train=from_pictures, on_progress=on_progress)
     if processes.rank() == 0:
         processes.wait_for_all()
     if settings.data.corrected is not None:
@@ -84,15 +88,12 @@ def _for_network(data: Data, settings: RunSettings) -> Data:
     if not settings.fine_tunes:  # from nothing it learns the colours that there are, and features have their own way
         return data
     channels = network_shape(timm_name(model.name or "") or "")[0]
+    return data.with_files(lambda files: replace(files, shape=(channels, *files.shape[1:])))
 
-    def coloured(samples: Samples | None) -> Samples | None:
-        if samples is None or not isinstance(samples.inputs, ImageFiles):
-            return samples
-        return replace(samples, inputs=replace(samples.inputs, shape=(channels, *samples.inputs.shape[1:])))
 
-    train = coloured(data.train)
-    assert train is not None
-    return replace(data, train=train, validation=coloured(data.validation), test=coloured(data.test))
+def seeing_the_middle(data: Data) -> Data:
+    """The data with the middle of each picture wherever it is seen whole, as suits networks that learned from crops."""
+    return data.with_files(lambda files: replace(files, resize=Frame.middle(files.shape[1])))
 
 
 def _without_labels(data: Data) -> Data:

@@ -22,6 +22,7 @@ from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device
 from selfadapt.runs.export import write_tensors
+from selfadapt.runs.prepare import seeing_the_middle
 from selfadapt.runs.pretraining import load_backbone
 from selfadapt.runs.settings import RunSettings, normal_form
 from selfadapt.runs.threads import take_useful_threads
@@ -52,10 +53,13 @@ def probe(
     take_useful_threads(RunSettings.from_json(content["settings"], "pretraining"), (channels, height, width), own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     source = normal_form({"data": source or content["settings"]["data"]["source"]})["data"]
-    resize = image_size or content["settings"]["data"]["image_size"]
-    white = content["data"].get("white") if source == content["settings"]["data"]["source"] else None
+    run_data = content["settings"]["data"]
+    resize = image_size or run_data["image_size"]
+    white = content["data"].get("white") if source == run_data["source"] else None
     data = open_data(source, resize=resize, white=white)
-    data = keep_decoded(data, stream=content["settings"]["data"]["stream"], on_progress=on_progress)
+    if run_data.get("crops") == "picture":
+        data = seeing_the_middle(data)
+    data = keep_decoded(data, stream=run_data["stream"], on_progress=on_progress)
     data = data.limited(limit, test_limit, settings.seed)
     if data.train.inputs.shape != (channels, height, width):
         raise UserError(

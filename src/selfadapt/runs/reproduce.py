@@ -12,7 +12,8 @@ from typing import Any
 from selfadapt.attacks.named import named_attack
 from selfadapt.data.home import home
 from selfadapt.data.sources import check_there
-from selfadapt.errors import UserError
+from selfadapt.engine.launch import launch
+from selfadapt.errors import INTERRUPTED, Interrupted, UserError
 from selfadapt.evaluation.probe import ProbeSettings
 from selfadapt.recipes.recipe import Ask, Experiment, Recipe, Trial
 from selfadapt.report.reproduction import write_reproduction
@@ -23,8 +24,9 @@ from selfadapt.runs.lifecycle import reopen
 from selfadapt.runs.pretraining import pretrain
 from selfadapt.runs.probing import probe
 from selfadapt.runs.run import ProgressBar, finished, train
-from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.settings import Kind, RunSettings, method_class, shared_settings
 from selfadapt.runs.shifting import shift_run
+from selfadapt.setting import settings_in
 from selfadapt.theory import simulate
 
 Found = dict[str, Any]  # what a trial came to: the result, the metrics of the last epoch, and the answers by name
@@ -32,10 +34,22 @@ PUBLISHED_SHIFT = "cifar10-c"  # a folder of the data's home
 
 
 def reproduce(
-    recipe: Recipe, scale: str, path: Path, seeds: int, progress_bar: ProgressBar, *, first_seed: int = 0
+    recipe: Recipe,
+    scale: str,
+    path: Path,
+    seeds: int,
+    progress_bar: ProgressBar,
+    *,
+    first_seed: int = 0,
+    devices: int = 1,
 ) -> dict[str, Any]:
-    """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows."""
+    """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows.
+
+    With several `devices` each training runs in so many processes, one after the other; the rest is done in this one.
+    """
     experiment = recipe.at(scale)
+    if devices < 1:
+        raise UserError(f"--devices {devices} must be at least 1")
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_ready(experiment)
@@ -43,6 +57,8 @@ def reproduce(
     found: dict[tuple[str, int], Found] = {}
     for number, (trial, seed) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
+        if devices > 1 and trial.kind != "linear-regression":
+            _train_in_processes(path, trial, seed, devices)
         found[trial.name, seed] = _found(path, trial, seed, progress_bar, words)
     rows = _rows(recipe, scale, experiment, found)
     written = write_reproduction(recipe, scale, experiment, rows, path)
@@ -76,6 +92,36 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
     answers = {ask.name: _answer(path, folder, ask, seed) for ask in trial.asks}
     return {"result": result, "last": last, "run": str(folder.path), "commit": content.get("commit"), **answers}
+
+
+def _train_in_processes(path: Path, trial: Trial, seed: int, devices: int) -> None:
+    folder = RunFolder(path / trial.folder(seed))
+    if folder.exists and "result" in folder.read_run():
+        return
+    arguments = [*command_line(trial), "--seed", str(seed), "--out", str(folder.path)]
+    code = launch(devices, [*arguments, "--resume"] if folder.exists else arguments, prints=False)
+    if code == INTERRUPTED:
+        raise Interrupted(f"stopped in {trial.name}")
+    if code:
+        raise UserError(f"the training of {trial.name}, seed {seed}, in {devices} processes failed as said above")
+
+
+def command_line(trial: Trial) -> list[str]:
+    """The arguments of `selfadapt` that train as this trial says."""
+    kind: Kind = "labels" if trial.kind == "labels" else "pretraining"
+    settings = dict(trial.settings)
+    method = settings.pop("method")
+    known = {**shared_settings(kind), **settings_in(method_class(kind, method))}
+    arguments = ["train" if kind == "labels" else "pretrain", str(settings.pop("data")), "--method", method]
+    for word, value in settings.items():
+        option = known[word].option
+        if not isinstance(value, bool):
+            arguments += [option, str(value)]
+        elif value:
+            arguments.append(option)
+        elif known[word].default:
+            arguments.append(f"--no-{option.removeprefix('--')}")
+    return arguments
 
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:

@@ -24,6 +24,7 @@ Kind = Literal["labels", "pretraining"]
 
 SMALL_SET = 5_000  # training samples
 FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
+_PICTURE_SIZE = 224  # pixels that crops from pictures are brought to, if nobody says
 _WARM_UP = 30 / 800  # of the epochs without labels, as in the paper
 
 
@@ -95,7 +96,7 @@ class RunSettings:
             fit=TrainingSettings(**parts["fit"]),
             **parts["own"],
         )
-        chosen = chosen._with_network()
+        chosen = chosen._with_network()._with_crops()
         if "method" not in settings and kind == "labels" and chosen._linear and not parts["method"]:
             chosen = replace(chosen, method_name=FOR_HEADS, method=method_class(kind, FOR_HEADS)())
         return chosen
@@ -181,6 +182,30 @@ class RunSettings:
                 raise UserError("--tune head needs a network that knows something; leave --weights none out")
             model = replace(model, weights=weights, tune=tune)
         return replace(self, model=model)
+
+    def _with_crops(self) -> "RunSettings":
+        """These settings with what random crops are cut from, and the size that they are brought to."""
+        from selfadapt.data.augment import smallest_area
+        from selfadapt.data.sources import SOURCES
+        from selfadapt.models.pretrained import timm_name
+
+        data = self.data
+        source = SOURCES.get(data.source)
+        suits = (data.augment is None or smallest_area(data.augment) is not None) and not self.on_features
+        if data.crops is None:
+            from_pictures = suits and source is not None and source.crops_from_pictures
+            data = replace(data, crops="picture" if from_pictures else "square")
+        if data.crops == "square":
+            return replace(self, data=data)
+        if self.on_features:
+            raise UserError("--crops picture is for a network that sees images: add --tune all, or --weights none")
+        if not suits:
+            raise UserError(
+                f"--crops picture is for random resized crops, which --augment {data.augment} has none of; "
+                "choose resized-crop, self-supervised or self-supervised-blur"
+            )
+        size = data.image_size or (_PICTURE_SIZE if timm_name(self.model.name or "") is None else None)
+        return replace(self, data=replace(data, augment=data.augment or "resized-crop", image_size=size))
 
     @property
     def columns(self) -> "Columns":

@@ -1,0 +1,178 @@
+"""The recipes for ImageNet at paper scale, on a folder of ImageNet's form: few JPEGs of odd sizes, a narrow network."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from cli.program import run, run_json
+from forks import fork, launch_forks
+from recipes.test_recipes import no_bar
+from selfadapt.data.images import ImageFiles, TensorImages
+from selfadapt.recipes.named import RECIPES
+from selfadapt.recipes.recipe import Ask, Experiment, Settings
+from selfadapt.report.results import RunFolder
+from selfadapt.runs.lifecycle import reopen
+from selfadapt.runs.predictor import Predictor
+from selfadapt.runs.reproduce import reproduce
+from selfadapt.runs.settings import RunSettings
+
+SYNSETS = ("n01440764", "n02102040", "n03888257")
+SHORT: Settings = {
+    "epochs": 2, "start_epoch": 1, "batch_size": 8, "width": 2, "warmup_epochs": 1.0, "hidden": 8, "dimensions": 4,
+    "precision": "float32",
+}  # fmt: skip
+MIDDLE = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224), transforms.PILToTensor()])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with an ImageNet of three classes, each of a colour."""
+    home = tmp_path_factory.mktemp("home")
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 8), ("val", 2)):
+        for number, synset in enumerate(SYNSETS):
+            for place in range(count):
+                width, height = generator.integers(90, 420, 2).tolist()
+                rough = generator.integers(0, 120, (5, 5, 3), np.uint8)
+                rough[..., number] += 130
+                path = home / "data" / "imagenet" / part / synset / f"{synset}_{part}_{place}.JPEG"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC).save(path)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFADAPT_HOME", str(home))
+
+
+def _short(name: str, *trials: str, **smaller: Any) -> Experiment:
+    """These trials of the paper's experiment for a few steps of a narrow network; all else is the paper's."""
+    whole = RECIPES[name].at("paper")
+    short = []
+    for trial in whole.trials:
+        if trial.name in trials:
+            own = {word: SHORT.get(word, value) for word, value in trial.settings.items()}
+            own |= {"width": 2, **smaller}
+            asks = tuple(Ask(what=ask.what, settings={**ask.settings, "epochs": 2}) for ask in trial.asks)
+            short.append(replace(trial, settings=own, asks=asks))
+    return Experiment(
+        trials=tuple(short), entries=tuple(entry for entry in whole.entries if entry.trial in (*trials, None))
+    )
+
+
+def test_training_with_labels(home: Path, tmp_path: Path) -> None:
+    recipe = replace(RECIPES["table4"], paper=_short("table4", "ours ResNet-50 0.4"))
+    (row,) = reproduce(recipe, "paper", tmp_path, 1, no_bar)["rows"]
+    assert row["measured"] is not None
+    assert row["published"] == 71.5
+    folder = RunFolder(tmp_path / "ours-resnet-50-0.4-0")
+    assert folder.read_run()["data"]["shape"] == [3, 224, 224]
+    run = reopen(folder, to_train=False)
+    assert isinstance(run.data.train.inputs, ImageFiles)
+    assert len(run.data.train) == 24
+    assert run.data.test is not None
+    assert isinstance(run.data.test.inputs, TensorImages)  # decoded once, as all that is not cut anew each time
+    files = sorted((home / "data" / "imagenet" / "val").rglob("*.JPEG"))
+    pictures = torch.stack([MIDDLE(Image.open(file)) for file in files])
+    assert torch.equal(run.data.test.inputs.values_NCHW, pictures)
+    batch = next(run.training.loader.epoch(0))
+    assert batch.input.shape == (8, 3, 224, 224)
+    predictor = Predictor.of_run(folder, "cpu")
+    records = list(predictor.answer(files))
+    expected = predictor.model.eval()(pictures / 255).softmax(1).amax(1)
+    assert [record["confidence"] for record in records] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_training_without_labels_and_the_linear_classifier(tmp_path: Path) -> None:
+    recipe = replace(RECIPES["table9"], paper=_short("table9", "ours 2"))
+    rows = reproduce(recipe, "paper", tmp_path, 1, no_bar)["rows"]
+    assert len(rows) == 19
+    assert {row["row"]: row["measured"] is None for row in rows}["ours, 2 views, 200 epochs"] is False
+    assert sum(row["measured"] is None for row in rows) == 18
+    folder = RunFolder(tmp_path / "ours-2-0")
+    loader = reopen(folder, "pretraining", to_train=False).training.loader
+    first, second = next(loader.epoch(0)).views
+    assert first.shape == second.shape == (8, 3, 224, 224)
+    assert not torch.equal(first, second)
+    answer = json.loads((tmp_path / "answers" / "ours-2-0-probe.json").read_text())
+    assert answer["asked"] == {"what": "probe", "epochs": 2, "batch_size": 512, "lr": 2.0, "schedule": "cosine"}
+    assert 0 <= answer["answer"]["test_accuracy"] <= 1
+
+
+def _reproduced_in_two(out: Path) -> None:
+    launch_forks()
+    recipe = replace(RECIPES["table9"], paper=_short("table9", "ours 1", image_size=32, epochs=1, warmup_epochs=0.0))
+    rows = reproduce(recipe, "paper", out, 1, no_bar, devices=2)["rows"]
+    assert sum(row["measured"] is not None for row in rows) == 1
+    again = reproduce(recipe, "paper", out, 1, no_bar, devices=2)["rows"]
+    assert again == rows
+
+
+@pytest.mark.distributed
+def test_trainings_in_two_processes(tmp_path: Path) -> None:
+    worker = fork(_reproduced_in_two, tmp_path / "out")
+    worker.join(300)
+    assert worker.exitcode == 0
+    content = RunFolder(tmp_path / "out" / "ours-1-0").read_run()
+    assert content["processes"] == 2
+    assert content["settings"]["fit"]["sync_bn"]
+
+
+def test_settings_of_the_paper() -> None:
+    """Section 7.1 and the appendix on ImageNet, word by word."""
+    table4 = {trial.name: RunSettings.given(**trial.settings) for trial in RECIPES["table4"].at("paper").trials}
+    assert len(table4) == 8
+    for name, start, momentum in (("ours ResNet-101 0.0", 50, 0.99), ("ours ResNet-50 0.4", 60, 0.95)):
+        flat = table4[name].flat()
+        assert (flat["start_epoch"], flat["momentum"]) == (start, momentum)
+        fit = table4[name].fit_settings()
+        assert (fit.epochs, flat["batch_size"]) == (95, 768)
+        optimizer = fit.optimizer
+        assert (optimizer.name, optimizer.momentum, optimizer.weight_decay) == ("sgd", 0.9, 5e-4)
+        assert (optimizer.lr, optimizer.warmup_from, optimizer.warmup_epochs) == (0.3, 0.0003, 5)
+        assert (flat["crops"], flat["image_size"], flat["augment"]) == ("picture", 224, "resized-crop")
+    for trial in RECIPES["table9"].at("paper").trials:
+        flat = RunSettings.given("pretraining", **trial.settings).flat()
+        assert (flat["momentum"], flat["beta"], flat["optimizer"]) == ("0.5:0.8", "0.99:1", "lars")
+        assert flat["lr"] == 2.0 * flat["batch_size"] / 256
+        assert flat["sync_bn"]
+
+
+def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: Path, tmp_path: Path) -> None:
+    named = RunSettings.given(data="imagenet", model="resnet18").data
+    assert (named.crops, named.image_size, named.augment) == ("picture", 224, "resized-crop")
+    assert RunSettings.given(data="imagenet", model="resnet18", augment="crop-flip").data.crops == "square"
+    assert RunSettings.given(data="imagenet", tune="head", model="tf_efficientnet_lite0").data.crops == "square"
+    folder = str(home / "data" / "imagenet")
+    assert RunSettings.given(data=folder, model="resnet18").data.crops == "square"
+    options = ("--model", "resnet-small", "--width", "2", "--epochs", "1", "--batch-size", "8", "--image-size", "32")
+    run_json("train", folder, "--crops", "picture", *options, "--out", "run", folder=tmp_path)
+    content = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert content["data"]["shape"] == [3, 32, 32]
+    assert content["settings"]["data"]["augment"] == "resized-crop"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("digits",), "cuts crops from image files without noise in their pixels, and digits brings none"),
+        (("imagenet", "--image-size", "32", "--noise", "gaussian:0.5"), "without noise in their pixels"),
+        (("imagenet", "--augment", "crop-flip"), "which --augment crop-flip has none of; choose resized-crop"),
+        (("imagenet", "--model", "tf_efficientnet_lite0", "--tune", "head"), "is for a network that sees images"),
+        (("imagenet", "--crops", "circle"), "--crops 'circle' is not known; choose one of square, picture"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    model = () if "--model" in words else ("--model", "resnet-small")
+    crops = () if "--crops" in words else ("--crops", "picture")
+    result = run("train", *words, *model, *crops, "--epochs", "1", folder=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
