@@ -17,5 +17,5 @@ def test_sizes_and_the_shares_up_to_which_they_hold() -> None:
     "text", ["", "24", "24:", "0:0.5", "24:0", "24:1.5", "24:0.5,28:0.5", "28:0.5,24:0.25", "a:0.5"]
 )
 def test_what_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="--progressive .* is not SIZE:SHARE"):
+    with pytest.raises(UserError, match="is not SIZE:SHARE"):
         RunSettings.given(data="digits", progressive=text)

@@ -23,7 +23,7 @@ _WIDEST = 4 / 3  # shape of a box, and 3:4 the narrowest
 _SMALLEST_AREA = {"resized-crop": 0.08, "self-supervised": 0.2, "self-supervised-blur": 0.2}  # of random resized crops
 _LEFT_OUT = ("no-flip", "no-jitter", "no-grey")
 AugmentName = Literal[
-    "none", "crop", "crop-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"
+    "none", "crop", "crop-flip", "shift-flip", "rotate-crop", "resized-crop", "self-supervised", "self-supervised-blur"
 ]
 
 
@@ -38,6 +38,7 @@ def named_augment(name: str, height: int, *, keep_size: bool = False, cropped: b
     With `cropped`, images are random resized crops already, and the rest is done.
 
     crop, crop-flip         the paper's for small images: pad an eighth of the height (4 pixels of 32), crop, mirror
+    shift-flip              for few epochs: shift by up to a sixteenth, what comes in is mirrored; mirror
     rotate-crop             for house numbers, as in the program of SAT: turn by up to 15 degrees, then crop
     resized-crop            the usual one for ImageNet: a random part, brought to 7/8 of the size; mirror
     self-supervised         the paper's for pre-training: resized crop, mirror, colour jitter, grey; -blur for ImageNet
@@ -67,13 +68,13 @@ def named_augment(name: str, height: int, *, keep_size: bool = False, cropped: b
             )
         size = height * 7 // 8
         return lambda images, generator: random_resized_crop(images, (size, size), generator, flip=True)
-    padding = max(1, height // 8)
+    padding = max(1, height // (16 if name == "shift-flip" else 8))
 
     def crop_and_flip(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
         if name == "rotate-crop":
             images_BCHW = random_rotation(images_BCHW, _MOST_DEGREES, generator)
-        images_BCHW = random_crop(images_BCHW, padding, generator)
-        return random_flip(images_BCHW, generator) if name == "crop-flip" else images_BCHW
+        images_BCHW = random_crop(images_BCHW, padding, generator, reflect=name == "shift-flip")
+        return random_flip(images_BCHW, generator) if name.endswith("flip") else images_BCHW
 
     return crop_and_flip
 
@@ -118,12 +119,13 @@ def _floats(images_BCHW: Tensor) -> Tensor:
     return images_BCHW.float() / 255 if images_BCHW.dtype == torch.uint8 else images_BCHW
 
 
-def random_crop(images_BCHW: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Pad with black on all sides, then cut a window of the old size at a random place of each image."""
+def random_crop(images_BCHW: Tensor, padding: int, generator: torch.Generator, *, reflect: bool = False) -> Tensor:
+    """Pad all sides with black, or with what they mirror, and cut a window of the old size at a random place."""
     count, _, height, width = images_BCHW.shape
     top_B = torch.randint(2 * padding + 1, (count,), generator=generator)
     left_B = torch.randint(2 * padding + 1, (count,), generator=generator)
-    return crop(pad(images_BCHW, [padding] * 4), top_B, left_B, height, width)
+    padded = pad(_floats(images_BCHW), [padding] * 4, "reflect") if reflect else pad(images_BCHW, [padding] * 4)
+    return crop(padded, top_B, left_B, height, width)
 
 
 def crop(images_BCHW: Tensor, top_B: Tensor, left_B: Tensor, height: int, width: int) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 
 class Backbone(nn.Module):
-    """A network from inputs to `num_features` features. `lr_scale` multiplies the rate at which it learns."""
+    """A network from inputs to `num_features` features."""
 
     num_features: int
-    lr_scale: float = 1.0
     examples: int = 0  # training inputs that it is to see before it learns
 
     def see(self, inputs: Tensor) -> None:
@@ -137,6 +136,15 @@ def projection_head(num_inputs: int, num_hidden: int, num_outputs: int, *, norma
         nn.ReLU(inplace=True),
         nn.Linear(num_hidden, num_outputs),
     )
+
+
+def learning_rate_scales(model: nn.Module) -> dict[nn.Parameter, float]:
+    """What multiplies the learning rate of each parameter: the `lr_scale` of the modules it is in that have one."""
+    scales = dict.fromkeys(model.parameters(), 1.0)
+    for module in model.modules():
+        scale = cast(float, getattr(module, "lr_scale", 1.0))
+        scales |= {parameter: scale * scales[parameter] for parameter in module.parameters() if scale != 1}
+    return scales
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

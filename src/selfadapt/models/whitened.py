@@ -24,7 +24,7 @@ _WIDENING = (1, 4, 4)  # of the groups, by the first one's width
 _PATCH = 2
 _LEAST_VARIANCE = 5e-4  # added to that of each axis, for those that hardly vary
 _FEATURE_SCALE = 1 / 9
-_SHIFT_LR_SCALE = 16.0
+_SHIFTS_LR_SCALE = 16.0
 
 
 class WhitenedNet(Backbone):
@@ -35,7 +35,7 @@ class WhitenedNet(Backbone):
     def __init__(self, *, channels: int, width: int = 32) -> None:
         super().__init__()
         patch = channels * _PATCH**2
-        self.whitening = nn.Conv2d(channels, 2 * patch, _PATCH)
+        self.whitening = _Whitening(channels, 2 * patch, _PATCH)
         self.whitening.weight.requires_grad_(False)
         nn.init.zeros_(cast(Tensor, self.whitening.bias))
         widths = [2 * patch, *(width * widening for widening in _WIDENING)]
@@ -51,10 +51,6 @@ class WhitenedNet(Backbone):
         filters = (axes / (variance + _LEAST_VARIANCE).sqrt()).T.reshape(-1, *self.whitening.weight.shape[1:])
         self.whitening.weight.copy_(torch.cat([filters, -filters]))
 
-    def learning_rate_scales(self) -> dict[nn.Parameter, float]:
-        shifts = [module.bias for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
-        return dict.fromkeys([*shifts, cast(nn.Parameter, self.whitening.bias)], _SHIFT_LR_SCALE)
-
     def forward(self, images_BCHW: Tensor) -> Tensor:
         x = self.groups(self.act(self.whitening(images_BCHW)))
         return cast(Tensor, self.pool(x).flatten(1) * _FEATURE_SCALE)
@@ -62,8 +58,8 @@ class WhitenedNet(Backbone):
 
 def _group(channels_in: int, channels_out: int) -> nn.Sequential:
     return nn.Sequential(
-        _convolution(channels_in, channels_out), nn.MaxPool2d(2), _normalisation(channels_out), nn.GELU(),
-        _convolution(channels_out, channels_out), _normalisation(channels_out), nn.GELU(),
+        _convolution(channels_in, channels_out), nn.MaxPool2d(2), _Shifts(channels_out), nn.GELU(),
+        _convolution(channels_out, channels_out), _Shifts(channels_out), nn.GELU(),
     )  # fmt: skip
 
 
@@ -73,7 +69,15 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
     return layer
 
 
-def _normalisation(channels: int) -> nn.BatchNorm2d:
-    layer = nn.BatchNorm2d(channels)
-    layer.weight.requires_grad_(False)
-    return layer
+class _Whitening(nn.Conv2d):
+    lr_scale = _SHIFTS_LR_SCALE
+
+
+class _Shifts(nn.BatchNorm2d):
+    """Batch normalisation without scales, for convolutions have them."""
+
+    lr_scale = _SHIFTS_LR_SCALE
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.weight.requires_grad_(False)

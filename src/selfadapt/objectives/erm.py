@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.heads import Backbone, Classifier, learning_rate_scales
 from selfadapt.objectives.method import AttackAfterEpoch, Bench, Task, Trained
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
 from selfadapt.setting import check_settings
@@ -59,15 +59,13 @@ class ERM:
         return Classifier(backbone, num_classes)
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
-        scales: dict[int, float] = {}
-        for module in model.modules():
-            if isinstance(module, Backbone):
-                scales |= {id(p): min(module.lr_scale, scales.get(id(p), 1.0)) for p in module.parameters()}
         groups: dict[float, list[nn.Parameter]] = {}
-        for parameter in model.parameters():
+        for parameter, scale in learning_rate_scales(model).items():
             if parameter.requires_grad:
-                groups.setdefault(scales.get(id(parameter), 1.0), []).append(parameter)
-        return [{"params": own, "lr_scale": scale} for scale, own in groups.items()]
+                groups.setdefault(scale, []).append(parameter)
+        # What learns faster than the rest is not decayed, for decay grows with the rate.
+        without: dict[str, float] = {"weight_decay": 0.0}
+        return [{"params": own, "lr_scale": scale, **(without if scale > 1 else {})} for scale, own in groups.items()]
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return None

@@ -1,56 +1,78 @@
-"""Records for two CPU cores: CIFAR10 with wrong labels from scratch and with pretrained weights in 20 minutes each,
-and selective classification in 40.
+"""Records for two CPU cores: CIFAR10 with wrong labels in 20 minutes, selective classification in 40.
 
-Settings were chosen on validation images (the last 5,000 of the training set), never on test images; then all 50,000
-train.
+No table of the paper, but what its method gives to those who have no GPU. Settings were chosen on 5,000 training images
+that were held out for it, never on test images; then all 50,000 train.
 """
 
-from selfadapt.recipes.recipe import Entry, Experiment, OverEpochs, Recipe, Settings, Trial
+from selfadapt.recipes.recipe import Drawing, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
 from selfadapt.recipes.table5 import selective_part
 
-NOISE: Settings = {"noise": "symmetric:0.4"}
+_CIFAR: Settings = {"data": "cifar10", "validation": 0.0}
+_NOISE: Settings = {"noise": "symmetric:0.4"}
 _QUICK: Settings = {
-    "data": "cifar10", "model": "whitened", "optimizer": "nesterov", "lr": 0.7, "weight_decay": 1.5e-4,
-    "batch_size": 500, "schedule": "linear", "augment": "crop-flip", "mirror": True, "validation": 0.0,
+    **_CIFAR, "model": "whitened", "optimizer": "nesterov", "lr": 0.7, "weight_decay": 1e-4, "batch_size": 500,
+    "schedule": "linear", "augment": "shift-flip", "mirror": True, "progressive": "24:0.6",
 }  # fmt: skip
-_SCRATCH: Settings = {**_QUICK, **NOISE, "epochs": 26, "warmup_epochs": 6.0, "progressive": "24:0.6"}
-_SELECTIVE: Settings = {**_QUICK, "epochs": 9, "warmup_epochs": 2.0, "progressive": "24:0.6"}
-_FEATURES: Settings = {
-    "data": "cifar10", "model": "tf_efficientnet_lite0", "tune": "head", "image_size": 128, "augment": "none",
-    "validation": 0.0, **NOISE,
+_LONG: Settings = {**_QUICK, **_NOISE, "epochs": 22, "warmup_epochs": 5.0, "test_curve": True}
+_SHORT: Settings = {**_QUICK, "epochs": 9, "warmup_epochs": 2.0}
+_HEAD: Settings = {
+    **_CIFAR, **_NOISE, "model": "tf_efficientnet_lite0", "tune": "head", "image_size": 128, "augment": "none",
+    "lr": 0.003, "weight_decay": 0.3, "batch_size": 256,
 }  # fmt: skip
 
 
-def _noisy(methods: dict[str, Settings], minutes: float) -> Experiment:
-    return Experiment(
-        trials=tuple(Trial(name=row, settings=own) for row, own in methods.items()),
-        entries=tuple(
-            Entry(row=row, column=column, trial=row, value=f"result/{key}")
-            for row in methods
-            for column, key in (("test accuracy", "test_accuracy"), ("labels recovered", "label_recovery"))
-        ),
-        minutes=minutes,
+def _noisy(erm: Settings, ours: Settings, minutes: float) -> Experiment:
+    trials = (Trial(name="ERM", settings=erm), Trial(name="ours", settings=ours))
+    values = {"test accuracy": "test_accuracy", "labels recovered": "label_recovery"}
+    entries = tuple(
+        Entry(row=trial.name, column=column, trial=trial.name, value=f"result/{key}")
+        for trial in trials
+        for column, key in values.items()
     )
+    return Experiment(trials=trials, entries=entries, minutes=minutes)
 
 
 def _selective() -> Experiment:
-    ours = {"start_epoch": 0, "momentum": 0.74}
-    trials, entries = selective_part("CIFAR10", _SELECTIVE, ours, None, ("0.90",), passes=0)
+    # 0.99 of the paper's 300 epochs, for 9
+    ours = {"start_epoch": 0, "momentum": 0.72}
+    trials, entries = selective_part("CIFAR10", _SHORT, ours, None, ("0.90",), passes=0)
     return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=40)
 
 
-_OVER_TIME = OverEpochs(key="test_accuracy_after_epoch", words="test accuracy (%)", minutes=True)
-_CHOSEN = "Settings were chosen on 5,000 training images held out for it; then all 50,000 train. The result is the last epoch's."
-SCRATCH = Recipe(
-    name="record-scratch",
-    title="Record: CIFAR10 from scratch, 36 % of the labels wrong, in 20 minutes on two cores",
-    effect="What 20 minutes of two CPU cores give, with ordinary and with self-adaptive training.",
-    paper=_noisy(_FROM_SCRATCH, minutes=40),
-    laptop=_noisy(_FROM_SCRATCH, minutes=40),
-    drawing=_OVER_TIME,
-    notes=(
-        _CHOSEN,
-        "Test accuracy after each epoch is for the figure alone, and its time is within the 20 minutes.",
-        "Both scales are the same experiment.",
-    ),
+def _record(name: str, title: str, experiment: Experiment, *notes: str, drawing: Drawing | None = None) -> Recipe:
+    return Recipe(
+        name=f"record-{name}",
+        title=f"Record for two cores: {title}",
+        effect="What a machine without a GPU learns in that time, by ordinary and by self-adaptive training.",
+        paper=experiment,
+        laptop=experiment,
+        drawing=drawing,
+        notes=(
+            *notes,
+            "Both scales are the same experiment. All 50,000 images train; nothing was chosen on test images.",
+        ),
+    )
+
+
+SCRATCH = _record(
+    "scratch",
+    "CIFAR10 from scratch in 20 minutes for each method, 36 % of the labels wrong",
+    _noisy({**_LONG, "method": "erm"}, {**_LONG, "method": "sat-paper", "start_epoch": 7, "momentum": 0.8}, minutes=40),
+    "The first 60 % of the epochs see images of 24 pixels.",
+    "Test accuracy after each epoch is for the figure alone; its time is within the 20 minutes.",
+    drawing=OverEpochs(key="test_accuracy_after_epoch", words="test accuracy (%)", minutes=True),
+)
+PRETRAINED = _record(
+    "pretrained",
+    "CIFAR10 from pretrained weights in 20 minutes, 36 % of the labels wrong",
+    _noisy({**_HEAD, "method": "erm", "epochs": 20}, {**_HEAD, "method": "sat-folds", "epochs": 1}, minutes=20),
+    "Features of EfficientNet-Lite0 at 128 pixels are taken once for both rows, which is most of the time, and kept.",
+)
+SELECTIVE = _record(
+    "selective",
+    "selective classification on CIFAR10 in 40 minutes",
+    _selective(),
+    "Labels as they are. The error is that at exactly this coverage of the test images, the paper's protocol.",
+    "alpha is the paper's 0.99 brought from 300 to 9 epochs. Deep Gamblers chooses its reward on a tenth split off the "
+    "training images; SelectiveNet is trained for 0.90.",
 )

@@ -45,8 +45,8 @@ class DataSettings:
     )
     augment: str | None = setting(
         None,
-        "none, crop, crop-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur; the last two with "
-        "no-flip, no-jitter or no-grey behind a comma, to do without.",
+        "none, crop, crop-flip, shift-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur; the "
+        "last two with no-flip, no-jitter or no-grey behind a comma, to do without.",
         unset="what suits the data",
     )
     progressive: str | None = setting(
