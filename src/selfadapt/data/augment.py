@@ -203,8 +203,8 @@ def resized_crop(
 def resized(images_BCHW: Tensor, size: int) -> Tensor:
     """Whole images brought to a square of this size."""
     height, width = images_BCHW.shape[2:]
-    box = (torch.tensor([number]) for number in (0, 0, height, width))  # one for all images
-    return resized_crop(images_BCHW, *box, (size, size))
+    start, tall, wide = torch.tensor([[0], [height], [width]])  # one box for all images
+    return resized_crop(images_BCHW, start, start, tall, wide, (size, size))
 
 
 def _interpolation(start_B: Tensor, length_B: Tensor, size_in: int, size_out: int) -> Tensor:
