@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, print_json, print_table, progress_bar
+from selfadapt.cli.output import Json, Quiet, count_bar, print_json, print_table, progress_bar
 from selfadapt.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
@@ -42,8 +42,11 @@ def command(
     path = out or Path("runs") / f"reproduce-{recipe.name}-{scale}"
     try:
         result = reproduce(
-            recipe, scale, path, seeds, lambda words: progress_bar(words, quiet=quiet or as_json), first_seed=seed
-        )
+            recipe, scale, path, seeds,
+            lambda words: progress_bar(words, quiet=quiet or as_json),
+            count_bar=lambda words: count_bar(words, quiet=quiet or as_json),
+            first_seed=seed,
+        )  # fmt: skip
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None
     if as_json:

@@ -206,6 +206,26 @@ def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
     _save(figure, path)
 
 
+def stacked_bars(bars: Mapping[str, Mapping[str, float]], words: str, path: Path) -> None:
+    """A bar for each row, in the order given, of pieces that stand end to end; its whole length is written behind."""
+    figure, axes = _figure(8.4, 1.4 + 0.42 * len(bars))
+    pieces = list(dict.fromkeys(piece for own in bars.values() for piece in own))
+    left = dict.fromkeys(bars, 0.0)
+    for number, piece in enumerate(pieces):
+        lengths = [own.get(piece, 0.0) for own in bars.values()]
+        axes.barh(list(bars), lengths, left=list(left.values()), height=0.6, color=_PALETTE[number], label=piece)
+        left = {name: begin + length for (name, begin), length in zip(left.items(), lengths, strict=True)}
+    for position, length in enumerate(left.values()):
+        axes.annotate(f"{length:.3g}", (length, position), xytext=(6, 0), textcoords="offset points", va="center")
+    axes.invert_yaxis()  # the first on top
+    axes.set(xlabel=words)
+    axes.margins(x=0.08)
+    axes.grid(color=_FAINT, linewidth=0.6, axis="x")
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside upper center", ncols=len(pieces), frameon=False, fontsize=9)
+    _save(figure, path)
+
+
 def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
     """Generalisation error and clean validation error over the noise rate, a line for each method (Figure 3).
 
