@@ -213,6 +213,7 @@ def test_a_stop_while_features_are_taken_loses_a_batch(
         patched.setattr(features, "_rows", stopping)
         stopped = run("train", "photos", *SMALL, "--out", "run", "--quiet", folder=tmp_path)
     assert (stopped.returncode, stopped.stderr.count("\n")) == (130, 1)
+    assert "the features taken so far are kept, and the same command goes on" in stopped.stderr
     taken = sum(seen)
     run_json("train", "photos", *SMALL, "--out", "run", folder=tmp_path)
     assert (taken, sum(seen)) == (12, 24)
