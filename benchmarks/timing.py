@@ -17,16 +17,10 @@ def time_ratio(
     *,
     rounds: int,
     warm_up: int = 5,
-    prepare: tuple[Callable[[], object], Callable[[], object]] | None = None,
 ) -> float:
-    """The median, over rounds, of the first side's time over the second's. Who begins changes from round to round.
-
-    `prepare` is what each side does before, which is not timed.
-    """
+    """The median, over rounds, of the first side's time over the second's. Who begins changes from round to round."""
     ratios = []
     for turn in range(warm_up + rounds):
-        for side in prepare or ():
-            side()
         if turn % 2:
             above, below = _seconds(first), _seconds(second)
         else:

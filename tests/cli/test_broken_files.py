@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -226,3 +228,54 @@ def test_a_file_that_heals_is_probed(noise: Path, tmp_path: Path) -> None:
     run_json("pretrain", "noise", *options, "--out", "run", folder=tmp_path)
     run_json("probe", "run", "--epochs", "1", folder=tmp_path)
     assert len(list((tmp_path / "run/features").iterdir())) == 2, "those of the training images, by two networks"
+
+
+ODD = (
+    "line\nbreak",
+    "carriage\rreturn",
+    "both\r\n",
+    'tab\t"quote", comma',
+    "form\x0cfeed",
+    " blank ",
+    "separator\u2028",
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text of fewer signs")
+def test_odd_names_are_the_same_to_training_tables_and_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names with line breaks are names; one that is no text is skipped, and not answered, with the same words."""
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    classes = ("a", "c")
+    names = {f"{kind}/{name}.png" for kind in classes for name in ODD}
+    for seed, name in enumerate(sorted(names)):
+        _save(tmp_path / "odd" / name, seed)
+    (tmp_path / "odd" / "c" / os.fsdecode(b"\xff.png")).write_bytes(
+        (tmp_path / "odd" / "c" / "line\nbreak.png").read_bytes()
+    )
+    options = ("--epochs", "1", "--validation", "0.3", "--out", "run", *OPTIONS)
+    assert run_json("train", "odd", *options, folder=tmp_path)["unreadable"] == 1
+    run_json("labels", "run", "--confidence", "0", folder=tmp_path)
+    for table in ("samples.csv", "labels.csv", "corrected.csv"):
+        with open(tmp_path / "run" / table, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert {row["id"] for row in rows} == names, table
+        assert {row["given"] for row in rows} == set(classes), table
+        assert {row["path"] for row in rows} == {str(tmp_path / "odd" / name) for name in names}, table
+    assert run("audit", "run", folder=tmp_path).returncode == 0  # finds its samples by id again
+    run_json(
+        "train", "odd", "--corrected", "run/corrected.csv", "--epochs", "1", "--out", "again", *OPTIONS, folder=tmp_path
+    )
+    answered = [json.loads(line) for line in run("predict", "run", "odd", folder=tmp_path).stdout.split("\n") if line]
+    errors = {record["path"]: record["error"] for record in answered if "error" in record}
+    assert {record["path"] for record in answered} - set(errors) == {f"odd/{name}" for name in names}
+    with open(tmp_path / "run" / "unreadable.csv", encoding="utf-8", newline="") as file:
+        assert {f"odd/{row['id']}": row["reason"] for row in csv.DictReader(file)} == errors
+    assert {record["class"] for record in answered if "class" in record} <= set(classes)
+
+
+def test_an_error_that_names_such_a_file_is_one_line(tmp_path: Path) -> None:
+    result = run("train", "gone\naway", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert r"gone\naway" in result.stderr

@@ -77,15 +77,33 @@ def test_decisions_come_first_in_every_part(audited: Path) -> None:
     assert all(table[row["id"]]["label"] == row["suggested"] for row in suspects)
     assert made["changed"] == len(suspects) + 1
     assert made["by"] == {"given": 749 - len(suspects) - 2, "suggestion": len(suspects), "person": 2}
+    in_test = sum(row["part"] == "test" and row["suspect"] == "1" for row in verdicts)
+    assert made["passed_over"] == {"other_parts": in_test - 1, "kept_by_people": 1}
     people = {row["id"]: row for row in _rows(audited / "run" / "decisions.csv")}
     assert people[second["id"]]["decision"] == "removed"
     assert people[tested["id"]]["who"] == "ann"
+
+
+def test_it_is_told_how_many_suspects_keep_their_label_and_why(audited: Path) -> None:
+    suspects = [row for row in _rows(audited / "run" / "labels.csv") if row["suspect"] == "1"]
+    trained = [float(row["confidence"]) for row in suspects if row["part"] == "train"]
+    middle = sorted(trained)[len(trained) // 2]
+    below, elsewhere = sum(confidence < middle for confidence in trained), len(suspects) - len(trained)
+    arguments = ("labels", "run", "--confidence", str(middle))
+    made = run_json(*arguments, folder=audited)
+    assert made["passed_over"] == {"below_confidence": below, "other_parts": elsewhere}
+    assert made["changed"] + below + elsewhere == len(suspects)
+    assert (
+        f"\n{below + elsewhere} suspects keep their label: {below} below the confidence that was asked for, "
+        f"{elsewhere} outside of the training part, where people alone change labels\n"
+    ) in run(*arguments, folder=audited).stdout
 
 
 def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path) -> None:
     folder = RunFolder(audited / "run")
     said = run("labels", "run", "--precision", "0.6", folder=audited).stdout
     assert "nothing was measured yet" in said
+    assert " without the precision that was asked for, " in said
     drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
     assert len(drawn.ids) > 80
     assert sorted(drawn.order_N.tolist()) == list(range(len(drawn.ids)))

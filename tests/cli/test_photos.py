@@ -213,6 +213,7 @@ def test_a_stop_while_features_are_taken_loses_a_batch(
         patched.setattr(features, "_rows", stopping)
         stopped = run("train", "photos", *SMALL, "--out", "run", "--quiet", folder=tmp_path)
     assert (stopped.returncode, stopped.stderr.count("\n")) == (130, 1)
+    assert "the features taken so far are kept, and the same command goes on" in stopped.stderr
     taken = sum(seen)
     run_json("train", "photos", *SMALL, "--out", "run", folder=tmp_path)
     assert (taken, sum(seen)) == (12, 24)
@@ -487,6 +488,8 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "empty.csv, row 8: the text in the column 'text' is empty": ("empty.csv", "--text-column", "text"),
     "lacks the column 'txet'": ("empty.csv", "--text-column", "txet"),
     "has no column 'kind'; it has size, text, label": ("empty.csv", "--label-column", "kind"),
+    "--tune all tells what of a pretrained network learns, and": ("fine.npz", "--tune", "all"),
+    "word.csv holds vectors, which need none; leave it out": ("word.csv", "--model", "mlp", "--tune", "all"),
     "--tune head needs a network that knows something": ("photos", "--weights", "none", "--tune", "head"),
     "--tune head is for networks of timm's": ("photos", "--model", "resnet18", "--tune", "head"),
     "did you mean": ("photos", "--model", "tf_efficientnet_lite9"),
@@ -519,8 +522,14 @@ def test_a_mistake_gets_one_line(message: str, tmp_path: Path, monkeypatch: pyte
 def test_embedding_what_cannot_be(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos", train=1)
     np.savez(tmp_path / "fine.npz", x_train=np.ones((8, 3)), y_train=np.arange(8) % 2)
+    (tmp_path / "fine.csv").write_text("length,kind\n1.5,a\n2.5,b\n", encoding="utf-8")
     for words, arguments in {
-        "fine.npz holds vectors already": ("fine.npz",),
+        "fine.npz holds vectors already, which need no embedding; train on them with: selfadapt train fine.npz": (
+            "fine.npz",
+        ),
+        "fine.csv is a table without a column `path`": ("fine.csv",),  # nor has it a column `label`, which is no matter
+        "train on its numbers, categories or texts with: selfadapt train fine.csv": ("fine.csv",),
+        "there is no data set or path 'gone.csv'": ("gone.csv",),
         "--model resnet18 is one of our own": ("photos", "--model", "resnet18"),
         "--out features.csv must end with .npz": ("photos", "--out", "features.csv"),
     }.items():

@@ -1,6 +1,10 @@
 """Features taken once: equal to the plain network's, and found again by content."""
 
+import multiprocessing
+import os
 import shutil
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from timm.data import create_transform, resolve_data_config
 
 from selfadapt.data.images import Frame, ImageFiles, TensorImages, decode
 from selfadapt.data.kept import forget, kept
+from selfadapt.data.reading import read_batches
 from selfadapt.errors import UserError
 from selfadapt.models.features import features_of
 from selfadapt.models.pretrained import Pretrained, pretrained
@@ -106,6 +111,33 @@ def test_after_a_stop_the_rest_is_taken(photos: ImageFiles, network: Pretrained)
     with pytest.raises(_Stop):
         features_of(photos, network, workers=0, on_progress=stop)
     assert features_of(photos, network).taken == 8
+
+
+def test_workers_leave_a_ctrl_c_to_the_program(
+    photos: ImageFiles, network: Pretrained, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It reaches every process of a terminal; a worker that answers it would die with a page of errors."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _Stop
+
+    def press(done: int, total: int) -> None:
+        for worker in multiprocessing.active_children() if done >= 8 else ():  # both have begun, and given a batch
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, stop)  # workers are forked with it
+    try:
+        assert features_of(photos, network, workers=2, on_progress=press).taken == 40
+        read: list[int] = []
+        square = replace(photos, shape=(3, 32, 32), resize=32)
+        for batch in read_batches(square, torch.arange(40).split(4), workers=2):
+            read += batch.index_B.tolist()
+            press(len(read), 40)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert read == list(range(40))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def _rows_file(tmp_path: Path) -> Path:

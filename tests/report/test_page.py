@@ -6,14 +6,17 @@ import json
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
 
 from selfadapt.errors import UserError
-from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves, contact_sheet
+from selfadapt.report.contact_sheet import contact_sheet
+from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves
 from selfadapt.report.page import write_comparison_page, write_run_page
 from selfadapt.report.results import LABEL_COLUMNS, RunFolder, whole_file
 from selfadapt.runs.lifecycle import start
@@ -111,6 +114,43 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
     places = {(element.attrib["x"], element.attrib["y"]) for element in pictures}
     assert len(places) == 9
     assert len({y for _, y in places}) == 2, "eight in a row"
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "Tomato leaf yellow virus → Tomato leaf mosaic virus",
+        "Pepper__bell___Bacterial_spot → Tomato__Target_Spot",
+        "WWWWWWWWWWWWWWWWWWWW → MMMMMMMMMMMMMMMMMM",
+        "ネコネコネコネコネコネコ → イヌ",
+        "a " * 200 + "→ b",
+    ],
+)
+def test_captions_do_not_reach_into_each_other(caption: str, tmp_path: Path) -> None:
+    """By the widths of matplotlib's DejaVu Sans, which is wider than most fonts."""
+    from PIL import ImageFont
+
+    font = ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), 12)
+    images: list[Any] = [np.zeros((4, 4, 1), np.uint8)] * 9
+    contact_sheet(images, ["cat → dog", caption, *[caption] * 6, "cat → dog"], tmp_path / "sheet.svg")
+    root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
+    texts = [element for element in root if element.tag.endswith("text")]
+    pictures = [element for element in root if element.tag.endswith("image")]
+    assert texts[0].text == texts[-1].text == "cat → dog"
+    own = [text for text in texts if text.attrib["x"] == texts[1].attrib["x"]]
+    joined = "".join(str(text.text) for text in own)
+    whole = caption.replace(" ", "")
+    if "…" in joined:
+        begin, end = joined.replace(" ", "").split("…")
+        assert whole.startswith(begin)
+        assert whole.endswith(end)
+    else:
+        assert joined.replace(" ", "") == whole
+    assert len(own) <= 8
+    for text in own:
+        assert font.getlength(str(text.text)) <= 86, text.text
+    below = [float(picture.attrib["y"]) for picture in pictures][-1]
+    assert max(float(text.attrib["y"]) for text in own) < below, "words end above the next row of pictures"
 
 
 def test_a_curve_under_attack_has_whole_epochs_and_names_each_point_once(tmp_path: Path) -> None:

@@ -114,8 +114,13 @@ def _fail(message: str, code: int) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_MODESTY)
     if message:
-        print(message, file=sys.stderr)
+        print(_on_one_line(message), file=sys.stderr)
     sys.exit(code)
+
+
+def _on_one_line(words: str) -> str:
+    """The same words with line breaks and the like spelled out, as a file may have them in its name."""
+    return "".join(repr(sign)[1:-1] if sign < " " else sign for sign in words)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -125,4 +130,4 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     if int(os.environ.get("RANK", "0")) and is_launched():
         return
-    print(f"warning: {message}", file=sys.stderr)
+    print(_on_one_line(f"warning: {message}"), file=sys.stderr)

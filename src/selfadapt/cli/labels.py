@@ -31,14 +31,21 @@ def command(
     """Write the corrected label table of RUN: id, path, part, label, the label as it was given, and by whom it is.
 
     Labels that people decided come first (selfadapt review); then, for training labels, suggestions of the audit; all
-    others stay as given, and what was removed is left out. Train on it with: selfadapt train DATA --corrected FILE
+    others stay as given, and what was removed is left out. It tells how many suspects keep their label, and why. Train
+    on it with: selfadapt train DATA --corrected FILE
     """
     from selfadapt.report.results import RunFolder
-    from selfadapt.runs.corrected_labels import write_corrected_labels
+    from selfadapt.runs.corrected_labels import PASSED_OVER, write_corrected_labels
 
     made = write_corrected_labels(RunFolder(run), confidence=confidence, precision=precision, path=out)
     if as_json:
-        content = {"labels": str(made.path), "changed": made.changed, "removed": made.removed, "by": dict(made.by)}
+        content = {
+            "labels": str(made.path),
+            "changed": made.changed,
+            "removed": made.removed,
+            "by": dict(made.by),
+            "passed_over": dict(made.passed_over),
+        }
         if precision is not None:
             held = made.depth
             content["promise"] = None if held is None else {"depth": held.size, "taken": held.rest, "low": held.low}
@@ -46,6 +53,9 @@ def command(
         return
     decided = made.by.get("person", 0)
     print(f"{made.changed} of {made.labels} labels changed; {decided} are by people, {made.removed} were removed")
+    if made.passed_over:
+        reasons = ", ".join(f"{count} {PASSED_OVER[reason]}" for reason, count in made.passed_over.items())
+        print(f"{sum(made.passed_over.values())} suspects keep their label: {reasons}")
     if precision is not None:
         print(_told(made, precision, run))
     print(made.path)

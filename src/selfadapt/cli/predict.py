@@ -55,7 +55,7 @@ def command(
 def _files(paths: Iterable[str]) -> Iterator[Path]:
     for given in paths:
         if given == "-":
-            yield from (Path(line) for line in sys.stdin.read().splitlines() if line)
+            yield from (Path(line.rstrip("\n")) for line in sys.stdin if line != "\n")
             continue
         path = Path(given)
         if not path.exists():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, print_json, print_table, progress_bar
+from selfadapt.cli.output import Json, Quiet, count_bar, print_json, print_table, progress_bar
 from selfadapt.cli.training import Devices
 from selfadapt.errors import Interrupted, UserError
 
@@ -44,14 +44,12 @@ def command(
     path = out or Path("runs") / f"reproduce-{recipe.name}-{scale}"
     try:
         result = reproduce(
-            recipe,
-            scale,
-            path,
-            seeds,
+            recipe, scale, path, seeds,
             lambda words: progress_bar(words, quiet=quiet or as_json),
+            count_bar=lambda words: count_bar(words, quiet=quiet or as_json),
             first_seed=seed,
             devices=devices,
-        )
+        )  # fmt: skip
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None
     if as_json:

@@ -10,6 +10,7 @@ from typing import Literal
 from selfadapt.data.classes import UNLABELLED, class_names, numbered
 from selfadapt.data.headers import Header, header, white_of
 from selfadapt.data.images import ImageFiles, UnreadableImage
+from selfadapt.data.names import NO_TEXT, as_text
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.table import csv_rows, parquet_rows
 from selfadapt.errors import UserError
@@ -171,15 +172,14 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
 
 
 def _speakable(entries: Sequence[Entry]) -> tuple[list[Entry], list[tuple[Entry, str, str]]]:
-    """The entries whose ids can stand in a table; and the others, each with a spelling that can, and what is wrong."""
+    """The entries whose ids can be written down; and the others, each with a spelling that can, and what is wrong."""
     fine, others = [], []
     for entry in entries:
-        text = entry.id.encode("utf-8", "backslashreplace").decode()
-        spelled = "".join(repr(sign)[1:-1] if sign < " " else sign for sign in text)
+        spelled = as_text(entry.id)
         if spelled == entry.id:
             fine.append(entry)
         else:
-            others.append((entry, spelled, "its name holds signs that are no text; rename it"))
+            others.append((entry, spelled, NO_TEXT))
     return fine, others
 
 

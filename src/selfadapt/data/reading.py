@@ -7,6 +7,7 @@ A file that turns out broken is left out of its batch and noted with the files, 
 Shapes: B images of a batch, V views of each, C channels, H by W pixels.
 """
 
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,7 @@ def read_batches(
         num_workers=count,
         pin_memory=device.type == "cuda",
         prefetch_factor=4 if count else None,
+        worker_init_fn=leave_signals_to_the_program,
         # It draws a seed for its workers, who have no use for it. From the global generator it would shift what
         # dropout draws, and a resumed run would not be the same to the bit.
         generator=torch.Generator(),
@@ -60,6 +62,12 @@ def read_batches(
     for index_B, images_BCHW, broken in pipeline:
         files.broken.update((files.paths[position], reason) for position, reason in broken)
         yield Read(index_B, images_BCHW.to(device, non_blocking=True), broken)
+
+
+def leave_signals_to_the_program(worker: int) -> None:
+    """For a worker: Ctrl-C reaches every process of a terminal, but only the program answers; it ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Decoding(Dataset[tuple[int, Tensor | str]]):

@@ -58,7 +58,7 @@ class RowCache:
         self.folder = rows_folder() / self._key
         self._own = self.folder / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.rows"
         self._used: set[Path] = set()
-        self._refused = False
+        self.refused = False  # whether rows could not be written
 
     def find(self, digests: Sequence[bytes]) -> dict[bytes, Rows]:
         """The rows that are there, by their content hash."""
@@ -89,8 +89,8 @@ class RowCache:
         try:
             self._write(records.tobytes())
         except OSError as error:
-            if not self._refused:
-                self._refused = True
+            if not self.refused:
+                self.refused = True
                 warnings.warn(f"rows cannot be kept in {self.folder}: {error.strerror or error}", stacklevel=2)
 
     def trim(self) -> None:

@@ -27,9 +27,9 @@ from selfadapt import processes
 from selfadapt.data.images import Frame, ImageFiles, Shape
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.loader import as_input
-from selfadapt.data.reading import read_batches
+from selfadapt.data.reading import leave_signals_to_the_program, read_batches
 from selfadapt.data.row_cache import RowCache, content_digest
-from selfadapt.errors import UserError
+from selfadapt.errors import Interrupted, UserError
 from selfadapt.models.folding import folded
 from selfadapt.models.heads import Backbone
 from selfadapt.models.pretrained import Pretrained
@@ -120,15 +120,22 @@ def features_of(
     reasons: dict[bytes, str] = {}
     done = sum(digest in found for digest in digests)
     on_progress(done, len(digests))
-    for index_B, rows_BF, broken in _taken(ready, wanted, network, device, workers):
-        chosen = [digests[position] for position in index_B.tolist()]
-        rows = rows_BF.numpy()
-        if cache and chosen:
-            cache.add(chosen, rows)
-        found.update(zip(chosen, rows, strict=True))
-        reasons |= {digests[position]: reason for position, reason in broken}
-        done += len(chosen) + len(broken)
-        on_progress(done, len(digests))
+    try:
+        for index_B, rows_BF, broken in _taken(ready, wanted, network, device, workers):
+            chosen = [digests[position] for position in index_B.tolist()]
+            rows = rows_BF.numpy()
+            if cache and chosen:
+                cache.add(chosen, rows)
+            found.update(zip(chosen, rows, strict=True))
+            reasons |= {digests[position]: reason for position, reason in broken}
+            done += len(chosen) + len(broken)
+            on_progress(done, len(digests))
+    except Interrupted as interruption:
+        if cache is None or cache.refused:
+            raise
+        raise Interrupted(
+            f"{interruption}; the features taken so far are kept, and the same command goes on with the others"
+        ) from None
     if cache:
         cache.trim()
     missing = np.full(network.backbone.num_features, np.nan, np.float32)
@@ -178,7 +185,12 @@ def _taken(
         cores = processes.cores()
         workers = cores if len(wanted) >= _FEW and cores > 1 else 0
     batches = wanted.split(_CPU_BATCH)
-    pipeline: Any = DataLoader(_Extraction(images, model, batches), batch_size=None, num_workers=workers)
+    pipeline: Any = DataLoader(
+        _Extraction(images, model, batches),
+        batch_size=None,
+        num_workers=workers,
+        worker_init_fn=leave_signals_to_the_program,
+    )
     yield from pipeline
 
 

@@ -10,6 +10,7 @@ from selfadapt.recipes import (
     fig4,
     fig5,
     fig6,
+    fig9,
     fig10,
     records,
     table1,
@@ -31,7 +32,7 @@ from selfadapt.recipes.recipe import Recipe
 
 _ALL = (
     theory.RECIPE, fig1.FIG1, fig2.RECIPE, fig3.FIG3, fig4.FIG4, fig5.FIG5, table1.RECIPE, table2.RECIPE, table3.RECIPE,
-    table4.RECIPE, fig6.FIG6, fig6.FIG7, table5.RECIPE, waiting.FIG9, table6.RECIPE, table7.RECIPE, table8.RECIPE,
+    table4.RECIPE, fig6.FIG6, fig6.FIG7, table5.RECIPE, fig9.RECIPE, table6.RECIPE, table7.RECIPE, table8.RECIPE,
     table9.RECIPE, waiting.TABLE10, table11.RECIPE, fig10.RECIPE, fig1.FIG11, fig6.FIG12, fig3.FIG13, fig5.FIG14,
     fig4.FIG15, table12.RECIPE, table13.RECIPE, records.SCRATCH, records.PRETRAINED, records.SELECTIVE,
 )  # fmt: skip

@@ -63,9 +63,19 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How often trials take turns at being timed, and the steps of a trial in a turn, after those that do not count."""
+
+    turns: int
+    steps: int
+    warm_up: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     trials: tuple[Trial, ...]
     entries: tuple[Entry, ...]
+    timing: Timing | None = None  # given: trials are not trained to their end, but timed side by side
     minutes: float | None = None  # of one seed on two cores, estimated from images a second
 
     def __post_init__(self) -> None:
@@ -115,7 +125,15 @@ class OfRun:
     name: str
 
 
-Drawing = Panels | OverEpochs | OverColumns | OfRun
+@dataclass(frozen=True, kw_only=True)
+class Stacked:
+    """A bar for each row of a part of the table, in which these columns stand end to end."""
+
+    part: str
+    columns: tuple[str, ...]
+
+
+Drawing = Panels | OverEpochs | OverColumns | OfRun | Stacked
 
 
 @dataclass(frozen=True, kw_only=True)

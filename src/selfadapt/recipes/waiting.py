@@ -25,10 +25,3 @@ TABLE10 = Recipe(
     missing="a C4 detector on VOC 07+12 with 11-point AP; `selfadapt transfer` has a feature pyramid, one set and "
     "101-point AP, which is another measure",
 )
-FIG9 = Recipe(
-    name="fig9",
-    title="Figure 9: training time, by data, forward and backward",
-    effect="With one view a step costs little more than supervised training, and half of BYOL's.",
-    missing="the loop does not time data, forward and backward apart; `python -m benchmarks.views` compares whole "
-    "steps",
-)

@@ -1,11 +1,8 @@
 """Figures as SVG, each from what a run folder holds."""
 
-import base64
-import io
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
     Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_INK, _FAINT = "#1f2430", "#d8dce3"
+INK, _FAINT = "#1f2430", "#d8dce3"
 Curves = Sequence[tuple[str, str, str, str]]  # key in metrics.jsonl, words, colour, line
 FOUR_CURVES: Curves = (
     ("train_accuracy_given", "training, labels as given", "#c8553d", "--"),
@@ -44,11 +41,11 @@ def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
     style: dict[Any, Any] = {
         "font.family": "sans-serif",
         "font.size": 10,
-        "axes.edgecolor": _INK,
-        "axes.labelcolor": _INK,
-        "text.color": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
     }
     with rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -95,13 +92,13 @@ def accuracy_curves(
             axes.plot(epochs, percent, line, color=colour, label=words, linewidth=1.8)
     for epoch, value, word in dict.fromkeys(points):
         late = len(epochs) > 1 and epoch > (epochs[0] + epochs[-1]) / 2  # its word must not run out of the figure
-        axes.plot(epoch, 100 * value, "x", color=_INK, markersize=7)
+        axes.plot(epoch, 100 * value, "x", color=INK, markersize=7)
         axes.annotate(
             word, (epoch, 100 * value), xytext=(-6 if late else 6, -12), textcoords="offset points", fontsize=8,
             ha="right" if late else "left",
         )  # fmt: skip
     if start_epoch is not None and epochs[0] <= start_epoch < epochs[-1]:
-        axes.axvline(start_epoch, color=_INK, linewidth=0.8, linestyle=":")
+        axes.axvline(start_epoch, color=INK, linewidth=0.8, linestyle=":")
         axes.annotate(
             "targets begin to move", (start_epoch, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
             textcoords="offset points", fontsize=8,
@@ -130,7 +127,7 @@ def panels(
         for key, words, colour, line in curves:
             points = [(record["epoch"], 100 * record[key]) for record in records if record.get(key) is not None]
             axes.plot([x for x, _ in points], [y for _, y in points], line, color=colour, label=words, linewidth=1.4)
-        axes.axhline(100 * clean[name], color=_INK, linewidth=0.8, linestyle=":")
+        axes.axhline(100 * clean[name], color=INK, linewidth=0.8, linestyle=":")
         axes.set_title(name, fontsize=9)
         axes.set_ylim(0, 101)
         _plain(axes)
@@ -198,6 +195,26 @@ def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
     axes.set(xlabel="test accuracy (%)", xlim=(None, 101))
     axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
     axes.grid(color=_FAINT, linewidth=0.6, axis="y")
+    _save(figure, path)
+
+
+def stacked_bars(bars: Mapping[str, Mapping[str, float]], words: str, path: Path) -> None:
+    """A bar for each row, in the order given, of pieces that stand end to end; its whole length is written behind."""
+    figure, axes = _figure(8.4, 1.4 + 0.42 * len(bars))
+    pieces = list(dict.fromkeys(piece for own in bars.values() for piece in own))
+    left = dict.fromkeys(bars, 0.0)
+    for number, piece in enumerate(pieces):
+        lengths = [own.get(piece, 0.0) for own in bars.values()]
+        axes.barh(list(bars), lengths, left=list(left.values()), height=0.6, color=_PALETTE[number], label=piece)
+        left = {name: begin + length for (name, begin), length in zip(left.items(), lengths, strict=True)}
+    for position, length in enumerate(left.values()):
+        axes.annotate(f"{length:.3g}", (length, position), xytext=(6, 0), textcoords="offset points", va="center")
+    axes.invert_yaxis()  # the first on top
+    axes.set(xlabel=words)
+    axes.margins(x=0.08)
+    axes.grid(color=_FAINT, linewidth=0.6, axis="x")
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside upper center", ncols=len(pieces), frameon=False, fontsize=9)
     _save(figure, path)
 
 
@@ -282,35 +299,6 @@ def matrix(values: "Matrix", classes: Sequence[str], rows: str, columns: str, pa
             if values[i, j]:
                 axes.text(
                     j, i, f"{values[i, j]:.{decimals}f}", ha="center", va="center", fontsize=7,
-                    color="white" if values[i, j] > middle else _INK,
+                    color="white" if values[i, j] > middle else INK,
                 )  # fmt: skip
     _save(figure, path)
-
-
-def contact_sheet(images: Sequence["Matrix"], captions: Sequence[str], path: Path) -> None:
-    """Small pictures with a line of text below each; images are H×W×C, uint8.
-
-    The SVG is written by hand: as forty axes of matplotlib it takes longer than a short training.
-    """
-    columns, side, gap, line = 8, 80, 8, 20  # pixels
-    cells = []
-    for position, (image, caption) in enumerate(zip(images, captions, strict=True)):
-        row, column = divmod(position, columns)
-        x, y = gap + column * (side + gap), gap + row * (side + line)
-        place = f'x="{x}" y="{y}" width="{side}" height="{side}"'
-        cells.append(f'<image {place} style="image-rendering:pixelated" href="{_as_png(image)}"/>')
-        cells.append(f'<text x="{x + side / 2}" y="{y + side + 13}">{escape(caption)}</text>')
-    width, height = gap + columns * (side + gap), gap + -(-len(images) // columns) * (side + line)
-    style = f'font-family="sans-serif" font-size="12" text-anchor="middle" fill="{_INK}"'
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *cells, "</svg>"])
-    path.write_text(content, encoding="utf-8")
-
-
-def _as_png(image: "Matrix") -> str:
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

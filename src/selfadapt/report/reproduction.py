@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe
+from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
 from selfadapt.report import figures
 from selfadapt.report.page import Picture, page_from
 from selfadapt.report.results import RunFolder, whole_file, write_table
@@ -126,6 +126,8 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
         figures.over_columns({"": lines}, drawing.words, axis, file, log=drawing.log, marker="")
     elif isinstance(drawing, OverColumns):
         figures.over_columns(_lines(rows), drawing.words, drawing.columns, file, dashed=drawing.dashed)
+    elif isinstance(drawing, Stacked):
+        figures.stacked_bars(_bars(rows, drawing), drawing.part, file)
     elif isinstance(drawing, OfRun):
         drawn = next(iter(folders.values())).figures / f"{drawing.name}.svg"
         return drawn if drawn.exists() else None
@@ -156,4 +158,16 @@ def _lines(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
     return {
         part: {name: [(x, statistics.fmean(ys)) for x, ys in sorted(own.items())] for name, own in lines.items()}
         for part, lines in parts.items()
+    }
+
+
+def _bars(rows: Rows, drawing: Stacked) -> dict[str, dict[str, float]]:
+    """The pieces of each bar by column, each the mean over seeds."""
+    bars: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["part"] == drawing.part and row["column"] in drawing.columns and row["measured"] is not None:
+            bars.setdefault(row["row"], {}).setdefault(row["column"], []).append(row["measured"])
+    return {
+        name: {column: statistics.fmean(own[column]) for column in drawing.columns if column in own}
+        for name, own in bars.items()
     }

@@ -395,8 +395,11 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
     """A .csv with a line of column names."""
     with whole_file(path) as file:
         writer = csv.writer(file, lineterminator="\n")
+        careful = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(columns)
-        writer.writerows(rows)
+        for row in rows:
+            # Before Python 3.13 a carriage return alone is not quoted, and reads as the end of the row.
+            (careful if any("\r" in value for value in row) else writer).writerow(row)
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

@@ -27,7 +27,7 @@ from selfadapt.evaluation.outsiders import outsiders
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
 from selfadapt.models.heads import unwrapped
 from selfadapt.objectives.objective import Evidence
-from selfadapt.report.figures import contact_sheet
+from selfadapt.report.contact_sheet import contact_sheet
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.copies import places_of
 from selfadapt.runs.lifecycle import list_unreadable

@@ -19,6 +19,12 @@ from selfadapt.review.verdicts import Verdicts
 
 COLUMNS = ("id", "path", "part", "label", "given", "by")
 CONFIDENT = 0.6  # the confidence of a suggestion from which on it is taken, if nothing else is asked for
+PASSED_OVER = {  # why the label of a suspect stays as it was given
+    "below_confidence": "below the confidence that was asked for",
+    "not_promised": "without the precision that was asked for",
+    "other_parts": "outside of the training part, where people alone change labels",
+    "kept_by_people": "that people decided to keep",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,7 @@ class Corrected:
     changed: int
     removed: int
     by: Mapping[str, int]  # how many labels are by a person, a suggestion, or as given
+    passed_over: Mapping[str, int]  # how many suspects keep their label, by the words of PASSED_OVER
     promise: Promise | None = None  # what was measured, where a precision was asked for
     left: int = 0  # suggestions on training labels that nobody has decided about
     depth: Depth | None = None  # down to which suggestions were taken by it
@@ -56,7 +63,8 @@ def write_corrected_labels(
         taken = _confident(folder, verdicts, CONFIDENT if confidence is None else confidence)
     else:
         found, depth, taken = _promised(folder, decided, precision, 0.95 if confidence is None else confidence)
-    rows, removed = [], 0
+    unsure = "below_confidence" if precision is None else "not_promised"
+    rows, removed, passed_over = [], 0, Counter[str]()
     for sample in _samples(folder, verdicts):
         sample_id, given = sample["id"], sample["given"]
         label, by = given, "given"
@@ -68,6 +76,9 @@ def write_corrected_labels(
             label, by = chosen, "person"
         elif sample["part"] == "train" and sample_id in taken:
             label, by = taken[sample_id], "suggestion"
+        if label == given and verdicts[sample_id]["suspect"] == "1":
+            other = "other_parts" if sample["part"] != "train" else unsure
+            passed_over["kept_by_people" if by == "person" else other] += 1
         rows.append((sample_id, sample["path"], sample["part"], label, given, by))
     path = path or folder.path / "corrected.csv"
     write_table(path, COLUMNS, rows)
@@ -79,6 +90,7 @@ def write_corrected_labels(
         changed=sum(label != given for _, _, _, label, given, _ in rows),
         removed=removed,
         by=Counter(row[-1] for row in rows),
+        passed_over={reason: passed_over[reason] for reason in PASSED_OVER if passed_over[reason]},
         promise=found,
         left=_left(verdicts, decided) if found is None else found.depths[-1].rest,
         depth=depth,

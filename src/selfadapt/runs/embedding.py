@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources import Columns, check_there, kind_of, open_data
 from selfadapt.errors import UserError
 from selfadapt.models.features import features_of
 from selfadapt.models.pretrained import pretrained, timm_name
@@ -35,10 +35,11 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
         raise UserError(f"--model {settings.model} is one of our own, which knows nothing yet; name one of timm's")
     if out.suffix != ".npz":
         raise UserError(f"--out {out} must end with .npz")
+    check_there(source)
+    if kind_of(source, Columns()) == "vectors":
+        raise UserError(_no_images(source))
     network = pretrained(name, weights=settings.weights, size=settings.image_size)
     data = open_data(source, resize=network.frame.size)
-    if len(data.train.inputs.shape) != 3:
-        raise UserError(f"{source} holds vectors already")
     device, began, taken = choose_device(settings.device), monotonic(), 0
     arrays: dict[str, Any] = {}
     broken: list[tuple[str, str]] = list(data.unreadable)
@@ -71,3 +72,13 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
         "images_per_second": round(taken / seconds, 1) if taken else None,
         "unreadable": [{"id": sample_id, "reason": reason} for sample_id, reason in broken],
     }
+
+
+def _no_images(source: str) -> str:
+    """What to do with a source that `train` reads as it is."""
+    if source.endswith(".npz"):
+        return f"{source} holds vectors already, which need no embedding; train on them with: selfadapt train {source}"
+    return (
+        f"{source} is a table without a column `path`, so it holds no images, and needs no embedding; train on its "
+        f"numbers, categories or texts with: selfadapt train {source} (--label-column and --text-column name columns)"
+    )

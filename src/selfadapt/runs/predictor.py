@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from selfadapt.data.images import Frame, ImageFiles, TensorImages, UnreadableImage, decode
 from selfadapt.data.inputs import Inputs
+from selfadapt.data.names import NO_TEXT, as_text
 from selfadapt.data.reader import Table, reader_from_state
 from selfadapt.data.table import csv_rows, parquet_rows
 from selfadapt.data.vectors import VectorInputs, read_vectors
@@ -90,10 +91,9 @@ class Predictor:
         inputs, errors = self._features(paths) if self.network is not None else self._pixels(paths)
         records = self._records(inputs) if len(inputs) else iter(())
         for position, path in enumerate(paths):
-            if position in errors:
-                yield {"path": str(path), "error": errors[position]}
-            else:
-                yield {"path": str(path), **next(records)}
+            record = {"error": errors[position]} if position in errors else next(records)
+            name = as_text(str(path))
+            yield {"path": name, **(record if name == str(path) else {"error": NO_TEXT})}  # as training has it
 
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
         """A record for each vector, or for each row of a table that the run's reader can read."""

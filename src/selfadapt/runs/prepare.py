@@ -18,7 +18,7 @@ from selfadapt.data.given_labels import apply_corrected, apply_labels, corrected
 from selfadapt.data.images import Frame
 from selfadapt.data.samples import Data, Samples, channel_statistics, split_off
 from selfadapt.data.seeds import seeded
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources import check_there, kind_of, open_data
 from selfadapt.errors import UserError
 from selfadapt.models.pretrained import network_shape, timm_name
 from selfadapt.progress import ProgressCallback, no_progress
@@ -30,6 +30,7 @@ from selfadapt.runs.settings import RunSettings
 
 def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress) -> Data:
     """The data as training sees them, which must suit the method."""
+    _check_tune(settings)
     data = _opened(settings, on_progress)
     if settings.kind == "labels":
         if data.num_classes < 2:
@@ -39,6 +40,19 @@ def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress)
         data = data.limited(settings.data.limit, settings.data.test_limit, settings.seed)
     settings.method.suited(settings.task(data))
     return data
+
+
+def _check_tune(settings: RunSettings) -> None:
+    """Refuse to tune a pretrained network where there is none."""
+    source, model = settings.data.source, settings.model
+    if model.tune is None or timm_name(model.name or "") is not None:
+        return
+    check_there(source)
+    if kind_of(source, settings.columns) == "vectors":
+        raise UserError(
+            f"--tune {model.tune} tells what of a pretrained network learns, and {source} holds vectors, which need "
+            "none; leave it out"
+        )
 
 
 def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFolder | None = None) -> Data:

@@ -1,11 +1,12 @@
 """A recipe, run: its trials are trained and asked, what is done is not done again, and the table or figure is written.
 
 In the folder: a run folder for each trial and seed, answers/ with what was asked of them, rows.csv, table.md, the
-figure and report.html.
+figure and report.html. Trials that are only timed leave times-SEED.json instead.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from selfadapt.data.sources import check_there
 from selfadapt.engine.launch import launch
 from selfadapt.errors import INTERRUPTED, Interrupted, UserError
 from selfadapt.evaluation.probe import ProbeSettings
+from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.recipes.recipe import Ask, Experiment, Recipe, Trial
 from selfadapt.report.reproduction import write_reproduction
 from selfadapt.report.results import RunFolder, whole_file
@@ -26,10 +28,12 @@ from selfadapt.runs.probing import probe
 from selfadapt.runs.run import ProgressBar, finished, train
 from selfadapt.runs.settings import Kind, RunSettings, method_class, shared_settings
 from selfadapt.runs.shifting import shift_run
+from selfadapt.runs.timing import time_trials
 from selfadapt.setting import settings_in
 from selfadapt.theory import simulate
 
 Found = dict[str, Any]  # what a trial came to: the result, the metrics of the last epoch, and the answers by name
+CountBar = Callable[[str], AbstractContextManager[ProgressCallback]]  # under these words; gives its callback
 PUBLISHED_SHIFT = "cifar10-c"  # a folder of the data's home
 
 
@@ -40,6 +44,7 @@ def reproduce(
     seeds: int,
     progress_bar: ProgressBar,
     *,
+    count_bar: CountBar = lambda words: nullcontext(no_progress),
     first_seed: int = 0,
     devices: int = 1,
 ) -> dict[str, Any]:
@@ -53,13 +58,11 @@ def reproduce(
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_ready(experiment)
-    plan = [(trial, seed) for seed in range(first_seed, first_seed + seeds) for trial in experiment.trials]
-    found: dict[tuple[str, int], Found] = {}
-    for number, (trial, seed) in enumerate(plan, start=1):
-        words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
-        if devices > 1 and trial.kind != "linear-regression":
-            _train_in_processes(path, trial, seed, devices)
-        found[trial.name, seed] = _found(path, trial, seed, progress_bar, words)
+    own_seeds = range(first_seed, first_seed + seeds)
+    if experiment.timing is None:
+        found = _trained(experiment, path, own_seeds, progress_bar, devices)
+    else:
+        found = _timed(experiment, path, own_seeds, count_bar)
     rows = _rows(recipe, scale, experiment, found)
     written = write_reproduction(recipe, scale, experiment, rows, path)
     return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": rows, **written}
@@ -79,6 +82,28 @@ def check_ready(experiment: Experiment) -> None:
                     "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
                     f"{home() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
                 )
+
+
+def _trained(
+    experiment: Experiment, path: Path, seeds: range, progress_bar: ProgressBar, devices: int
+) -> dict[tuple[str, int], Found]:
+    plan = [(trial, seed) for seed in seeds for trial in experiment.trials]
+    found = {}
+    for number, (trial, seed) in enumerate(plan, start=1):
+        words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
+        if devices > 1 and trial.kind != "linear-regression":
+            _train_in_processes(path, trial, seed, devices)
+        found[trial.name, seed] = _found(path, trial, seed, progress_bar, words)
+    return found
+
+
+def _timed(experiment: Experiment, path: Path, seeds: range, count_bar: CountBar) -> dict[tuple[str, int], Found]:
+    found: dict[tuple[str, int], Found] = {}
+    for number, seed in enumerate(seeds, start=1):
+        with count_bar(f"{number}/{len(seeds)} all trials in turn, seed {seed}") as on_progress:
+            times = time_trials(experiment, seed, path / f"times-{seed}.json", on_progress)
+        found |= {(name, seed): own for name, own in times.items()}
+    return found
 
 
 def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words: str) -> Found:
