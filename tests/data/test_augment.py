@@ -265,3 +265,16 @@ def test_whole_images_are_resized_as_torchvision_does(size: int) -> None:
     images = torch.rand(3, 3, 12, 16, generator=seeded(0, "resized"))
     theirs = functional.resize(images, [size, size], interpolation=InterpolationMode.BILINEAR, antialias=True)
     torch.testing.assert_close(augment.resized(images, size), theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_shifted_images_are_filled_with_what_they_mirror() -> None:
+    """Every image that comes out is a window of the reflected one, or the mirror image of a window."""
+    image = torch.rand(1, 3, 32, 32, generator=seeded(0, "shift"))
+    shift = augment.named_augment("shift-flip", 32)
+    assert shift is not None
+    padded = np.pad(image[0].numpy(), ((0, 0), (2, 2), (2, 2)), mode="reflect")
+    windows = [padded[:, top : top + 32, left : left + 32] for top in range(5) for left in range(5)]
+    known = {window.tobytes() for window in (*windows, *(own[:, :, ::-1].copy() for own in windows))}
+    found = {own.numpy().tobytes() for own in shift(image.expand(400, -1, -1, -1), seeded(1, "shift"))}
+    assert len(known) == 50
+    assert found == known
