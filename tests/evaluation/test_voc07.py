@@ -129,12 +129,12 @@ def _draw(seed: int) -> tuple[list[Found], list[Boxes]]:
         count = int(rng.integers(0, 6))
         corner, side = rng.integers(0, 40, (count, 2)), rng.integers(7, 40, (count, 2))
         boxes, labels = np.concatenate([corner, corner + side], 1), rng.integers(1, 4, count)
-        truth.append(_boxes(*map(tuple, boxes), difficult=tuple(rng.random(count) < 0.3), labels=labels))
+        truth.append(_boxes(*map(tuple, boxes), difficult=tuple(rng.random(count) < 0.3), labels=labels.tolist()))
         chosen = np.repeat(np.arange(count), rng.integers(0, 4, count))
         moved = boxes[chosen] + rng.integers(-3, 4, (len(chosen), 4))
         kinds = np.where(rng.random(len(chosen)) < 0.8, labels[chosen], rng.integers(1, 4, len(chosen)))
         scores = rng.integers(1, 30, len(chosen)) / 32  # some are the same
-        found.append(_found(*map(tuple, np.concatenate([moved, scores[:, None]], 1)), labels=kinds))
+        found.append(_found(*map(tuple, np.concatenate([moved, scores[:, None]], 1)), labels=kinds.tolist()))
     return found, truth
 
 

@@ -1,5 +1,7 @@
 """The C4 detector and the FCN: their parts against torchvision's networks and operations."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from selfadapt.models.c4 import c4_detector, shorter_sides
 from selfadapt.models.fcn import FCN
 from selfadapt.models.resnet import BasicBlock, Bottleneck, ResNet
 
-SCALE = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
+SCALE: dict[str, Any] = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
 
 
 def _resnet50() -> ResNet:
@@ -26,10 +28,10 @@ def test_resnet50_has_the_parts_of_the_protocol() -> None:
     from torchvision.models import resnet50
 
     network = _resnet50()
-    other = resnet50()
+    other: Any = resnet50()
     own = network.state_dict()
     other.load_state_dict({**other.state_dict(), **own})
-    detector = c4_detector(network, 20, **SCALE).eval()
+    detector: Any = c4_detector(network, 20, **SCALE).eval()
     other.eval()
     x = torch.randn(1, 3, 64, 96)
     expected = x
@@ -60,7 +62,7 @@ def test_resnet50_has_the_parts_of_the_protocol() -> None:
 @pytest.mark.parametrize(("large", "stride"), [(True, 16), (False, 4)])
 def test_regions_are_pooled_from_where_they_are(large: bool, stride: int) -> None:
     """A map that holds its own x and y: the pooled values are the middles of the 14×14 parts of the box."""
-    detector = c4_detector(ResNet((1, 1, 1, 1), width=4, block=BasicBlock, large_images=large), 2, **SCALE)
+    detector: Any = c4_detector(ResNet((1, 1, 1, 1), width=4, block=BasicBlock, large_images=large), 2, **SCALE)
     ys, xs = torch.meshgrid(torch.arange(40.0), torch.arange(40.0), indexing="ij")
     places = (torch.stack([xs, ys])[None] + 0.5) * stride  # of the middles of the map's pixels, in the image
     box = torch.tensor([[5.0, 7.0, 19.0, 28.0]]) * stride
@@ -73,8 +75,8 @@ def test_regions_are_pooled_from_where_they_are(large: bool, stride: int) -> Non
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
 def test_every_weight_of_any_network_learns(block: type[BasicBlock] | type[Bottleneck]) -> None:
     torch.manual_seed(0)
-    network = ResNet((1, 1, 1), width=4, block=block, large_images=True)
-    detector = c4_detector(network, 3, **SCALE, image_size=96, regions=16).train()
+    network: Any = ResNet((1, 1, 1), width=4, block=block, large_images=True)
+    detector: Any = c4_detector(network, 3, **SCALE, image_size=96, regions=16).train()
     truth = {"boxes": torch.tensor([[20.0, 20.0, 70.0, 70.0]]), "labels": torch.tensor([2])}
     losses = detector([torch.rand(3, 96, 96), torch.rand(3, 96, 128)], [truth, truth])
     assert set(losses) == {"loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg"}
@@ -88,7 +90,7 @@ def test_fcn_is_the_network_with_a_dilated_last_stage() -> None:
     from torchvision.models import resnet50
 
     network = _resnet50()
-    other = resnet50(replace_stride_with_dilation=[False, False, True]).eval()
+    other: Any = resnet50(replace_stride_with_dilation=[False, False, True]).eval()
     other.load_state_dict({**other.state_dict(), **network.state_dict()})
     other.layer4[0].conv2.dilation = other.layer4[0].conv2.padding = (2, 2)
     fcn = FCN(network, 21, **SCALE).eval()

@@ -32,6 +32,7 @@ FEW: dict[str, Settings] = {
     "probe": {"epochs": 2, "limit": 48},
     "coverage": {"passes": 2},
     "shift": {"images": 3},
+    "transfer": {"steps": 1, "batch_size": 2, "pasted": {"train": 3, "test": 2, "size": 48}, "image_size": 48},
 }
 
 
@@ -212,7 +213,8 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["table2"], "the data set cifar10 is not on this machine; fetch it with: selfadapt data get cifar10"),
-        (["table10"], "not yet there: a C4 detector"),
+        (["fig9"], "not yet there: the loop does not time"),
+        (["table10"], "the data set cifar10 is not on this machine"),
         (["table99"], "there is no recipe 'table99'"),
         (["table2", "--scale", "tiny"], "choose paper or laptop"),
         (["theory", "--seeds", "0"], "--seeds 0 must be at least 1"),

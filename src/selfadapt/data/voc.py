@@ -23,7 +23,11 @@ from selfadapt.data.images import UnreadableImage, decode
 from selfadapt.errors import UserError
 
 VOID = 255
-_PAIRS = (("trainval", "test"), ("train", "val"), ("train", "test"))  # what to learn from, and what to measure on
+# what to learn from, and what to measure on; masks of the test part are often kept back
+_PAIRS = {
+    "Main": (("trainval", "test"), ("train", "val"), ("train", "test")),
+    "Segmentation": (("train", "val"), ("trainval", "test"), ("train", "test")),
+}
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def _samples(roots: Sequence[Path], kind: str) -> tuple[list[Sample], list[Sampl
     """To learn from and to measure on: both parts of the first folder, and the former part of the others."""
     first, *others = roots
     lists = first / "ImageSets" / kind
-    pair = next((pair for pair in _PAIRS if all((lists / f"{part}.txt").exists() for part in pair)), None)
+    pair = next((pair for pair in _PAIRS[kind] if all((lists / f"{part}.txt").exists() for part in pair)), None)
     if pair is None:
         raise UserError(f"{first} is not in VOC's form: there is no {lists / 'train.txt'} with {lists / 'val.txt'}")
     train, test = (_listed(first, kind, part) for part in pair)

@@ -18,6 +18,7 @@ from selfadapt.recipes import (
     table6,
     table7,
     table8,
+    table10,
     table11,
     table12,
     table13,
@@ -29,7 +30,7 @@ from selfadapt.recipes.recipe import Recipe
 _ALL = (
     theory.RECIPE, fig1.FIG1, fig2.RECIPE, fig3.FIG3, fig4.FIG4, fig5.FIG5, table1.RECIPE, table2.RECIPE, table3.RECIPE,
     waiting.TABLE4, fig6.FIG6, fig6.FIG7, table5.RECIPE, waiting.FIG9, table6.RECIPE, table7.RECIPE, table8.RECIPE,
-    waiting.TABLE9, waiting.TABLE10, table11.RECIPE, fig10.RECIPE, fig1.FIG11, fig6.FIG12, fig3.FIG13, fig5.FIG14,
+    waiting.TABLE9, table10.RECIPE, table11.RECIPE, fig10.RECIPE, fig1.FIG11, fig6.FIG12, fig3.FIG13, fig5.FIG14,
     fig4.FIG15, table12.RECIPE, table13.RECIPE,
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}

@@ -23,13 +23,14 @@ TrialKind = Literal["labels", "pretraining", "linear-regression"]
 class Ask:
     """A question to a trained run."""
 
-    what: Literal["coverage", "probe", "attack", "shift"]
+    what: Literal["coverage", "probe", "attack", "shift", "transfer"]
     settings: Settings = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Where values find the answer: the question, and the moment of an attack."""
-        return "-".join([self.what, *(str(self.settings[word]) for word in ("name", "at") if word in self.settings)])
+        """Where values find the answer: the question, the moment of an attack, the task and beginning of a transfer."""
+        words = [str(self.settings[word]) for word in ("name", "at", "task") if word in self.settings]
+        return "-".join([self.what, *words, *(["scratch"] if self.settings.get("scratch") else [])])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,3 +32,10 @@ SMALL_PRETRAINING: Settings = {
     "hidden": 512, "dimensions": 64,
 }  # fmt: skip
 SMALL_VIEW_MINUTES = 2.5  # of such a run with one view: 100,000 images at about 700 a second
+
+# Section 7.1: a base rate of 2.0 for 256 images is 8 for 1,024
+IMAGENET_PRETRAINING: Settings = {
+    "data": "imagenet", "image_size": 224, "augment": "self-supervised-blur", "model": "resnet50",
+    "optimizer": "lars", "lr": 8.0, "weight_decay": 1e-6, "batch_size": 1024, "epochs": 200, "schedule": "cosine",
+    "warmup_epochs": 10.0, "hidden": 4096, "dimensions": 256,
+}  # fmt: skip
