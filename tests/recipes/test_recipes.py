@@ -13,13 +13,15 @@ import pytest
 
 from cli.program import run, run_json
 from selfadapt.errors import UserError
+from selfadapt.recipes import table10
 from selfadapt.recipes.fig4 import at_width
 from selfadapt.recipes.named import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Trial
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.lifecycle import TrainingCallback
-from selfadapt.runs.reproduce import reproduce, value_at
+from selfadapt.runs.reproduce import check_ready, reproduce, value_at
 from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.transfer import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
 READY = [name for name, recipe in RECIPES.items() if not recipe.missing]
@@ -165,6 +167,21 @@ def test_widths_follow_the_appendix() -> None:
     assert narrow["start_epoch"] == 2560
     assert narrow["momentum"] == pytest.approx(0.9 ** (1 / 64))
     assert at_width(7, 64, 40)["start_epoch"] == 365  # int(40 * 64 / 7)
+
+
+def test_table10_has_the_usual_settings_and_says_where_voc_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ask in (table10.DETECTION, table10.SEGMENTATION):
+        own = {word: value for word, value in ask.settings.items() if word != "folders"}
+        usual = TransferSettings(task=own["task"], detector=own.get("detector", "pyramid")).resolved()
+        assert TransferSettings(**own).resolved() == usual
+    assert [table10.DETECTION.name, table10.SEGMENTATION.name] == ["transfer-detection", "transfer-segmentation"]
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path))
+    (tmp_path / "data/VOCdevkit/VOC2007/ImageSets").mkdir(parents=True)
+    trial = Trial(name="a", settings={"data": "digits", "method": "erm"}, asks=(table10.DETECTION,))
+    with pytest.raises(UserError, match=r"Pascal VOC2012 is not on this machine; unpack .*VOCdevkit/VOC2012/ImageSets"):
+        check_ready(Experiment(trials=(trial,), entries=()))
 
 
 def test_values_are_paths_numbers_and_differences() -> None:
