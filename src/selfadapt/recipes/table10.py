@@ -97,6 +97,7 @@ RECIPE = Recipe(
         "At laptop scale there is no VOC: 1,000 canvases of 64 pixels with one to three test images of CIFAR10 pasted "
         "onto them, and 100 to measure on, are drawn by seed. A ResNet-18 a quarter as wide learns from 4,000 training "
         "images for 15 epochs, with labels or without, and then 600 steps of 4 canvases. Its numbers compare with each "
-        "other only; segmentation is left out.",
+        "other only; segmentation is left out. A third of these steps, tried once, came to an AP50 of 10.2 with "
+        "supervised features and 9.0 with random ones: too close to tell apart.",
     ),
 )
