@@ -16,16 +16,17 @@ from PIL import Image
 from cli.program import run, run_json
 from selfadapt.cli import app
 from selfadapt.errors import UserError
+from selfadapt.recipes import table10
 from selfadapt.recipes.fig4 import at_width
 from selfadapt.recipes.named import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Timing, Trial
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.lifecycle import TrainingCallback
-from selfadapt.runs.reproduce import command_line, reproduce, value_at
+from selfadapt.runs.reproduce import check_ready, command_line, reproduce, value_at
 from selfadapt.runs.settings import Kind, RunSettings
+from selfadapt.runs.transfer import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
-READY = [name for name, recipe in RECIPES.items() if not recipe.missing]
 TINY: Settings = {
     "epochs": 1, "start_epoch": 0, "batch_size": 16, "width": 4, "warmup_epochs": 0.0, "schedule": "cosine",
     "hidden": 8, "dimensions": 4, "steps": 1, "curve_start": 0, "curve_images": 4, "limit": 48, "test_limit": 12,
@@ -35,6 +36,7 @@ FEW: dict[str, Settings] = {
     "probe": {"epochs": 2, "limit": 48},
     "coverage": {"passes": 2},
     "shift": {"images": 3},
+    "transfer": {"steps": 1, "batch_size": 2, "pasted": {"train": 3, "test": 2, "size": 48}, "image_size": 48},
 }
 
 
@@ -61,7 +63,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _tiny(recipe: Recipe, data: Path) -> Recipe:
     """The laptop's experiment on a few images for a few steps, with those trials that no recipe before it has."""
-    assert recipe.laptop is not None
     trials = tuple(_shortened(trial, data) for trial in recipe.laptop.trials if trial.name in TRAINED[recipe.name])
     names = {trial.name for trial in trials} | {None}
     entries = tuple(entry for entry in recipe.laptop.entries if entry.trial in names)
@@ -73,7 +74,7 @@ def _of_each_kind() -> dict[str, set[str]]:
     """The trials of each recipe that are trained here: of each method and way to ask it one, and of each recipe one."""
     seen: set[Any] = set()
     chosen: dict[str, set[str]] = {}
-    for name in READY:
+    for name in RECIPES:
         if RECIPES[name].at("laptop").timing:  # compares its trials with each other
             chosen[name] = {trial.name for trial in RECIPES[name].at("laptop").trials}
             continue
@@ -92,7 +93,6 @@ TRAINED = _of_each_kind()
 
 def _only(recipe: Recipe, row: str, data: Path) -> Recipe:
     """The recipe with this row alone, whose trial is called by it."""
-    assert recipe.laptop is not None
     entries = tuple(entry for entry in recipe.laptop.entries if entry.row == row)
     (trial,) = (trial for trial in recipe.laptop.trials if trial.name == entries[0].trial)
     entries = tuple(replace(entry, trial=row) for entry in entries)
@@ -110,15 +110,12 @@ def _shortened(trial: Trial, data: Path) -> Trial:
     return replace(trial, settings=own, asks=asks)
 
 
-def test_every_table_and_figure_is_there_or_says_what_it_waits_for() -> None:
+def test_every_table_and_figure_is_there() -> None:
     assert set(RECIPES) == NUMBERED | {"theory", "record-scratch", "record-pretrained", "record-selective"}
-    for recipe in RECIPES.values():
-        assert bool(recipe.missing) == (recipe.laptop is None)
-        assert recipe.missing or recipe.paper is not None
 
 
 @pytest.mark.parametrize("scale", ["paper", "laptop"])
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", RECIPES)
 def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) -> None:
     experiment = RECIPES[name].at(scale)
     for trial in experiment.trials:
@@ -133,7 +130,7 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
 def test_the_command_line_of_a_trial_says_the_same() -> None:
     """With --devices each trial is a command of its own. One stands for all of its method with the same options."""
     trials: dict[Any, Trial] = {}
-    for name in READY:
+    for name in RECIPES:
         for trial in (*RECIPES[name].at("paper").trials, *RECIPES[name].at("laptop").trials):
             if trial.kind != "linear-regression":
                 trials[trial.kind, trial.settings["method"], frozenset(trial.settings)] = trial
@@ -147,11 +144,10 @@ def test_the_command_line_of_a_trial_says_the_same() -> None:
         assert RunSettings.given(kind, **own) == RunSettings.given(kind, **trial.settings), trial.name
 
 
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_laptop_recipe_trains_and_writes_its_table(name: str, images: Path, tmp_path: Path) -> None:
     recipe = _tiny(RECIPES[name], images)
     result = reproduce(recipe, "laptop", tmp_path / "out", 1, no_bar)
-    assert recipe.laptop is not None
     assert len(result["rows"]) == len(recipe.laptop.entries)
     for row, entry in zip(result["rows"], recipe.laptop.entries, strict=True):
         assert (row["measured"] is None) == (entry.trial is None), row
@@ -193,7 +189,6 @@ def test_times_of_imagenets_files_are_measured_once(tmp_path: Path, monkeypatch:
             pixels = generator.integers(0, 256, (20, 24, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / f"{number}.JPEG")
     paper = RECIPES["fig9"].paper
-    assert paper is not None
     few = {"batch_size": 16, "hidden": 8, "dimensions": 4, "image_size": 32}
     trials = tuple(
         replace(trial, settings={**{word: few.get(word, value) for word, value in trial.settings.items()}, "width": 4})
@@ -220,6 +215,21 @@ def test_widths_follow_the_appendix() -> None:
     assert narrow["start_epoch"] == 2560
     assert narrow["momentum"] == pytest.approx(0.9 ** (1 / 64))
     assert at_width(7, 64, 40)["start_epoch"] == 365  # int(40 * 64 / 7)
+
+
+def test_table10_has_the_usual_settings_and_says_where_voc_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ask in (table10.DETECTION, table10.SEGMENTATION):
+        own = {word: value for word, value in ask.settings.items() if word != "folders"}
+        usual = TransferSettings(task=own["task"], detector=own.get("detector", "pyramid")).resolved()
+        assert TransferSettings(**own).resolved() == usual
+    assert [table10.DETECTION.name, table10.SEGMENTATION.name] == ["transfer-detection", "transfer-segmentation"]
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path))
+    (tmp_path / "data/VOCdevkit/VOC2007/ImageSets").mkdir(parents=True)
+    trial = Trial(name="a", settings={"data": "digits", "method": "erm"}, asks=(table10.DETECTION,))
+    with pytest.raises(UserError, match=r"Pascal VOC2012 is not on this machine; unpack .*VOCdevkit/VOC2012/ImageSets"):
+        check_ready(Experiment(trials=(trial,), entries=()))
 
 
 def test_values_are_paths_numbers_and_differences() -> None:
@@ -253,9 +263,9 @@ def test_names_are_found_however_they_are_written() -> None:
 def test_the_list_names_everything_with_its_time(tmp_path: Path) -> None:
     found = run_json("reproduce", "--list", folder=tmp_path)["recipes"]
     assert [row["name"] for row in found] == list(RECIPES)
-    assert all((row["laptop_minutes"] is None) == bool(row["missing"]) for row in found)
+    assert all(row["laptop_minutes"] > 0 for row in found)
     words = run("reproduce", "--list", folder=tmp_path).stdout
-    assert all(recipe.title in words and recipe.missing in words for recipe in RECIPES.values())
+    assert all(recipe.title in words for recipe in RECIPES.values())
 
 
 def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
@@ -271,7 +281,7 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
         (["table4", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["table9", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["fig9", "--scale", "paper"], "put ImageNet's class folders into"),
-        (["table10"], "not yet there: a C4 detector"),
+        (["table10"], "the data set cifar10 is not on this machine"),
         (["table99"], "there is no recipe 'table99'"),
         (["table2", "--scale", "tiny"], "choose paper or laptop"),
         (["theory", "--devices", "0"], "--devices 0 must be at least 1"),

@@ -5,6 +5,8 @@
     SegmentationClass/ID.png                 a class for each pixel: 0 is background, 255 does not count
     ImageSets/{Main,Segmentation}/PART.txt   the ids of trainval and test, or of train and val
 
+Of several folders (VOC2007, VOC2012) the first has both parts; the others add to what is learned from.
+
 Shapes: C channels, H by W pixels, M boxes.
 """
 
@@ -21,7 +23,11 @@ from selfadapt.data.images import UnreadableImage, decode
 from selfadapt.errors import UserError
 
 VOID = 255
-_PAIRS = (("trainval", "test"), ("train", "val"), ("train", "test"))  # what to learn from, and what to measure on
+# what to learn from, and what to measure on; masks of the test part are often kept back
+_PAIRS = {
+    "Main": (("trainval", "test"), ("train", "val"), ("train", "test")),
+    "Segmentation": (("train", "val"), ("trainval", "test"), ("train", "test")),
+}
 
 
 @dataclass(frozen=True)
@@ -34,91 +40,119 @@ class Boxes:
 
 
 @dataclass(frozen=True)
-class VOC:
+class Sample:
+    """An image of one of the folders."""
+
     root: Path
-    classes: Sequence[str]  # without the background
-    train: Sequence[str]
-    test: Sequence[str]
+    id: str
 
-    @classmethod
-    def detection(cls, root: Path) -> "VOC":
-        train, test = _ids(root, "Main")
-        learned, measured = ({name for sample in part for name, *_ in _objects(root, sample)} for part in (train, test))
-        for part, names in (("training", learned), ("test", measured)):
-            if not names:
-                raise UserError(f"no {part} image of {root} has an object in Annotations/")
-        found = cls(root, sorted(learned | measured), train, test)
-        for sample in (*train, *test):  # mistakes show before training
-            found.image_file(sample)
-        return found
+    @property
+    def image_file(self) -> Path:
+        for suffix in (".jpg", ".png", ".jpeg"):
+            path = self.root / "JPEGImages" / f"{self.id}{suffix}"
+            if path.exists():
+                return path
+        raise UserError(f"{self.root / 'JPEGImages'} holds no image {self.id}")
 
-    @classmethod
-    def segmentation(cls, root: Path) -> "VOC":
-        train, test = _ids(root, "Segmentation")
-        largest = {
-            sample: max((n for n in np.unique(_mask(root, sample)) if n != VOID), default=-1)
-            for sample in (*train, *test)
-        }
-        most = int(max(largest.values()))
-        if most < 1:
-            raise UserError(f"no image of {root} has a class other than background in SegmentationClass/")
-        if max(largest[sample] for sample in test) < 0:
-            raise UserError(f"no pixel of a test image of {root} counts: all of SegmentationClass/ is {VOID} there")
-        found = cls(root, [str(number) for number in range(1, most + 1)], train, test)
-        for sample in (*train, *test):
-            if found.image(sample).shape[1:] != found.mask(sample).shape:
-                raise UserError(f"{root}: the mask of {sample} is not of the size of its image")
-        return found
-
-    def image(self, sample: str) -> Tensor:
+    def image(self) -> Tensor:
         """C×H×W, from 0 to 1."""
-        path = self.image_file(sample)
+        path = self.image_file
         try:
             return decode(path, channels=3, resize=None).float() / 255
         except UnreadableImage as error:
             raise UserError(f"{path} cannot be read: {error}") from error
 
-    def image_file(self, sample: str) -> Path:
-        for suffix in (".jpg", ".png", ".jpeg"):
-            path = self.root / "JPEGImages" / f"{sample}{suffix}"
-            if path.exists():
-                return path
-        raise UserError(f"{self.root / 'JPEGImages'} holds no image {sample}")
+    def mask(self) -> Tensor:
+        """H×W, int64."""
+        return torch.from_numpy(_mask(self).astype(np.int64))
 
-    def boxes(self, sample: str) -> Boxes:
+
+@dataclass(frozen=True)
+class VOC:
+    """What to learn from and what to measure on: the first folder is measured on, and all are learned from."""
+
+    classes: Sequence[str]  # without the background
+    train: Sequence[Sample]
+    test: Sequence[Sample]
+
+    @classmethod
+    def detection(cls, roots: Sequence[Path]) -> "VOC":
+        train, test = _samples(roots, "Main")
+        learned, measured = ({name for sample in part for name, *_ in _objects(sample)} for part in (train, test))
+        for part, names in (("training", learned), ("test", measured)):
+            if not names:
+                raise UserError(f"no {part} image of {_words(roots)} has an object in Annotations/")
+        for sample in (*train, *test):  # mistakes show before training
+            _ = sample.image_file
+        return cls(sorted(learned | measured), train, test)
+
+    @classmethod
+    def segmentation(cls, roots: Sequence[Path]) -> "VOC":
+        train, test = _samples(roots, "Segmentation")
+        largest = {
+            sample: max((n for n in np.unique(_mask(sample)) if n != VOID), default=-1) for sample in (*train, *test)
+        }
+        most = int(max(largest.values()))
+        if most < 1:
+            raise UserError(f"no image of {_words(roots)} has a class other than background in SegmentationClass/")
+        if max(largest[sample] for sample in test) < 0:
+            raise UserError(f"no pixel of a test image of {roots[0]} counts: all of SegmentationClass/ is {VOID} there")
+        for sample in (*train, *test):
+            if sample.image().shape[1:] != sample.mask().shape:
+                raise UserError(f"{sample.root}: the mask of {sample.id} is not of the size of its image")
+        return cls([str(number) for number in range(1, most + 1)], train, test)
+
+    def boxes(self, sample: Sample) -> Boxes:
         number = {name: position for position, name in enumerate(self.classes, start=1)}
-        found = _objects(self.root, sample)
+        found = _objects(sample)
         return Boxes(
             torch.tensor([corners for _, corners, _ in found]).reshape(-1, 4),
             torch.tensor([number[name] for name, *_ in found], dtype=torch.int64),
             torch.tensor([difficult for *_, difficult in found], dtype=torch.bool),
         )
 
-    def mask(self, sample: str) -> Tensor:
-        """H×W, int64."""
-        return torch.from_numpy(_mask(self.root, sample).astype(np.int64))
+
+def _words(roots: Sequence[Path]) -> str:
+    return ", ".join(str(root) for root in roots)
 
 
-def _ids(root: Path, kind: str) -> tuple[list[str], list[str]]:
-    lists = root / "ImageSets" / kind
-    for pair in _PAIRS:
-        paths = [lists / f"{name}.txt" for name in pair]
-        if all(path.exists() for path in paths):
-            train, test = ([line.split()[0] for line in _lines(path)] for path in paths)
-            if not train or not test:
-                raise UserError(f"the lists in {lists} name no image")
-            if shared := set(train) & set(test):
-                raise UserError(f"{min(shared)} is in both {paths[0].name} and {paths[1].name} of {lists}")
-            return train, test
-    raise UserError(f"{root} is not in VOC's form: there is no {lists / 'train.txt'} with {lists / 'val.txt'}")
+def _samples(roots: Sequence[Path], kind: str) -> tuple[list[Sample], list[Sample]]:
+    """To learn from and to measure on: both parts of the first folder, and the former part of the others."""
+    first, *others = roots
+    lists = first / "ImageSets" / kind
+    pair = next((pair for pair in _PAIRS[kind] if all((lists / f"{part}.txt").exists() for part in pair)), None)
+    if pair is None:
+        raise UserError(f"{first} is not in VOC's form: there is no {lists / 'train.txt'} with {lists / 'val.txt'}")
+    train, test = (_listed(first, kind, part) for part in pair)
+    if shared := set(train) & set(test):
+        name = min(sample.id for sample in shared)
+        raise UserError(f"{name} is in both {pair[0]}.txt and {pair[1]}.txt of {lists}")
+    for root in others:
+        if not (root / "ImageSets" / kind / f"{pair[0]}.txt").exists():
+            raise UserError(
+                f"{root} cannot be learned from beside {first}: there is no ImageSets/{kind}/{pair[0]}.txt in it"
+            )
+        train += _listed(root, kind, pair[0])
+    if len(set(train)) < len(train):
+        raise UserError(f"an image is listed twice in {pair[0]}.txt of {_words(roots)}; give each folder once")
+    return train, test
+
+
+def _listed(root: Path, kind: str, part: str) -> list[Sample]:
+    path = root / "ImageSets" / kind / f"{part}.txt"
+    found = [Sample(root, line.split()[0]) for line in _lines(path)]
+    if not found:
+        raise UserError(f"{path} names no image")
+    return found
 
 
 def _lines(path: Path) -> list[str]:
     return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def _objects(root: Path, sample: str) -> list[tuple[str, list[float], bool]]:
-    path = root / "Annotations" / f"{sample}.xml"
+def _objects(sample: Sample) -> list[tuple[str, list[float], bool]]:
+    """Names, corners and whether difficult. VOC counts pixels from 1 and includes the last: xmin = 1 is the edge."""
+    path = sample.root / "Annotations" / f"{sample.id}.xml"
     try:
         tree = ElementTree.parse(path)
         found = []
@@ -127,18 +161,19 @@ def _objects(root: Path, sample: str) -> list[tuple[str, list[float], bool]]:
             corners = (
                 [float(box.findtext(part, "")) for part in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []
             )
-            if not name or len(corners) != 4 or corners[0] >= corners[2] or corners[1] >= corners[3]:
-                raise ValueError(f"the object {name!r} has no name, or no box with xmin < xmax and ymin < ymax")
+            if not name or len(corners) != 4 or corners[0] > corners[2] or corners[1] > corners[3]:
+                raise ValueError(f"the object {name!r} has no name, or no box with xmin <= xmax and ymin <= ymax")
+            corners = [corners[0] - 1, corners[1] - 1, corners[2], corners[3]]
             found.append((name, corners, entry.findtext("difficult", "0").strip() == "1"))
         return found
     except (OSError, ValueError, ElementTree.ParseError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 
 
-def _mask(root: Path, sample: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+def _mask(sample: Sample) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
     from PIL import Image
 
-    path = root / "SegmentationClass" / f"{sample}.png"
+    path = sample.root / "SegmentationClass" / f"{sample.id}.png"
     try:
         with Image.open(path) as image:
             if image.mode not in ("P", "L"):

@@ -22,18 +22,18 @@ from selfadapt.recipes import (
     table7,
     table8,
     table9,
+    table10,
     table11,
     table12,
     table13,
     theory,
-    waiting,
 )
 from selfadapt.recipes.recipe import Recipe
 
 _ALL = (
     theory.RECIPE, fig1.FIG1, fig2.RECIPE, fig3.FIG3, fig4.FIG4, fig5.FIG5, table1.RECIPE, table2.RECIPE, table3.RECIPE,
     table4.RECIPE, fig6.FIG6, fig6.FIG7, table5.RECIPE, fig9.RECIPE, table6.RECIPE, table7.RECIPE, table8.RECIPE,
-    table9.RECIPE, waiting.TABLE10, table11.RECIPE, fig10.RECIPE, fig1.FIG11, fig6.FIG12, fig3.FIG13, fig5.FIG14,
+    table9.RECIPE, table10.RECIPE, table11.RECIPE, fig10.RECIPE, fig1.FIG11, fig6.FIG12, fig3.FIG13, fig5.FIG14,
     fig4.FIG15, table12.RECIPE, table13.RECIPE, records.SCRATCH, records.PRETRAINED, records.SELECTIVE,
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}

@@ -23,13 +23,14 @@ TrialKind = Literal["labels", "pretraining", "linear-regression"]
 class Ask:
     """A question to a trained run."""
 
-    what: Literal["coverage", "probe", "attack", "shift"]
+    what: Literal["coverage", "probe", "attack", "shift", "transfer"]
     settings: Settings = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Where values find the answer: the question, and the moment of an attack."""
-        return "-".join([self.what, *(str(self.settings[word]) for word in ("name", "at") if word in self.settings)])
+        """Where values find the answer: the question, the moment of an attack, the task and beginning of a transfer."""
+        words = [str(self.settings[word]) for word in ("name", "at", "task") if word in self.settings]
+        return "-".join([self.what, *words, *(["scratch"] if self.settings.get("scratch") else [])])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +142,12 @@ class Recipe:
     name: str  # fig1, table2
     title: str
     effect: str  # what the paper shows with it
-    paper: Experiment | None = None
-    laptop: Experiment | None = None
+    paper: Experiment
+    laptop: Experiment
     drawing: Drawing | None = None
     unit: Literal["%", ""] = "%"
     rows: str = "method"  # what a row of the table is
     notes: tuple[str, ...] = ()  # readings, and where a scale differs from the paper
-    missing: str = ""  # what it waits for, if it cannot be run yet
 
     @property
     def scaled_down(self) -> bool:
@@ -157,12 +157,7 @@ class Recipe:
     def at(self, scale: str) -> Experiment:
         if scale not in ("paper", "laptop"):
             raise UserError(f"--scale {scale!r} is not known; choose paper or laptop")
-        if self.missing:
-            raise UserError(f"{self.name} is not yet there: {self.missing}")
-        found = self.paper if scale == "paper" else self.laptop
-        if found is None:
-            raise UserError(f"{self.name} is not yet there at --scale {scale}; `selfadapt reproduce --list` tells why")
-        return found
+        return self.paper if scale == "paper" else self.laptop
 
 
 def cited(

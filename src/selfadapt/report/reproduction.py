@@ -87,8 +87,7 @@ def _cell(rows: Rows) -> str:
 
 
 def _words_on_cells(recipe: Recipe, scale: str) -> str:
-    entries = () if recipe.paper is None else recipe.paper.entries
-    published = " / published" if any(entry.published is not None for entry in entries) else ""
+    published = " / published" if any(entry.published is not None for entry in recipe.paper.entries) else ""
     words = f"Each cell: measured{published}{' in ' if recipe.unit else ''}{recipe.unit}."
     if scale == "laptop" and recipe.scaled_down:
         words += (

@@ -20,6 +20,7 @@ coverage.json   the error at each coverage, for a method that abstains or once i
 calibration.json  the threshold below which predict abstains, once there is one, and what it guarantees
 probe.json      what linear evaluation found, by the data that it used, for a run without labels
 transfer.json   what detection and segmentation with its features came to
+transfer/       one that was stopped, to go on from
 attack.json     robust accuracy by attack, once it is asked for
 networks/       the network after the first and the best epoch of a curve under attack
 attacks/        what became of each image under them, to go on from

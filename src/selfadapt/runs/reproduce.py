@@ -12,7 +12,8 @@ from typing import Any
 
 from selfadapt.attacks.named import named_attack
 from selfadapt.data.home import home
-from selfadapt.data.sources import check_there
+from selfadapt.data.pasted import write_pasted
+from selfadapt.data.sources import check_there, open_data
 from selfadapt.engine.launch import launch
 from selfadapt.errors import INTERRUPTED, Interrupted, UserError
 from selfadapt.evaluation.probe import ProbeSettings
@@ -29,12 +30,13 @@ from selfadapt.runs.run import ProgressBar, finished, train
 from selfadapt.runs.settings import Kind, RunSettings, method_class, shared_settings
 from selfadapt.runs.shifting import shift_run
 from selfadapt.runs.timing import time_trials
+from selfadapt.runs.transfer import TransferSettings, transfer
 from selfadapt.setting import settings_in
 from selfadapt.theory import simulate
 
 Found = dict[str, Any]  # what a trial came to: the result, the metrics of the last epoch, and the answers by name
 CountBar = Callable[[str], AbstractContextManager[ProgressCallback]]  # under these words; gives its callback
-PUBLISHED_SHIFT = "cifar10-c"  # a folder of the data's home
+PUBLISHED_SHIFT, VOC_FOLDERS = "cifar10-c", "VOCdevkit"  # folders of the data's home
 
 
 def reproduce(
@@ -75,12 +77,24 @@ def check_ready(experiment: Experiment) -> None:
             RunSettings.given(trial.kind, **trial.settings)
             check_there(trial.settings["data"])
         for ask in trial.asks:
-            if ask.what == "attack":
-                named_attack(ask.settings["name"])
-            if ask.settings.get("published") and not (home() / "data" / PUBLISHED_SHIFT).is_dir():
+            _check_ask(ask)
+
+
+def _check_ask(ask: Ask) -> None:
+    if ask.what == "attack":
+        named_attack(ask.settings["name"])
+    if ask.settings.get("published") and not (home() / "data" / PUBLISHED_SHIFT).is_dir():
+        raise UserError(
+            "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
+            f"{home() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
+        )
+    if ask.what == "transfer":
+        _transfer_settings(ask).resolved()
+        for name in ask.settings.get("folders", ()):
+            if not (home() / "data" / VOC_FOLDERS / name / "ImageSets").is_dir():
                 raise UserError(
-                    "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
-                    f"{home() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
+                    f"Pascal {name} is not on this machine; unpack its archives so that "
+                    f"{home() / 'data' / VOC_FOLDERS / name}/ImageSets exists"
                 )
 
 
@@ -178,6 +192,8 @@ def _asked(folder: RunFolder, ask: Ask, seed: int) -> Found:
     if ask.what == "probe":
         limits = {word: own.pop(word, None) for word in ("limit", "test_limit")}
         return probe(folder, own.pop("data", None), ProbeSettings(seed=seed, **own), **limits)
+    if ask.what == "transfer":
+        return transfer(folder, _voc_folders(folder, ask), _transfer_settings(ask, seed), "auto", no_progress)
     run = reopen(folder, to_train=False)
     if ask.what == "coverage":
         return measure_coverage(run, **own)
@@ -186,6 +202,25 @@ def _asked(folder: RunFolder, ask: Ask, seed: int) -> Found:
         return attack_run(run, name, named_attack(name, **sizes), checks=False, **own)
     published = home() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
     return shift_run(run, published=published, **own)
+
+
+def _transfer_settings(ask: Ask, seed: int = 0) -> TransferSettings:
+    own = {word: value for word, value in ask.settings.items() if word not in ("folders", "pasted")}
+    return TransferSettings(seed=seed, **own)
+
+
+def _voc_folders(folder: RunFolder, ask: Ask) -> list[Path]:
+    """Pascal VOC's, or pictures of the run's own test part, pasted onto canvases once for all runs."""
+    if "pasted" not in ask.settings:
+        return [home() / "data" / VOC_FOLDERS / name for name in ask.settings["folders"]]
+    sizes = ask.settings["pasted"]
+    root = folder.path.parent / "-".join(["pasted", *(str(size) for size in sizes.values())])
+    if not root.exists():
+        data = open_data(folder.read_run()["settings"]["data"]["source"])
+        if data.test is None:
+            raise UserError(f"{data.name} has no test part whose pictures could be pasted")
+        write_pasted(root, data.test, data.classes, **sizes)
+    return [root]
 
 
 def _rows(

@@ -1,203 +1,297 @@
-"""Where features go: detection (Faster R-CNN with a feature pyramid) and segmentation (FCN with a dilated backbone).
+"""Where features go: detection (Faster R-CNN) and segmentation (FCN) with the backbone of a run, on data in VOC's form.
 
-Both are torchvision's, with the backbone of a run; data are in VOC's form. Sizes and rates are options, because VOC at
-full size asks for GPUs.
+The C4 detector and the FCN follow the protocol of Table 10 (He et al., 2020) unless told otherwise; the detector with a
+feature pyramid is a quicker one. Sizes and rates are options, because VOC at full size asks for GPUs. All is done in
+one process, so batch normalisation sees the whole batch, which is what synchronised batch normalisation is for.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from selfadapt.data.seeds import seeded
-from selfadapt.data.voc import VOC, VOID
+from selfadapt.data.seeds import draw, seeded
+from selfadapt.data.voc import VOC, Sample
 from selfadapt.engine import checkpoint
-from selfadapt.errors import TrainingError, UserError
-from selfadapt.evaluation.transfer import Confusion, Found, detection_scores
+from selfadapt.engine.interrupt import stop_on_signal
+from selfadapt.engine.optim import OptimizerSettings, learning_rate
+from selfadapt.errors import Interrupted, TrainingError, UserError
+from selfadapt.models.batch_statistics import averaged_statistics
+from selfadapt.models.c4 import c4_detector
+from selfadapt.models.fcn import FCN
+from selfadapt.models.resnet import ResNet
 from selfadapt.progress import ProgressCallback
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.detection import Detection, pyramid_detector
 from selfadapt.runs.environment import choose_device
 from selfadapt.runs.export import torchvision_weights
+from selfadapt.runs.network import bare_backbone
+from selfadapt.runs.segmentation import Segmentation
+from selfadapt.runs.settings import RunSettings
 
 Task = Literal["detection", "segmentation"]
+Detector = Literal["pyramid", "c4"]
+_SAVED_EVERY = 500  # steps
+_STATISTICS = 200  # batches over which the C4 detector takes the statistics of batch normalisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What is usual for a network, where the user gives nothing else."""
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int
+    lr: float
+    image_size: int
+    milestones: tuple[float, ...] = ()  # shares of all steps after which the rate is a tenth; none: it falls in a line
+
+
+_USUAL = {
+    "pyramid": Schedule(epochs=26, batch_size=4, lr=0.01, image_size=480),
+    "c4": Schedule(steps=24_000, batch_size=16, lr=0.02, image_size=800, milestones=(18 / 24, 22 / 24)),
+    "fcn": Schedule(steps=30_000, batch_size=16, lr=0.003, image_size=513, milestones=(0.7, 0.9)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferSettings:
     task: Task
-    epochs: int = 26
-    batch_size: int = 4
-    lr: float = 0.01
+    detector: Detector = "pyramid"
+    steps: int | None = None
+    epochs: int | None = None  # instead of steps
+    batch_size: int | None = None
+    lr: float | None = None
+    image_size: int | None = None  # detection: of the shorter side at test; segmentation: of the crops
+    regions: int = 512  # of an image, from which C4's head learns in a step
     weight_decay: float = 1e-4
-    image_size: int = 480  # of the shorter side, for detection
     scratch: bool = False  # begin with random weights instead, to compare
     seed: int = 0
 
+    @property
+    def usual(self) -> Schedule:
+        return _USUAL["fcn" if self.task == "segmentation" else self.detector]
+
+    def resolved(self) -> "TransferSettings":
+        """With what is usual for what was left open."""
+        for name, known in (("task", ("detection", "segmentation")), ("detector", ("pyramid", "c4"))):
+            if getattr(self, name) not in known:
+                raise UserError(f"--{name} {getattr(self, name)!r} is not known; choose {' or '.join(known)}")
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("give --steps or --epochs, not both")
+        usual = self.usual
+        timed = self.steps is not None or self.epochs is not None
+        chosen = replace(
+            self,
+            steps=self.steps if timed else usual.steps,
+            epochs=self.epochs if timed else usual.epochs,
+            **{
+                name: getattr(usual, name) if getattr(self, name) is None else getattr(self, name)
+                for name in ("batch_size", "lr", "image_size")
+            },
+        )
+        for name in ("steps", "epochs", "batch_size", "image_size", "regions"):
+            if (value := getattr(chosen, name)) is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} {value} must be at least 1")
+        if not 0 < (chosen.lr or 0) < float("inf"):
+            raise UserError(f"--lr {chosen.lr} must be a number above 0")
+        return chosen
+
+    def total(self, images: int) -> int:
+        """The number of steps."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        assert self.batch_size is not None
+        return -(-self.epochs * images // self.batch_size)
+
+    def rate(self, done: int, total: int) -> float:
+        """The learning rate of the step after `done` ones."""
+        assert self.lr is not None
+        if not self.usual.milestones:
+            return self.lr * min((done + 1) / max(1, total // 10), 1 - done / total)
+        shape = OptimizerSettings(
+            lr=self.lr,
+            schedule="step",
+            milestones=tuple(round(share * total) for share in self.usual.milestones),
+            warmup_epochs=min(100, total // 10),
+            warmup_from=self.lr / 1000,
+        )
+        return learning_rate(shape, done, total)
+
+
+class Downstream(Protocol):
+    """What is learned from the features."""
+
+    @property
+    def data(self) -> VOC: ...
+
+    def loss(self, model: Any, samples: Sequence[Sample], device: torch.device) -> Tensor: ...
+
+    def measure(self, model: Any, device: torch.device, on_progress: ProgressCallback) -> dict[str, Any]: ...
+
 
 def transfer(
-    folder: RunFolder, root: Path, settings: TransferSettings, device: str, on_progress: ProgressCallback
+    folder: RunFolder, roots: Sequence[Path], settings: TransferSettings, device: str, on_progress: ProgressCallback
 ) -> dict[str, Any]:
-    """Train a detector or a segmenter on the features of a run and measure it; written into the run folder."""
-    if min(settings.epochs, settings.batch_size, settings.image_size) < 1:
-        raise UserError("--epochs, --batch-size and --image-size must be at least 1")
-    if not 0 < settings.lr < float("inf"):
-        raise UserError(f"--lr {settings.lr} must be a number above 0")
+    """Train a detector or a segmenter on the features of a run and measure it; written into the run folder.
+
+    One that was stopped goes on from its last checkpoint.
+    """
+    settings, own = settings.resolved(), choose_device(device)
+    torch.manual_seed(settings.seed)
+    downstream, model = _built(folder, roots, settings)
+    model.to(own)  # over several processes, batch normalisation would become a synchronised one here
+    kind = settings.detector if settings.task == "detection" and settings.detector != "pyramid" else ""
+    words = ("+".join(root.name for root in roots), settings.task, kind, "scratch" if settings.scratch else "")
+    key = " ".join(word for word in words if word)
+    checkpoints = folder.path / "transfer" / re.sub(r"[^A-Za-z0-9+]+", "-", key)
+    _train(model, downstream, settings, own, checkpoints, on_progress)
+    model.eval()
+    with torch.inference_mode():
+        scores = downstream.measure(model, own, on_progress)
+    count = len(downstream.data.test)
+    result = {"task": settings.task, "detector": kind or None, "scratch": settings.scratch, "images": count, **scores}
+    folder.write_transfer({**(folder.read_if_there(folder.transfer_file) or {}), key: result})
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return result
+
+
+def _built(folder: RunFolder, roots: Sequence[Path], settings: TransferSettings) -> tuple[Downstream, nn.Module]:
+    """What is learned, and the network that learns it."""
     content = folder.read_run()
     saved = checkpoint.load_newest(folder.checkpoints)
     if saved is None:
         raise UserError(f"{folder.path} holds no trained network")
-    weights = torchvision_weights(content, saved.model)
-    body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
-    scale = [saved.model[f"backbone.{part}_C11"].flatten().tolist() for part in ("mean", "std")]
-    torch.manual_seed(settings.seed)
-    own, name = choose_device(device), content["settings"]["model"]["name"]
-    if settings.task == "detection":
-        data = VOC.detection(root)
-        model = _detector(name, None if settings.scratch else body, scale, len(data.classes) + 1, settings.image_size)
-        step, measure = _detection_step, _detect
-    else:
-        data = VOC.segmentation(root)
-        model = _segmenter(name, None if settings.scratch else body, scale, len(data.classes) + 1)
-        step, measure = _segmentation_step, _segment
-    model.to(own)
-    _train(model, data, settings, step, own, on_progress)
-    model.eval()
-    with torch.inference_mode():
-        scores = measure(model, data, own, on_progress)
-    result = {"task": settings.task, "scratch": settings.scratch, "images": len(data.test), **scores}
-    kept = folder.read_if_there(folder.transfer_file) or {}
-    folder.write_transfer({**kept, f"{root.name} {settings.task}{' scratch' if settings.scratch else ''}": result})
-    return result
+    assert settings.image_size is not None
+    size = settings.image_size
+    if settings.task == "detection" and settings.detector == "pyramid":
+        body = {k: v for k, v in torchvision_weights(content, saved.model).items() if not k.startswith("fc.")}
+        data, name = VOC.detection(roots), content["settings"]["model"]["name"]
+        scale = _scale(saved.model)
+        weights = None if settings.scratch else body
+        detector = pyramid_detector(name, weights, len(data.classes), **scale, image_size=size)
+        return Detection(data, learns_difficult=False), detector
+    network = _network(folder, content, None if settings.scratch else saved.model)
+    scale = _scale(saved.model)
+    if settings.task == "segmentation":
+        data = VOC.segmentation(roots)
+        return Segmentation(data, size), FCN(network, len(data.classes) + 1, **scale)
+    data = VOC.detection(roots)
+    detector = c4_detector(network, len(data.classes), **scale, image_size=size, regions=settings.regions)
+    return Detection(data, learns_difficult=True), detector
 
 
-def _detector(
-    name: str, body: dict[str, Tensor] | None, scale: list[list[float]], num_classes: int, size: int
-) -> nn.Module:
-    from torchvision.models.detection import FasterRCNN
-    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
-
-    # Batches are small, so learned statistics are kept as they are; random weights have none to keep.
-    norm = {"norm_layer": nn.BatchNorm2d} if body is None else {}
-    pyramid = resnet_fpn_backbone(backbone_name=name, weights=None, trainable_layers=5, **norm)
-    if body is not None:
-        pyramid.body.load_state_dict(body, strict=True)
-    model: nn.Module = FasterRCNN(
-        pyramid, num_classes, min_size=size, max_size=2 * size, image_mean=scale[0], image_std=scale[1]
-    )
-    return model
+def _scale(model: dict[str, Tensor]) -> dict[str, list[float]]:
+    """The mean and deviation of each channel that a run's network was trained with."""
+    return {part: model[f"backbone.{part}_C11"].flatten().tolist() for part in ("mean", "std")}
 
 
-class _Scaled(nn.Module):
-    """A segmenter behind the normalisation that its backbone was trained with."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, network: nn.Module, scale: list[list[float]]) -> None:
-        super().__init__()
-        self.network = network
-        mean, std = (torch.tensor(part).view(1, -1, 1, 1) for part in scale)
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
-
-    def forward(self, images_BCHW: Tensor) -> Tensor:
-        said: Tensor = self.network((images_BCHW - self.mean) / self.std)["out"]
-        return said
-
-
-def _segmenter(name: str, body: dict[str, Tensor] | None, scale: list[list[float]], num_classes: int) -> nn.Module:
-    from torchvision.models import segmentation
-
-    if name not in ("resnet50", "resnet101"):
-        raise UserError(f"torchvision's FCN has a dilated resnet50 or resnet101, not {name}; pre-train one of those")
-    make = {"resnet50": segmentation.fcn_resnet50, "resnet101": segmentation.fcn_resnet101}[name]
-    network = make(weights=None, weights_backbone=None, num_classes=num_classes)
-    if body is not None:
-        network.backbone.load_state_dict(body, strict=True)
-    return _Scaled(network, scale)
+def _network(folder: RunFolder, content: dict[str, Any], weights: dict[str, Tensor] | None) -> ResNet:
+    """The bare network of a run with these weights, or random ones."""
+    settings = RunSettings.from_json(content["settings"], content["settings"]["kind"])
+    shape = tuple(content["data"]["shape"])
+    network = bare_backbone(settings, shape) if len(shape) == 3 else None
+    if not isinstance(network, ResNet):
+        raise UserError(
+            f"{folder.path} has the network {content['settings']['model']['name']}; this needs a ResNet that was "
+            "trained on images, such as --model resnet50"
+        )
+    if shape[0] != 3:
+        raise UserError(f"{folder.path} was trained on images of {shape[0]} channel; VOC's have three")
+    if weights is not None:
+        prefix = "backbone.backbone."
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        network.load_state_dict(own, strict=True)
+    return network
 
 
 def _train(
     model: nn.Module,
-    data: VOC,
+    downstream: Downstream,
     settings: TransferSettings,
-    step: Callable[[nn.Module, VOC, Sequence[str], torch.device], Tensor],
     device: torch.device,
+    checkpoints: Path,
     on_progress: ProgressCallback,
 ) -> None:
-    """SGD with momentum; the rate grows over the first tenth of the steps and then falls in a line to zero."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=settings.lr, momentum=0.9, weight_decay=settings.weight_decay)
-    per_epoch = -(-len(data.train) // settings.batch_size)
-    total, done = settings.epochs * per_epoch, 0
+    """SGD with momentum. What a step draws depends on its number alone, so that it can go on anywhere."""
+    total = settings.total(len(downstream.data.train))
+    optimizer = torch.optim.SGD(_groups(model, settings), lr=1.0, momentum=0.9)
+    done = _resumed(model, optimizer, settings, checkpoints)
     model.train()
-    for epoch in range(settings.epochs):
-        order = torch.randperm(len(data.train), generator=seeded(settings.seed, "transfer", epoch))
-        for index_B in order.tensor_split(per_epoch):
-            rate = settings.lr * min((done + 1) / max(1, total // 10), 1 - done / total)
+    with stop_on_signal() as stop:
+        while done < total:
             for group in optimizer.param_groups:
-                group["lr"] = rate
-            loss = step(model, data, [data.train[i] for i in index_B.tolist()], device)
+                group["lr"] = settings.rate(done, total)
+            loss = _loss(model, downstream, settings, device, done)
             if not torch.isfinite(loss):
-                raise TrainingError(f"the loss is not finite in epoch {epoch + 1}; lower --lr")
+                raise TrainingError(f"the loss is not finite in step {done + 1} of {total}; lower --lr")
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             done += 1
             on_progress(done, total)
+            if done < total and (stop or done % _SAVED_EVERY == 0):
+                _save(model, optimizer, settings, checkpoints, done)
+            if stop and done < total:
+                raise Interrupted(f"stopped after step {done} of {total}; the same command goes on")
+    if settings.task == "detection" and settings.detector == "c4":
+        with averaged_statistics(model), torch.no_grad():
+            for number in range(min(_STATISTICS, max(1, total // 10))):
+                _loss(model, downstream, settings, device, total + number)
 
 
-def _detection_step(model: nn.Module, data: VOC, samples: Sequence[str], device: torch.device) -> Tensor:
-    images, truths = [], []
-    for sample in samples:
-        image, boxes = data.image(sample), data.boxes(sample)
-        kept = ~boxes.difficult_M
-        if torch.rand(()) < 0.5:
-            image = image.flip(2)
-            x1, y1, x2, y2 = boxes.boxes_M4.unbind(1)
-            width = float(image.shape[2])
-            corners = torch.stack([width - x2, y1, width - x1, y2], 1)
-        else:
-            corners = boxes.boxes_M4
-        images.append(image.to(device))
-        truths.append({"boxes": corners[kept].to(device), "labels": boxes.labels_M[kept].to(device)})
-    losses: dict[str, Tensor] = model(images, truths)
-    return torch.stack(list(losses.values())).sum()
+def _groups(model: nn.Module, settings: TransferSettings) -> list[dict[str, Any]]:
+    """All weights; those of normalisation do not decay where the protocol of Table 10 holds."""
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)] if settings.usual.milestones else []
+    resting = {id(parameter) for norm in norms for parameter in norm.parameters()}
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in learned if id(p) not in resting], "weight_decay": settings.weight_decay},
+        {"params": [p for p in learned if id(p) in resting], "weight_decay": 0.0},
+    ]
 
 
-def _detect(model: nn.Module, data: VOC, device: torch.device, on_progress: ProgressCallback) -> dict[str, float]:
-    found, truth = [], []
-    for number, sample in enumerate(data.test, start=1):
-        (said,) = model([data.image(sample).to(device)])
-        found.append(Found(said["boxes"].cpu(), said["labels"].cpu(), said["scores"].cpu()))
-        truth.append(data.boxes(sample))
-        on_progress(number, len(data.test))
-    return detection_scores(found, truth, len(data.classes))
+def _loss(
+    model: nn.Module, downstream: Downstream, settings: TransferSettings, device: torch.device, step: int
+) -> Tensor:
+    """Of the samples of this step. torchvision draws regions and sizes from torch's own generator."""
+    torch.manual_seed(draw(settings.seed, "transfer step", step))
+    assert settings.batch_size is not None
+    samples = samples_of_step(downstream.data.train, settings.batch_size, step, settings.seed)
+    return downstream.loss(model, samples, device)
 
 
-def _segmentation_step(model: nn.Module, data: VOC, samples: Sequence[str], device: torch.device) -> Tensor:
-    """Images of several sizes are padded to the largest; the padding does not count."""
-    images, masks = [data.image(sample) for sample in samples], [data.mask(sample) for sample in samples]
-    height, width = (max(image.shape[side] for image in images) for side in (1, 2))
-    batch = torch.zeros(len(images), 3, height, width)
-    goal = torch.full((len(images), height, width), VOID)
-    for position, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        if torch.rand(()) < 0.5:
-            image, mask = image.flip(2), mask.flip(1)
-        batch[position, :, : image.shape[1], : image.shape[2]] = image
-        goal[position, : mask.shape[0], : mask.shape[1]] = mask
-    total = cross_entropy(model(batch.to(device)), goal.to(device), ignore_index=VOID, reduction="sum")
-    return total / (goal != VOID).sum().clamp_min(1)
+def samples_of_step(train: Sequence[Sample], batch_size: int, step: int, seed: int) -> list[Sample]:
+    """The next `batch_size` of all samples in one order after another."""
+    chosen: list[Sample] = []
+    position = step * batch_size
+    while len(chosen) < batch_size:
+        round_number, start = divmod(position + len(chosen), len(train))
+        order = torch.randperm(len(train), generator=seeded(seed, "transfer", round_number))
+        chosen += [train[i] for i in order[start : start + batch_size - len(chosen)].tolist()]
+    return chosen
 
 
-def _segment(model: nn.Module, data: VOC, device: torch.device, on_progress: ProgressCallback) -> dict[str, float]:
-    confusion = Confusion(len(data.classes) + 1)
-    for number, sample in enumerate(data.test, start=1):
-        predicted_HW = model(data.image(sample)[None].to(device))[0].argmax(0).cpu()
-        confusion.add(predicted_HW, data.mask(sample))
-        on_progress(number, len(data.test))
-    return confusion.scores()
+def _save(
+    model: nn.Module, optimizer: torch.optim.Optimizer, settings: TransferSettings, checkpoints: Path, done: int
+) -> None:
+    state = {"settings": asdict(settings), "optimizer": optimizer.state_dict()}
+    saved = checkpoint.Checkpoint(epoch=0, step=done, model=model.state_dict(), targets=None, state=state)
+    checkpoint.save(checkpoints, saved)
+
+
+def _resumed(model: nn.Module, optimizer: torch.optim.Optimizer, settings: TransferSettings, checkpoints: Path) -> int:
+    """The steps that are done: those of a checkpoint with the same settings, which is loaded, or none."""
+    saved = checkpoint.load_newest(checkpoints) if checkpoints.exists() else None
+    if saved is None or saved.state["settings"] != asdict(settings):
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        return 0
+    model.load_state_dict(saved.model)
+    optimizer.load_state_dict(saved.state["optimizer"])
+    return saved.step
