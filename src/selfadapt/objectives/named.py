@@ -28,6 +28,7 @@ from selfadapt.objectives.noisy_labels import (
     WithoutAverage,
     WithoutWeights,
 )
+from selfadapt.objectives.posterior_targets import PosteriorTargets
 from selfadapt.objectives.pretraining.byol import BYOL
 from selfadapt.objectives.pretraining.moco import MoCo
 from selfadapt.objectives.pretraining.self_supervised import FixedNoise, RandomNetwork, SelfSupervised
@@ -39,6 +40,7 @@ NOISY_LABELS: dict[str, type[Method]] = {
     "sat": SelfAdaptive,
     "sat-paper": SelfAdaptiveOfThePaper,
     "sat-sce": SelfAdaptiveSymmetric,
+    "sat-posterior": PosteriorTargets,
     "sat-no-weights": WithoutWeights,
     "sat-no-average": WithoutAverage,
     "erm": ERM,

@@ -38,12 +38,12 @@ from selfadapt.objectives.start import (
     AGREEMENT,
     CHANGE,
     CONFIDENCE,
-    CONFIDENCE_POWER,
     CONFIDENT_AGREEMENT,
     INJECTED,
     OTHERS,
     RUNNING_MEAN_MOMENTUM,
     AutoStart,
+    confident_agreement,
     parse_start,
 )
 from selfadapt.setting import setting
@@ -244,14 +244,14 @@ class NoisyLabels(ERM):
         before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
         after_BK = targets.move(batch.index, p_BK, momentum=RUNNING_MEAN_MOMENTUM, rows=before_BK)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
-        confidence_B = after_BK.amax(1) ** CONFIDENCE_POWER
+        confident_B, confidence_B = confident_agreement(after_BK, batch.label)
         measured = {
             INJECTED: p_wrong_B[injected_B],
             OTHERS: p_wrong_B[~injected_B],
             AGREEMENT: agrees_B[~injected_B],
             CHANGE: (agrees_B - agreed_B)[~injected_B],
             CONFIDENCE: confidence_B[~injected_B],
-            CONFIDENT_AGREEMENT: (confidence_B * agrees_B)[~injected_B],
+            CONFIDENT_AGREEMENT: confident_B[~injected_B],
         }
         loss = label_loss(logits_BK, torch.where(injected_B, wrong_B, batch.label))
         return replace(loss, measured=measured)

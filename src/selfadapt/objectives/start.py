@@ -90,7 +90,7 @@ class AutoStart:
         metrics = history[start - 1] if start else {}
         if not self._caught(metrics) or not metrics[CONFIDENT_AGREEMENT]:
             return 1.0
-        label = metrics[CONFIDENT_AGREEMENT] / metrics[CONFIDENCE]
+        label = label_accuracy(metrics)
         mean = min(1.0, metrics[AGREEMENT] / label)
         label_alone, mean_alone = label * (1 - mean), mean * (1 - label)
         return label_alone / (label_alone + mean_alone) if label < 1 else 1.0
@@ -115,6 +115,17 @@ class AutoStart:
 
     def __str__(self) -> str:
         return "auto"
+
+
+def confident_agreement(means_BK: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """How confident each running mean is, as far as it agrees with the label, and in any case."""
+    confidence_B = means_BK.amax(1) ** CONFIDENCE_POWER
+    return confidence_B * (means_BK.argmax(1) == labels_B), confidence_B
+
+
+def label_accuracy(metrics: Metrics) -> float:
+    """How many labels are right: how often the most confident running means agree with them."""
+    return metrics[CONFIDENT_AGREEMENT] / metrics[CONFIDENCE]
 
 
 def parse_start(text: str) -> int | AutoStart:
