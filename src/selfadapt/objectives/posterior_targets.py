@@ -5,17 +5,18 @@
     w_i = max_k t_ik
     L   = - 1 / (sum_i w_i)  sum_i w_i sum_k t_ik log p_ik
 
-with V[k, j] = P(label j | class k). In Algorithm 2 a target is a mean of the label and of predictions in which the label's
-share shrinks by alpha with every epoch. That is right for a network that was trained for long before and memorises. In a
-few epochs nothing is memorised, the labels are still the best there is to learn from, and a target that forgets them holds
-the network where it is. The posterior weighs both by what they are worth at the time, so it can begin to move early.
+with V[k, j] = P(label j | class k). In Algorithm 2 a target forgets its label by and by: with every epoch alpha of it is
+left. That is right for a network that trains for long and memorises. In a few epochs nothing is memorised, labels are
+still the best there is to learn from, and targets that forget them hold the network where it is. The posterior weighs
+both by what they are worth at the time, so it can begin to move early. It is no help against memorising: a network that
+has memorised a label confirms it.
 
 V is symmetric: the label is right with probability rho, all wrong ones are equally likely. rho is measured in the epoch
 before, without a clean label: of the samples of which the running mean is most confident it is hardly wrong, and so its
 agreement with their labels tells (start.py). Where labels are right rho is near 1, and this is ordinary training.
 
-With predictions for running means (alpha = 0) the gradient is that of forward correction by V (Patrini et al., 2017): the
-posterior is the expectation step of the same likelihood. The running mean is what self-adaptive training adds.
+Without weights, and with predictions for running means (alpha = 0), the gradient is that of forward correction by V
+(Patrini et al., 2017): the posterior is the expectation step for that likelihood. Running means are what is added.
 
 Shapes: B samples of a batch, K classes.
 """
