@@ -5,7 +5,7 @@
     w_i = max_k t_ik
     L   = - 1 / (sum_i w_i)  sum_i w_i sum_k t_ik log p_ik
 
-with V[k, j] = P(label j | class k). In Algorithm 2 a target forgets its label by and by: with every epoch alpha of it is
+with V[k, j] = P(label j | class k). In Algorithm 2 a target forgets its label: with every epoch alpha of it is
 left. That is right for a network that trains for long and memorises. In a few epochs nothing is memorised, labels are
 still the best there is to learn from, and targets that forget them hold the network where it is. The posterior weighs
 both by what they are worth at the time, so it can begin to move early. It is no help against memorising: a network that
