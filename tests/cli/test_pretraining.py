@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,13 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from cli.program import run, run_json
+from selfadapt.data.augment import random_flip
+from selfadapt.data.loader import SampleLoader
 from selfadapt.data.sources import open_data
+from selfadapt.errors import Interrupted
+from selfadapt.report.results import RunFolder
+from selfadapt.runs.export import write_tensors
+from selfadapt.runs.pretraining import load_backbone
 
 SMALL = ("--model", "mlp", "--width", "32", "--hidden", "32", "--dimensions", "16", "--epochs", "4", "--limit", "400")
 
@@ -47,6 +54,85 @@ def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
     assert other["test_accuracy"] > 0.7
     assert set(json.loads((folder / "run/probe.json").read_text())) == {"digits", "other"}
     assert "Linear evaluation" in (folder / "run/report.html").read_text()
+
+
+def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run_json("probe", "run", "--epochs", "6", "--lr", "1", folder=folder)
+    options = ("probe", "run", "--epochs", "6", "--lr", "1", "--augment", "crop")
+    with monkeypatch.context() as patch:
+        patch.setattr("selfadapt.runs.probing.write_tensors", _written_but_once(write_tensors))
+        assert run(*options, folder=folder).returncode == 130
+    (kept,) = (folder / "run/features").glob("classifier-*")
+    assert int(load_file(kept)["epochs"]) == 1
+    found = run_json(*options, folder=folder)
+    assert int(load_file(kept)["epochs"]) == 6
+    assert found["augmented_accuracy"] > 0.4
+    assert {name: found[name] for name in plain if name != "settings"} == {
+        name: value for name, value in plain.items() if name != "settings"
+    }
+    assert "(crop)" in (folder / "run/report.html").read_text()
+    written = kept.stat().st_mtime_ns
+    assert "linear, augmented" in run(*options, folder=folder).stdout
+    assert kept.stat().st_mtime_ns == written, "what is done is not trained again"
+    other = run_json(*options, "--seed", "1", folder=folder)
+    assert other["settings"]["augment"] == "crop"
+    assert len(list((folder / "run/features").glob("classifier-*"))) == 2
+
+
+def _written_but_once(write: Callable[..., None]) -> Callable[..., None]:
+    """Stops the program after it has written a classifier."""
+
+    def stop(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        write(path, tensors)
+        if path.name.startswith("classifier"):
+            raise Interrupted("stopped")
+
+    return stop
+
+
+def test_a_probe_on_crops_that_are_cut_from_the_pictures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 8), ("test", 4)):
+        for number, name in enumerate(("red", "green")):
+            (tmp_path / "photos" / part / name).mkdir(parents=True)
+            for place in range(count):
+                pixels = rng.integers(0, 100, (*rng.integers(20, 60, 2), 3), np.uint8)
+                pixels[..., number] += 120
+                Image.fromarray(pixels).save(tmp_path / "photos" / part / name / f"{place}.png")
+    options = ("--crops", "picture", "--image-size", "16", "--model", "mlp", "--width", "8", "--hidden", "8")
+    run_json("pretrain", "photos", *options, "--dimensions", "4", "--epochs", "1", "--out", "run", folder=tmp_path)
+    found = run_json("probe", "run", "--epochs", "3", "--augment", "resized-crop", folder=tmp_path)
+    assert found["augmented_accuracy"] is not None
+    (kept,) = (tmp_path / "run/features").glob("classifier-*")
+    network = load_backbone(RunFolder(tmp_path / "run"), torch.device("cpu")).eval()
+    files = open_data(str(tmp_path / "photos"), resize=16).train
+    cut = SampleLoader(
+        files, batch_size=512, seed=0, device=torch.device("cpu"), augment=random_flip, crop_area=0.08, workers=0
+    )
+    layer = torch.nn.Linear(network.num_features, 2)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.4, momentum=0.9)
+    for epoch, rate in enumerate((0.4, 0.4, 0.04)):
+        optimizer.param_groups[0]["lr"] = rate
+        for batch in cut.epoch(epoch):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(layer(network(batch.input).detach()), batch.label).backward()
+            optimizer.step()
+    torch.testing.assert_close(load_file(kept)["weight"], layer.weight.detach())
+
+
+def test_a_probe_on_vectors(tmp_path: Path) -> None:
+    data = load_digits()
+    vectors = (data.data / 16).astype(np.float32)
+    arrays = {"x_train": vectors[:300], "y_train": data.target[:300], "x_test": vectors[300:400]}
+    np.savez(tmp_path / "vectors.npz", **arrays, y_test=data.target[300:400])
+    options = ("--model", "mlp", "--width", "32", "--hidden", "16", "--dimensions", "8", "--epochs", "1")
+    run_json("pretrain", "vectors.npz", *options, "--out", "run", folder=tmp_path)
+    assert run_json("probe", "run", "--epochs", "20", folder=tmp_path)["test_accuracy"] > 0.6
+    augmented = run("probe", "run", "--augment", "crop-flip", folder=tmp_path)
+    assert augmented.returncode == 2
+    assert "is for images, and the run learned from vectors" in augmented.stderr
 
 
 def test_fine_tuning_begins_with_the_features(folder: Path) -> None:
@@ -105,7 +191,6 @@ def test_images_without_classes_and_a_stopped_run(tmp_path: Path) -> None:
 
 def test_resumed_equals_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from selfadapt.engine.fit import Training
-    from selfadapt.errors import Interrupted
 
     ordinary, seen = Training.end_epoch, 0
 
@@ -154,9 +239,6 @@ def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
     theirs = resnet50(weights=None)
     theirs.load_state_dict(load_file(path), strict=True)
     from safetensors import safe_open
-
-    from selfadapt.report.results import RunFolder
-    from selfadapt.runs.pretraining import load_backbone
 
     ours = load_backbone(RunFolder(tmp_path / "run"), torch.device("cpu")).eval()
     with safe_open(path, "pt") as file:
@@ -262,6 +344,8 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
         (("probe", "run", "--limit", "0"), "--limit 0 must be at least 1"),
         (("probe", "run", "--limit", "1"), "has one class only"),
         (("probe", "run", "--schedule", "stairs"), "choose step or cosine"),
+        (("probe", "run", "--augment", "magic"), "--augment 'magic' is not known; choose one of none, crop, crop-flip"),
+        (("probe", "run", "--augment", "crop-flip,no-flip"), "may follow self-supervised"),
         (("pretrain", "digits", "--queue", "9", "--out", "x"), "--queue is an option of moco, not of sat"),
         (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
         (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),

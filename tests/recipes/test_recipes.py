@@ -16,6 +16,7 @@ from PIL import Image
 from cli.program import run, run_json
 from selfadapt.cli import app
 from selfadapt.errors import UserError
+from selfadapt.evaluation.probe import ProbeSettings
 from selfadapt.recipes import table10
 from selfadapt.recipes.fig4 import at_width
 from selfadapt.recipes.named import RECIPES, recipe_named
@@ -125,6 +126,23 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
             assert {"data", "method", "model", "lr", "weight_decay", "batch_size", "augment"} <= set(trial.settings)
     assert all(entry.published is not None for entry in experiment.entries if entry.trial is None)
     assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < 60)
+
+
+@pytest.mark.parametrize("name", ["table6", "table7", "table8", "table9", "table11", "fig10"])
+def test_linear_evaluation_as_is_usual_and_on_features_taken_once(name: str) -> None:
+    usual, once = "probe/augmented_accuracy", "probe/test_accuracy"
+    whole = RECIPES[name].at("paper")
+    settings = [ProbeSettings(**ask.settings) for trial in whole.trials for ask in trial.asks]
+    assert len(settings) == len(whole.trials)
+    assert {own.augment for own in settings} == {"resized-crop"}
+    protocol = (100, 512, 2.0, "cosine") if name == "table9" else (100, 512, 0.4, "step")
+    assert {(own.epochs, own.batch_size, own.lr, own.schedule) for own in settings} == {protocol}
+    run = [entry for entry in whole.entries if entry.trial is not None]
+    cells = {value: [(e.trial, e.row, e.column) for e in run if e.value == value] for value in (usual, once)}
+    assert cells[usual] == cells[once]
+    assert len(run) == 2 * len(cells[usual])
+    assert all(entry.published is None for entry in run if entry.value == once)
+    assert {entry.value for entry in RECIPES[name].at("laptop").entries} == {once}
 
 
 def test_the_command_line_of_a_trial_says_the_same() -> None:

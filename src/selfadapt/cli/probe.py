@@ -18,7 +18,12 @@ def command(
     schedule: str = typer.Option(
         "step", help="How the rate falls: step (a tenth after 60 and 80 % of the epochs) or cosine, as for ImageNet."
     ),
-    seed: int = typer.Option(0, help="Decides the order of its batches."),
+    augment: str = typer.Option(
+        "none",
+        help="Train another classifier as is usual, on raw features of images that are augmented anew in each epoch: "
+        "resized-crop (as the paper), crop-flip and all that `train` takes. Every epoch forwards every image.",
+    ),
+    seed: int = typer.Option(0, help="Decides the order of its batches, and how images are augmented."),
     limit: int | None = typer.Option(
         None,
         help="Use so many training samples: the first of a named set, of your own a seeded share of each class.",
@@ -30,13 +35,14 @@ def command(
 ) -> None:
     """Train a linear classifier on the frozen features of RUN and ask nearest neighbours: what are they worth?
 
-    The same on the untrained network shows what training has brought. Features are taken once and kept in RUN.
+    The same on the untrained network shows what training has brought. Features are taken once, without augmentation,
+    and kept in RUN; so is the classifier of --augment after each epoch, and one that was stopped goes on.
     """
     from selfadapt.evaluation.probe import ProbeSettings
     from selfadapt.report.results import RunFolder
     from selfadapt.runs.probing import probe
 
-    settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, seed=seed)
+    settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, augment=augment, seed=seed)
     with count_bar("evaluating features", quiet=quiet or as_json) as on_progress:
         found = probe(
             RunFolder(run),
@@ -52,5 +58,7 @@ def command(
         print_json(found)
         return
     print(f"linear classifier    {percent(found['test_accuracy'])}")
+    if augment != "none":
+        print(f"linear, augmented    {percent(found['augmented_accuracy'])}")
     print(f"nearest neighbours   {percent(found['knn_accuracy'])}")
     print(f"untrained, linear    {percent(found['random_network_accuracy'])}")

@@ -1,6 +1,6 @@
 """Figure 10: sensitivity of self-supervised training to augmentation and batch size."""
 
-from selfadapt.recipes.pretraining import BYOL, SAT, laptop, linear, paper, small
+from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, laptop, linear, paper, small, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
 from selfadapt.recipes.scales import PRETRAINING, SMALL_PRETRAINING
 
@@ -40,7 +40,7 @@ def _cells(scale: str, batches: tuple[int, ...]) -> tuple[dict[str, Trial], list
 
 def _paper() -> Experiment:
     trials, entries = _cells("paper", BATCHES)
-    return Experiment(trials=tuple(trials.values()), entries=tuple(entries))
+    return whole(trials.values(), entries)
 
 
 RECIPE = Recipe(
@@ -51,5 +51,6 @@ RECIPE = Recipe(
     laptop=small(*_cells("laptop", SMALL_BATCHES)),
     notes=(
         "The learning rate is in proportion to the batch. The batch sizes are read off the figure's text (128 and up).",
+        PROTOCOL,
     ),
 )

@@ -1,10 +1,26 @@
-"""What the recipes without labels share: a trial by a method and its settings, evaluated by a linear classifier."""
+"""What the recipes without labels share: a trial by a method and its settings, evaluated by a linear classifier.
+
+At paper scale that is the usual protocol, random resized crops and flips in each epoch, and a second part of the table
+has a classifier on features that were taken once. At laptop scale it is the latter alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Settings, Trial
 from selfadapt.recipes.scales import PRETRAINING, SMALL_PRETRAINING, SMALL_VIEW_MINUTES
 
-LINEAR = "probe/test_accuracy"
-PROBE, SMALL_PROBE = Ask(what="probe"), Ask(what="probe", settings={"limit": 4_000})
+LINEAR, AUGMENTED = "probe/test_accuracy", "probe/augmented_accuracy"
+ONCE = "features taken once"
+PROBE, SMALL_PROBE = (
+    Ask(what="probe", settings={"augment": "resized-crop"}),
+    Ask(what="probe", settings={"limit": 4_000}),
+)
+PROTOCOL = (
+    "The linear classifier learns from random resized crops and flips, on features as they are; the paper leaves its "
+    f"augmentation to common practice, and that is it. A second part of the table ({ONCE}) has one that learned "
+    "without augmentation, on features brought to deviation 1; the laptop's scale has that alone."
+)
 SAT: Settings = {"method": "sat", "views": 1, "momentum": "0.7", "beta": "0.99"}
 BYOL: Settings = {"method": "byol", "views": 2, "beta": "0.99"}
 MOCO: Settings = {"method": "moco", "views": 2, "beta": "0.99"}
@@ -20,6 +36,18 @@ def laptop(name: str, settings: Settings) -> Trial:
 
 def linear(part: str, row: str, column: str, trial: Trial, published: float | None) -> Entry:
     return Entry(part=part, row=row, column=column, trial=trial.name, value=LINEAR, published=published)
+
+
+def whole(trials: Iterable[Trial], entries: Iterable[Entry]) -> Experiment:
+    """The paper's experiment: by the usual protocol, beside the published numbers, and by features taken once."""
+    usual, once = [], []
+    for entry in entries:
+        if entry.trial is None:
+            usual.append(entry)
+            continue
+        usual.append(replace(entry, value=AUGMENTED))
+        once.append(replace(entry, part=", ".join(word for word in (entry.part, ONCE) if word), published=None))
+    return Experiment(trials=tuple(trials), entries=(*usual, *once))
 
 
 def small(trials: dict[str, Trial], entries: list[Entry]) -> Experiment:

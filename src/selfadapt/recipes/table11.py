@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from selfadapt.recipes.pretraining import SAT, laptop, linear, paper, small
+from selfadapt.recipes.pretraining import PROTOCOL, SAT, laptop, linear, paper, small, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
 
 ALPHAS = {"0.5": 91.68, "0.6": 91.76, "0.7": 92.27, "0.8": 92.08, "0.9": 91.68}
@@ -23,7 +23,7 @@ def _cells(made: Callable[[str, Settings], Trial]) -> tuple[dict[str, Trial], li
 
 def _paper() -> Experiment:
     trials, entries = _cells(paper)
-    return Experiment(trials=tuple(trials.values()), entries=tuple(entries))
+    return whole(trials.values(), entries)
 
 
 RECIPE = Recipe(
@@ -32,4 +32,5 @@ RECIPE = Recipe(
     effect="Accuracy changes by less than two points over a wide range of both.",
     paper=_paper(),
     laptop=small(*_cells(laptop)),
+    notes=(PROTOCOL,),
 )

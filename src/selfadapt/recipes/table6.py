@@ -1,6 +1,6 @@
 """Table 6: are several views of an image needed?"""
 
-from selfadapt.recipes.pretraining import BYOL, MOCO, SAT, laptop, linear, paper, small
+from selfadapt.recipes.pretraining import BYOL, MOCO, PROTOCOL, SAT, laptop, linear, paper, small, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
 
 PUBLISHED: dict[str, tuple[Settings, tuple[float, float]]] = {
@@ -19,7 +19,7 @@ def _paper() -> Experiment:
         for data, published in zip(("CIFAR10", "STL10"), numbers, strict=True):
             trials.append(paper(f"{row} {data}", {**settings, "data": data.lower()}))
             entries.append(linear("", row, data, trials[-1], published))
-    return Experiment(trials=tuple(trials), entries=tuple(entries))
+    return whole(trials, entries)
 
 
 def _laptop() -> Experiment:
@@ -38,8 +38,8 @@ RECIPE = Recipe(
     laptop=_laptop(),
     notes=(
         "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
-        "The paper gives no learning rate for small images: 0.1 here. Its classifier sees random crops and flips; ours "
-        "features that were taken once, without.",
+        "The paper gives no learning rate for small images: 0.1 here.",
+        PROTOCOL,
         "At laptop scale the small ResNet learns 4,000 images for 25 epochs, a thousandth of the paper's computation.",
     ),
 )

@@ -1,6 +1,6 @@
 """Table 8: linear evaluation on CIFAR10, CIFAR100 and STL10 with AlexNet and ResNet-50."""
 
-from selfadapt.recipes.pretraining import BYOL, MOCO, SAT, laptop, linear, paper, small
+from selfadapt.recipes.pretraining import BYOL, MOCO, PROTOCOL, SAT, laptop, linear, paper, small, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial, cited
 
 COLUMNS = ("CIFAR10", "CIFAR100", "STL10")
@@ -31,7 +31,7 @@ def _paper() -> Experiment:
         for data, published in zip(COLUMNS, numbers, strict=True):
             trials.append(paper(f"{part} {row} {data}", {**settings, "model": model, "data": data.lower()}))
             entries.append(linear(part, row, data, trials[-1], published))
-    return Experiment(trials=tuple(trials), entries=tuple(entries))
+    return whole(trials, entries)
 
 
 def _laptop() -> Experiment:
@@ -51,6 +51,7 @@ RECIPE = Recipe(
     notes=(
         "SplitBrain, DeepCluster, InstDisc, AND, SeLa and CMC are shown as published; they are not run.",
         "The paper gives no learning rate for small images: 0.1 here, for every method.",
+        PROTOCOL,
         "At laptop scale the small ResNet on CIFAR10, beside the published numbers of ResNet-50.",
     ),
 )

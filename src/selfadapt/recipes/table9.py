@@ -1,6 +1,6 @@
 """Table 9: linear evaluation on ImageNet, beside methods that others trained."""
 
-from selfadapt.recipes.pretraining import BYOL, SAT, laptop, linear, small
+from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, laptop, linear, small, whole
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Trial, cited
 from selfadapt.recipes.scales import IMAGENET_PRETRAINING
 
@@ -20,7 +20,10 @@ LONGER = {
     "DeepCluster v2, 2 views, 400 epochs": (70.2,), "SwAV, 2 views, 400 epochs": (70.1,),
     "PIRL, 2 views, 800 epochs": (63.6,), "SimCLR v2, 2 views, 800 epochs": (71.7,),
 }  # fmt: skip
-PROBE = Ask(what="probe", settings={"epochs": 100, "batch_size": 512, "lr": 2.0, "schedule": "cosine"})
+PROBE = Ask(
+    what="probe",
+    settings={"epochs": 100, "batch_size": 512, "lr": 2.0, "schedule": "cosine", "augment": "resized-crop"},
+)
 
 
 def _paper() -> Experiment:
@@ -35,7 +38,7 @@ def _paper() -> Experiment:
     ]
     ours = [linear("", row, COLUMN, trial, own) for trial, (row, own) in zip(trials, OURS.values(), strict=True)]
     entries = [*cited(AS_LONG, (COLUMN,)), *ours, *cited(LONGER, (COLUMN,))]
-    return Experiment(trials=tuple(trials), entries=tuple(entries))
+    return whole(trials, entries)
 
 
 def _laptop() -> Experiment:
@@ -58,7 +61,7 @@ RECIPE = Recipe(
         "Every row but ours is cited by the authors, BYOL's too (from SimSiam's paper): shown as published, not run.",
         "Batch normalisation goes over all processes (--sync-bn). The paper's base rate of 2.0 for 256 images is 8 for "
         "1,024. Alpha grows from 0.5 to 0.8 and beta from 0.99 to 1, along BYOL's cosine.",
-        "The paper's linear classifier sees random crops and flips; ours features that were taken once, of the middle.",
+        PROTOCOL,
         "At laptop scale the small ResNet learns 4,000 images of CIFAR10 for 25 epochs with SGD, alpha 0.7 and beta "
         "0.99, the settings for small images; rows have the paper's names. BYOL is run there.",
     ),

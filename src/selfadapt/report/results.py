@@ -26,7 +26,7 @@ networks/       the network after the first and the best epoch of a curve under 
 attacks/        what became of each image under them, to go on from
 shift.json      accuracy under corruption, by kind and level, once it is asked for
 shifts/         each of these accuracies as it was measured, to go on from
-features/       features that were taken once, by the images they are of
+features/       features that were taken once, by the images they are of; classifiers on augmented images, to go on from
 figures/        the figures of the page, as SVG
 report.html     the page
 """

@@ -108,8 +108,9 @@ def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = Tr
         raise UserError(f"{folder.path} holds no trained network; go on with: selfadapt pretrain --resume")
     own = {name.removeprefix("backbone."): value for name, value in saved.model.items() if name.startswith("backbone.")}
     torch.manual_seed(settings.seed)
-    bare = bare_backbone(settings, tuple(content["data"]["shape"]))
-    network = Normalised(bare, own["mean_C11"].flatten(), own["std_C11"].flatten())
+    shape = tuple(content["data"]["shape"])
+    mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
+    network = Normalised(bare_backbone(settings, shape), mean_C, std_C, spatial=len(shape) == 3)
     if trained:
         network.load_state_dict(own)
     return network.to(device)
