@@ -17,11 +17,6 @@ from selfadapt.objectives.start import CONFIDENCE, CONFIDENT_AGREEMENT
 from selfadapt.targets.store import Storage
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
-
-
 @pytest.mark.parametrize("reweight", [True, False])
 def test_four_epochs_equal_the_formulas(reweight: bool) -> None:
     """Running means from the first epoch on, labels before E_s, then the posterior by the epoch before."""
@@ -33,7 +28,7 @@ def test_four_epochs_equal_the_formulas(reweight: bool) -> None:
     means, accuracy, history = np.zeros((samples, classes)), 0.0, list[Metrics]()
     for epoch in range(4):
         logits = 3 * generator.standard_normal((samples, classes)) + 4 * np.eye(classes)[labels] * (epoch > 1)
-        p = _softmax(logits)
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
         means = p if epoch == 0 else alpha * means + (1 - alpha) * p
         targets = np.eye(classes)[labels]
         if epoch >= start:
