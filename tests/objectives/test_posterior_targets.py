@@ -1,5 +1,7 @@
 """Targets as the posterior given prediction and label, against the formulas in numpy and against forward correction."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -82,5 +84,7 @@ def test_the_start_is_a_share_of_the_epochs() -> None:
     task = Task(num_classes=3, num_samples=9, data="", epochs=20, seed=0)
     assert PosteriorTargets().suited(task).start_epoch == 3
     assert PosteriorTargets(start_epoch=5).suited(task).started((), 20) == 5
+    with pytest.raises(UserError, match="give --epochs 2 or more"):
+        PosteriorTargets().suited(replace(task, epochs=1))
     with pytest.raises(UserError, match="not before the end"):
         PosteriorTargets(start_epoch=20).suited(task)

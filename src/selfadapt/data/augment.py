@@ -122,6 +122,8 @@ def _floats(images_BCHW: Tensor) -> Tensor:
 def random_crop(images_BCHW: Tensor, padding: int, generator: torch.Generator, *, reflect: bool = False) -> Tensor:
     """Pad all sides with black, or with what they mirror, and cut a window of the old size at a random place."""
     count, _, height, width = images_BCHW.shape
+    if reflect:
+        padding = min(padding, height - 1, width - 1)  # there is no more to mirror
     top_B = torch.randint(2 * padding + 1, (count,), generator=generator)
     left_B = torch.randint(2 * padding + 1, (count,), generator=generator)
     padded = pad(_floats(images_BCHW), [padding] * 4, "reflect") if reflect else pad(images_BCHW, [padding] * 4)

@@ -46,7 +46,7 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
     if name == "whitened":
         if min(height, width_pixels) <= LEAST_FOR_WHITENED:
-            raise UserError(f"--model whitened needs images of more than {LEAST_FOR_WHITENED} pixels; choose another")
+            raise UserError(f"--model whitened needs sides of more than {LEAST_FOR_WHITENED} pixels; choose another")
         return WhitenedNet(channels=channels, width=width or 32)
     if name in _WIDE:
         return WideResNet(_WIDE[name], width=width or 160, channels=channels)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
+from selfadapt.errors import UserError
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start, target_loss
@@ -71,6 +72,8 @@ class PosteriorTargets(NoisyLabels):
     )
 
     def suited(self, task: Task) -> Self:
+        if task.epochs < 2:
+            raise UserError("sat-posterior learns from labels in its first epoch; give --epochs 2 or more")
         start = max(1, int(_FIRST_EPOCHS * task.epochs)) if self.start_epoch is None else self.start_epoch
         check_start(start, task.epochs)
         return replace(self, start_epoch=start)

@@ -27,7 +27,7 @@ from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device, described, device_name, repeatable, take_environment
 from selfadapt.runs.export import write_tensors
-from selfadapt.runs.network import begin_with, build_model, load_pretrained
+from selfadapt.runs.network import begin_with, build_model, check_images, load_pretrained
 from selfadapt.runs.parts import parse_progressive
 from selfadapt.runs.prepare import duplicate_rows, prepared, recall, sample_rows
 from selfadapt.runs.settings import Kind, RunSettings, normal_form, option_of
@@ -113,6 +113,7 @@ def build_training(
     inputs = data.train.inputs
     statistics = channel_statistics(inputs)
     begins_with = None if goes_on else inputs
+    check_images(settings, inputs.shape)
     model = build_model(settings, objective, inputs.shape, statistics, data.num_classes, begins_with=begins_with)
     if settings.model.pretrained is not None and not goes_on:
         begin_with(RunFolder(Path(settings.model.pretrained)), model)
@@ -131,14 +132,11 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
     assert augment is not None
     assert batch_size is not None
     vectors, fixed = len(data.train.inputs.shape) == 1, settings.model.name in FIXED_SIZE
-    if settings.data.progressive is not None and (vectors or fixed):
-        raise UserError("--progressive needs images and a network that takes them in any size; leave it out")
     cropped = settings.data.crops == "picture"
+    if cropped and data.train.corrupted is not None:
+        raise UserError("--crops picture cuts no crops from pictures with --noise in their pixels; leave one out")
     if cropped and not isinstance(data.train.inputs, ImageFiles):
-        raise UserError(
-            f"--crops picture cuts crops from image files without noise in their pixels, and {data.name} brings none; "
-            "leave it out"
-        )
+        raise UserError(f"--crops picture cuts crops from image files, and {data.name} brings none; leave it out")
     loader = SampleLoader(
         data.train,
         batch_size=batch_size,

@@ -6,6 +6,7 @@ Beginning with a pretrained network, a run either tunes a head on features that 
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from selfadapt import processes
@@ -22,7 +23,7 @@ from selfadapt.objectives.objective import Objective
 from selfadapt.progress import ProgressCallback
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device
-from selfadapt.runs.parts import ModelSettings
+from selfadapt.runs.parts import ModelSettings, parse_progressive
 from selfadapt.runs.settings import RunSettings
 
 
@@ -48,6 +49,26 @@ def bare_backbone(settings: RunSettings, shape: tuple[int, ...]) -> Backbone:
     return pretrained(name, weights="none", size=shape[1], channels=shape[0]).backbone
 
 
+def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
+    """Refuse what only a network that sees images can do, and sizes of images that it does not take."""
+    model, progressive = settings.model, settings.data.progressive
+    for word, given in (("--mirror", model.mirror), ("--progressive", progressive is not None)):
+        if given and len(shape) == 1:
+            way = "add --tune all, or --weights none" if settings.on_features else "leave it out"
+            raise UserError(f"{word} needs a network that sees images: {way}")
+    for size, _ in parse_progressive(progressive):
+        if size >= min(shape[1:]):
+            raise UserError(f"--progressive {size}: images are of {shape[1]}×{shape[2]} pixels; give a smaller size")
+        try:
+            with torch.inference_mode():
+                bare_backbone(settings, shape).eval()(torch.zeros(2, shape[0], size, size))
+        except RuntimeError:
+            raise UserError(
+                f"--progressive {size}: {model.name} does not take images of {size} pixels; give a larger size or "
+                "choose another --model"
+            ) from None
+
+
 def build_model(
     settings: RunSettings,
     objective: Objective,
@@ -68,7 +89,7 @@ def build_model(
         begun = begins_with is not None and settings.fine_tunes
         network = load_pretrained(model if begun else replace(model, weights="none"), shape[1], channels=shape[0])
         whole = network.backbone
-        whole.dropout = nn.Dropout(model.dropout)
+        whole.dropout, whole.mirror = nn.Dropout(model.dropout), model.mirror
         return objective.build(FineTuned(whole) if settings.fine_tunes else whole, num_classes)
     bare = bare_backbone(settings, shape)
     normalised = Normalised(bare, *statistics, dropout=model.dropout, spatial=spatial, mirror=model.mirror)

@@ -5,6 +5,7 @@ is None is chosen for the data and the machine (runs/settings.py).
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from selfadapt.errors import UserError
@@ -51,8 +52,8 @@ class DataSettings:
     )
     progressive: str | None = setting(
         None,
-        "SIZE:SHARE, progressive resizing: images of the first epochs, this share of all, are brought to this size, as "
-        "24:0.5; several with a comma.",
+        "SIZE:SHARE, progressive resizing: images are brought to this smaller size up to this share of the epochs, as "
+        "24:0.5; several as 16:0.25,24:0.5.",
         unset="all are as large as they come",
     )
     validation: float = setting(
@@ -115,7 +116,9 @@ class ModelSettings:
         0.0, "The share of features that training leaves out before the last layer.", least=0, below=1
     )
     mirror: bool = setting(
-        False, "Outside training, go by the mean of an image and its mirror image. Not for digits or letters."
+        False,
+        "Outside training, go by the mean of an image and its mirror image. Not for digits or letters, nor for a head "
+        "on features.",
     )
     pretrained: str | None = setting(
         None, "Begin with the network of this run of `selfadapt pretrain`, of the same model.", unset="random weights"
@@ -192,7 +195,8 @@ def parse_progressive(text: str | None) -> tuple[tuple[int, float], ...]:
     except ValueError:
         steps = ((0, 0.0),)
     shares = [0.0, *(share for _, share in steps)]
-    if any(size < 1 for size, _ in steps) or sorted(set(shares)) != shares or shares[-1] > 1:
+    growing = all(before < share <= 1 for before, share in pairwise(shares))
+    if not growing or any(size < 1 for size, _ in steps):
         raise UserError(f"--progressive {text!r} is not SIZE:SHARE, as 24:0.5, or several with growing shares up to 1")
     return steps
 
