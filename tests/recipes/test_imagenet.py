@@ -167,8 +167,8 @@ def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("digits",), "cuts crops from image files without noise in their pixels, and digits brings none"),
-        (("imagenet", "--image-size", "32", "--noise", "gaussian:0.5"), "without noise in their pixels"),
+        (("digits",), "cuts crops from image files, and digits brings none"),
+        (("imagenet", "--image-size", "32", "--noise", "gaussian:0.5"), "cuts no crops from pictures with --noise"),
         (("imagenet", "--augment", "crop-flip"), "which --augment crop-flip has none of; choose resized-crop"),
         (("imagenet", "--model", "tf_efficientnet_lite0", "--tune", "head"), "is for a network that sees images"),
         (("imagenet", "--crops", "circle"), "--crops 'circle' is not known; choose one of square, picture"),

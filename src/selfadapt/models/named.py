@@ -23,7 +23,6 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
 }
 _WIDE = {"wrn-28-10": 28, "wrn-34-10": 34}  # depths
 NAMES = (*_RESNETS, *_WIDE, "vgg16", "alexnet", "whitened", "mlp", "linear")
-LEAST_FOR_WHITENED = 8  # pixels, of which three poolings leave nothing
 FOR_VECTORS = ("linear", "mlp")
 FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
@@ -45,8 +44,8 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)
     if name == "whitened":
-        if min(height, width_pixels) <= LEAST_FOR_WHITENED:
-            raise UserError(f"--model whitened needs sides of more than {LEAST_FOR_WHITENED} pixels; choose another")
+        if min(height, width_pixels) < 2:
+            raise UserError("--model whitened needs images of at least 2×2 pixels; choose another")
         return WhitenedNet(channels=channels, width=width or 32)
     if name in _WIDE:
         return WideResNet(_WIDE[name], width=width or 160, channels=channels)

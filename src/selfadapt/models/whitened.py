@@ -58,7 +58,7 @@ class WhitenedNet(Backbone):
 
 def _group(channels_in: int, channels_out: int) -> nn.Sequential:
     return nn.Sequential(
-        _convolution(channels_in, channels_out), nn.MaxPool2d(2), _Shifts(channels_out), nn.GELU(),
+        _convolution(channels_in, channels_out), _Pooling(2), _Shifts(channels_out), nn.GELU(),
         _convolution(channels_out, channels_out), _Shifts(channels_out), nn.GELU(),
     )  # fmt: skip
 
@@ -67,6 +67,13 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
     layer = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
     nn.init.dirac_(layer.weight[: min(channels_in, channels_out)])
     return layer
+
+
+class _Pooling(nn.MaxPool2d):
+    """Pooling that leaves a single row or column as it is, for images that end early."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input if min(input.shape[2:]) < 2 else super().forward(input)
 
 
 class _Whitening(nn.Conv2d):
