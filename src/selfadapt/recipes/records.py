@@ -1,7 +1,8 @@
 """Records for two CPU cores: CIFAR10 with wrong labels in 20 minutes, selective classification in 40.
 
-No table of the paper, but what its method gives to those who have no GPU. Settings were chosen on 5,000 training images
-that were held out for it, never on test images; then all 50,000 train.
+No table of the paper, but what its method gives to those who have no GPU. Nothing was chosen on test images: method and
+length from scratch went by 5,000 training images that were held out for it, the other two are not tuned. Then all 50,000
+train.
 """
 
 from selfadapt.recipes.recipe import Drawing, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
