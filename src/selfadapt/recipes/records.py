@@ -1,8 +1,8 @@
 """Records for two CPU cores: CIFAR10 with wrong labels in 20 minutes, selective classification in 40.
 
 No table of the paper, but what its method gives to those who have no GPU. Nothing was chosen on test images: the method
-and length of the first went by 5,000 training images that were held out for it, then all 50,000 train; the other two are
-not tuned.
+and length of the first went by 5,000 training images that were held out for it, then all 50,000 train. The other two
+are not tuned.
 """
 
 from selfadapt.recipes.recipe import Drawing, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
