@@ -22,8 +22,9 @@ from selfadapt.recipes.fig4 import at_width
 from selfadapt.recipes.named import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Timing, Trial
 from selfadapt.report.reproduction import parts_of
+from selfadapt.runs.commands import command_line
 from selfadapt.runs.lifecycle import TrainingCallback
-from selfadapt.runs.reproduce import check_ready, command_line, reproduce, value_at
+from selfadapt.runs.reproduce import check_ready, reproduce, value_at
 from selfadapt.runs.settings import Kind, RunSettings
 from selfadapt.runs.transfer import TransferSettings
 
@@ -156,12 +157,12 @@ def test_the_command_line_of_a_trial_says_the_same() -> None:
             if trial.kind != "linear-regression":
                 trials[trial.kind, trial.settings["method"], frozenset(trial.settings)] = trial
     for trial in trials.values():
-        command, *arguments = command_line(trial)
+        kind: Kind = "labels" if trial.kind == "labels" else "pretraining"
+        command, *arguments = command_line(kind, trial.settings)
         app._register([command, *arguments])
         parsed = typer.main.get_group(app.app).commands[command].make_context(command, arguments).params
         known = {word.split("__")[0]: value for word, value in parsed.items() if value is not None}
         own = {word: known[word] for word in trial.settings if word in known}
-        kind: Kind = "labels" if trial.kind == "labels" else "pretraining"
         assert RunSettings.given(kind, **own) == RunSettings.given(kind, **trial.settings), trial.name
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, print_table, progress_bar
+from selfadapt.cli.training import Jobs
 from selfadapt.errors import Interrupted
 from selfadapt.runs.settings import Kind
 
@@ -18,6 +19,7 @@ def command(
     data: str = typer.Argument(help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz."),
     methods: str = typer.Option("erm,sat", help="Methods, parted by commas; `all` for every one that there is."),
     seeds: int = typer.Option(1, help="How many seeds: each method runs with --seed, --seed + 1 and so on."),
+    jobs: int = Jobs,
     out: Path | None = typer.Option(
         None, help="The folder for all runs and the page; one that is there already goes on. Default: below runs/."
     ),
@@ -39,7 +41,8 @@ def command(
             seeds,
             {**given, "data": data},
             lambda words: progress_bar(words, quiet=quiet or as_json),
-            lambda: count_bar("reading data", quiet=quiet or as_json),
+            lambda words: count_bar(words, quiet=quiet or as_json),
+            jobs,
         )
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Json, Quiet, count_bar, print_json, print_table, progress_bar
-from selfadapt.cli.training import Devices
+from selfadapt.cli.training import Devices, Jobs
 from selfadapt.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
@@ -19,6 +19,7 @@ def command(
     seeds: int = typer.Option(1, help="How many seeds: each trial runs with --seed, --seed + 1 and so on."),
     seed: int = typer.Option(0, help="The first seed."),
     devices: int = Devices,
+    jobs: int = Jobs,
     out: Path | None = typer.Option(
         None, help="The folder for all runs; one that is there goes on. Default: runs/reproduce-NAME-SCALE."
     ),
@@ -49,6 +50,7 @@ def command(
             count_bar=lambda words: count_bar(words, quiet=quiet or as_json),
             first_seed=seed,
             devices=devices,
+            jobs=jobs,
         )  # fmt: skip
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None

@@ -1,6 +1,7 @@
-"""Several processes on one machine. One that is lost restarts all of them from the last checkpoint.
+"""Several processes on one machine: one training in all of them, or one in each.
 
-On several machines the same program runs under torchrun, which sets the same environment and restarts likewise.
+Where they share a training, a process that is lost restarts all of them from the last checkpoint. On several machines
+the same program runs under torchrun, which sets the same environment and restarts likewise.
 """
 
 import ctypes
@@ -10,12 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from selfadapt.errors import Interrupted
+from selfadapt.progress import ProgressCallback
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _RESTARTS = 3
+_POLL = 0.05  # seconds between two looks at the processes
 _GRACE = 20.0  # seconds in which a process that is asked to stop may save
 
 
@@ -57,25 +60,59 @@ def launch(count: int, arguments: Sequence[str], *, prints: bool = True) -> int:
     return 1
 
 
+def launch_each(commands: Sequence[Sequence[str]], at_once: int, on_progress: ProgressCallback) -> int:
+    """Run `selfadapt` with each of these lists of arguments, so many at once: the first exit code that is not 0, or 0.
+
+    Results are not shown; errors are. The first that fails stops all.
+    """
+    waiting, running, ended = list(commands), list[subprocess.Popen[bytes]](), 0
+    on_progress(0, len(commands))
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(_started(waiting.pop(0), {}, at_once, subprocess.DEVNULL))
+            time.sleep(_POLL)
+            codes = [worker.poll() for worker in running]
+            running = [worker for worker, code in zip(running, codes, strict=True) if code is None]
+            failed = [code for code in codes if code]
+            if failed:
+                _stop(running, _GRACE)
+                return failed[0]
+            ended += codes.count(0)
+            on_progress(ended, len(commands))
+    except Interrupted:
+        _stop(running, _GRACE)
+        raise
+    return 0
+
+
 def _start(count: int, arguments: Sequence[str], restart: int, stdout: int | None) -> list[subprocess.Popen[bytes]]:
     shared = {
         "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),  # by which runs/threads.py shares out the cores
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "TORCHELASTIC_RESTART_COUNT": str(restart),
-        "SELFADAPT_LAUNCHER": str(os.getpid()),
     }
-    # A session of their own: Ctrl-C reaches this process alone, which passes it on once.
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", "selfadapt", *arguments],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            start_new_session=True,
-            stdout=stdout,
-        )
+        _started(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, count, stdout)
         for rank in range(count)
     ]
+
+
+def _started(
+    arguments: Sequence[str], own: Mapping[str, str], count: int, stdout: int | None
+) -> subprocess.Popen[bytes]:
+    """One of `count` processes that share the cores (runs/threads.py).
+
+    It gets a session of its own: Ctrl-C reaches the launcher alone, which passes it on once.
+    """
+    shared = {"LOCAL_WORLD_SIZE": str(count), "SELFADAPT_LAUNCHER": str(os.getpid())}
+    return subprocess.Popen(
+        [sys.executable, "-m", "selfadapt", *arguments],
+        env={**os.environ, **shared, **own},
+        start_new_session=True,
+        stdout=stdout,
+    )
 
 
 def _free_port() -> int:
@@ -94,7 +131,7 @@ def _wait(workers: Sequence["subprocess.Popen[bytes]"]) -> int:
             return min(failed)  # a lost process also fails the others, which wait for it
         if None not in codes:
             return 0
-        time.sleep(0.05)
+        time.sleep(_POLL)
 
 
 def _stop(workers: Sequence["subprocess.Popen[bytes]"], grace: float) -> None:

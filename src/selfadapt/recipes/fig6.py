@@ -5,7 +5,7 @@ from selfadapt.recipes.recipe import Entry, Experiment, OfRun, Panels, Recipe, S
 from selfadapt.recipes.scales import CIFAR, SAT, SMALL, SMALL_MINUTES, SMALL_SAT, WHOLE
 
 _PAPER: Settings = {**CIFAR, "data": "cifar10", "noise": "symmetric:0.4"}
-_SMALL: Settings = {**SMALL, "limit": 10_000, "noise": "symmetric:0.4"}
+_SMALL: Settings = {**SMALL, "limit": 10_000, "batch_size": 250, "noise": "symmetric:0.4"}
 _READING = (
     "A recovered label is the likeliest class by the target less what is left of the given label in it, which after "
     "the paper's 140 updates is nothing."

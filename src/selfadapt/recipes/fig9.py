@@ -45,8 +45,11 @@ PAPER: dict[str, tuple[TrialKind, Settings]] = {
 
 _ONE_VIEW: Settings = {"limit": 4_096, "batch_size": 128}
 _TWO_VIEWS: Settings = {"limit": 4_096, "batch_size": 64}
+_SUPERVISED: Settings = {
+    **SMALL, "model": SMALL_PRETRAINING["model"], "method": "erm", "validation": 0.0, "augment": "crop-flip",
+}  # fmt: skip
 LAPTOP: dict[str, tuple[TrialKind, Settings]] = {
-    SUPERVISED: ("labels", {**SMALL, **_ONE_VIEW, "method": "erm", "validation": 0.0, "augment": "crop-flip"}),
+    SUPERVISED: ("labels", {**_SUPERVISED, **_ONE_VIEW}),
     MOCO_V2: ("pretraining", {**SMALL_PRETRAINING, **MOCO, **_TWO_VIEWS}),
     TWO_VIEW_BYOL: ("pretraining", {**SMALL_PRETRAINING, **BYOL, **_TWO_VIEWS}),
     OURS: ("pretraining", {**SMALL_PRETRAINING, **SAT, **_ONE_VIEW}),

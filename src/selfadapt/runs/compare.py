@@ -11,6 +11,7 @@ from selfadapt.objectives.named import NOISY_LABELS, ORDINARY
 from selfadapt.progress import ProgressCallback
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
+from selfadapt.runs.commands import Command, train_by_commands
 from selfadapt.runs.prepare import prepared
 from selfadapt.runs.run import ProgressBar, finished_run
 from selfadapt.runs.settings import RunSettings, method_class, shared_settings
@@ -23,12 +24,10 @@ def compare(
     seeds: int,
     given: Mapping[str, Any],
     progress_bar: ProgressBar,
-    reading: Callable[[], AbstractContextManager[ProgressCallback]],
+    count_bar: Callable[[str], AbstractContextManager[ProgressCallback]],
+    jobs: int = 1,
 ) -> dict[str, Any]:
-    """Train what is not trained yet below `path`, write the page, and return a row for each method.
-
-    `progress_bar` and `reading` are progress bars, over a training and over the data.
-    """
+    """Train what is not trained yet below `path`, `jobs` at once, write the page, and return a row for each method."""
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -40,11 +39,13 @@ def compare(
         for seed in range(first, first + seeds)
         for method in methods
     ]
-    with reading() as on_progress:
+    with count_bar("reading data") as on_progress:
         for folder, settings in plan:  # a mistake shows before the first hour of training
             checked = RunSettings.given(**settings)
             if checked.seed == first and not folder.exists:
                 prepared(checked, on_progress)
+    with count_bar("trainings") as on_progress:
+        train_by_commands([Command(folder, "labels", own) for folder, own in plan], 1, jobs, on_progress)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     for number, (folder, settings) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"

@@ -5,7 +5,7 @@ figure and report.html. Trials that are only timed leave times-SEED.json instead
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from selfadapt.attacks.named import named_attack
 from selfadapt.data.home import home
 from selfadapt.data.pasted import write_pasted
 from selfadapt.data.sources import check_there, open_data
-from selfadapt.engine.launch import launch
-from selfadapt.errors import INTERRUPTED, Interrupted, UserError
+from selfadapt.errors import UserError
 from selfadapt.evaluation.probe import ProbeSettings
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.recipes.recipe import Ask, Experiment, Recipe, Trial
@@ -23,15 +22,15 @@ from selfadapt.report.reproduction import write_reproduction
 from selfadapt.report.results import RunFolder, whole_file
 from selfadapt.runs.abstention import measure_coverage
 from selfadapt.runs.attacking import attack_run
+from selfadapt.runs.commands import Command, train_by_commands
 from selfadapt.runs.lifecycle import reopen
 from selfadapt.runs.pretraining import pretrain
 from selfadapt.runs.probing import probe
 from selfadapt.runs.run import ProgressBar, finished, train
-from selfadapt.runs.settings import Kind, RunSettings, method_class, shared_settings
+from selfadapt.runs.settings import Kind, RunSettings
 from selfadapt.runs.shifting import shift_run
 from selfadapt.runs.timing import time_trials
 from selfadapt.runs.transfer import TransferSettings, transfer
-from selfadapt.setting import settings_in
 from selfadapt.theory import simulate
 
 Found = dict[str, Any]  # what a trial came to: the result, the metrics of the last epoch, and the answers by name
@@ -49,20 +48,24 @@ def reproduce(
     count_bar: CountBar = lambda words: nullcontext(no_progress),
     first_seed: int = 0,
     devices: int = 1,
+    jobs: int = 1,
 ) -> dict[str, Any]:
     """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows.
 
-    With several `devices` each training runs in so many processes, one after the other; the rest is done in this one.
+    With several `devices` each training runs in so many processes, one after the other; with several `jobs` so many
+    trainings run at once. The rest is done in this process.
     """
     experiment = recipe.at(scale)
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_ready(experiment)
     own_seeds = range(first_seed, first_seed + seeds)
     if experiment.timing is None:
-        found = _trained(experiment, path, own_seeds, progress_bar, devices)
+        plan = [(trial, seed) for seed in own_seeds for trial in experiment.trials]
+        commands = (_command(path, *cell) for cell in plan if cell[0].kind != "linear-regression")
+        with count_bar("trainings") if jobs > 1 else nullcontext(no_progress) as on_progress:
+            train_by_commands(commands, devices, jobs, on_progress)
+        found = _trained(plan, path, progress_bar)
     else:
         found = _timed(experiment, path, own_seeds, count_bar)
     rows = _rows(recipe, scale, experiment, found)
@@ -98,15 +101,15 @@ def _check_ask(ask: Ask) -> None:
                 )
 
 
-def _trained(
-    experiment: Experiment, path: Path, seeds: range, progress_bar: ProgressBar, devices: int
-) -> dict[tuple[str, int], Found]:
-    plan = [(trial, seed) for seed in seeds for trial in experiment.trials]
+def _command(path: Path, trial: Trial, seed: int) -> Command:
+    kind: Kind = "labels" if trial.kind == "labels" else "pretraining"
+    return Command(RunFolder(path / trial.folder(seed)), kind, {**trial.settings, "seed": seed})
+
+
+def _trained(plan: Sequence[tuple[Trial, int]], path: Path, progress_bar: ProgressBar) -> dict[tuple[str, int], Found]:
     found = {}
     for number, (trial, seed) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
-        if devices > 1 and trial.kind != "linear-regression":
-            _train_in_processes(path, trial, seed, devices)
         found[trial.name, seed] = _found(path, trial, seed, progress_bar, words)
     return found
 
@@ -131,36 +134,6 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
     answers = {ask.name: _answer(path, folder, ask, seed) for ask in trial.asks}
     return {"result": result, "last": last, "run": str(folder.path), "commit": content.get("commit"), **answers}
-
-
-def _train_in_processes(path: Path, trial: Trial, seed: int, devices: int) -> None:
-    folder = RunFolder(path / trial.folder(seed))
-    if folder.exists and "result" in folder.read_run():
-        return
-    arguments = [*command_line(trial), "--seed", str(seed), "--out", str(folder.path)]
-    code = launch(devices, [*arguments, "--resume"] if folder.exists else arguments, prints=False)
-    if code == INTERRUPTED:
-        raise Interrupted(f"stopped in {trial.name}")
-    if code:
-        raise UserError(f"the training of {trial.name}, seed {seed}, in {devices} processes failed as said above")
-
-
-def command_line(trial: Trial) -> list[str]:
-    """The arguments of `selfadapt` that train as this trial says."""
-    kind: Kind = "labels" if trial.kind == "labels" else "pretraining"
-    settings = dict(trial.settings)
-    method = settings.pop("method")
-    known = {**shared_settings(kind), **settings_in(method_class(kind, method))}
-    arguments = ["train" if kind == "labels" else "pretrain", str(settings.pop("data")), "--method", method]
-    for word, value in settings.items():
-        option = known[word].option
-        if not isinstance(value, bool):
-            arguments += [option, str(value)]
-        elif value:
-            arguments.append(option)
-        elif known[word].default:
-            arguments.append(f"--no-{option.removeprefix('--')}")
-    return arguments
 
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
