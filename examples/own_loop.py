@@ -1,4 +1,4 @@
-"""Self-adaptive training in a training loop of your own: the store, and one line for the loss.
+"""Self-adaptive training in a training loop of your own: one object gives the loss, and judges the labels.
 
 Run it with `python examples/own_loop.py`. It trains a small network on digits, a third of whose labels are wrong.
 """
@@ -7,9 +7,9 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from selfadapt import TargetStore, self_adaptive_cross_entropy
+from selfadapt import SelfAdaptiveLoss
 
-EPOCHS, START_EPOCH = 40, 10
+EPOCHS = 40
 
 
 def main() -> float:
@@ -24,24 +24,22 @@ def main() -> float:
 
     model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-3)
-    targets = TargetStore.from_labels(labels, num_classes=10, momentum=0.9)
+    criterion = SelfAdaptiveLoss(labels, epochs=EPOCHS)
 
-    for epoch in range(EPOCHS):
+    for _ in range(EPOCHS):
         for index in torch.randperm(len(labels)).split(100):
-            logits = model(images_train[index])
-            if epoch < START_EPOCH:  # let the model learn something before it corrects anything
-                loss = nn.functional.cross_entropy(logits, labels[index])
-            else:
-                loss = self_adaptive_cross_entropy(logits, targets.update(index, logits.softmax(1)))
+            loss = criterion(model(images_train[index]), index)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        criterion.end_epoch()
 
     model.eval()
-    recovered = targets.read(torch.arange(len(labels))).argmax(1)
+    recovered = criterion.verdicts().suggested_N
     accuracy = float((model(images[~train]).argmax(1) == truth[~train]).float().mean())
     print(f"labels that are right: {(labels == truth_train).float().mean():.1%} as given")
     print(f"                       {(recovered == truth_train).float().mean():.1%} as recovered")
+    print(f"targets moved after:   {criterion.started} epochs")
     print(f"test accuracy:         {accuracy:.1%}")
     return accuracy
 

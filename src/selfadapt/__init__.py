@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from selfadapt.label_errors import find_label_errors
     from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
+    from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
 
 __version__ = "0.1.0"
-__all__ = ["Storage", "TargetStore", "__version__", "find_label_errors", "self_adaptive_cross_entropy"]
+__all__ = [
+    "SelfAdaptiveLoss",
+    "Storage",
+    "TargetStore",
+    "__version__",
+    "find_label_errors",
+    "self_adaptive_cross_entropy",
+]
 
 _HOMES = {
+    "SelfAdaptiveLoss": "selfadapt.own_loop",
     "Storage": "selfadapt.targets.store",
     "TargetStore": "selfadapt.targets.store",
     "find_label_errors": "selfadapt.label_errors",

@@ -169,7 +169,7 @@ class TargetStore:
         """
         if momentum is not None:
             _check_momentum(momentum)
-        index_B = self._checked_index(index)
+        index_B = self.checked_index(index)
         prediction_BK = self._checked_prediction(index_B, prediction.detach().float())
         if self.kind == "direction":
             prediction_BK = normalize(prediction_BK, dim=1)
@@ -202,7 +202,7 @@ class TargetStore:
     @torch.no_grad()
     def read(self, index: Tensor) -> Tensor:
         """The rows of these samples as float32, on the device of the index."""
-        return self.rows.read(self._checked_index(index, unique=False).to(self.rows.device)).to(index.device)
+        return self.rows.read(self.checked_index(index, unique=False).to(self.rows.device)).to(index.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.rows.state_dict()
@@ -211,7 +211,7 @@ class TargetStore:
         self.rows.load_state_dict(state)
         self._moved = False
 
-    def _checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
+    def checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
         if index.ndim != 1 or index.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"index must be a vector of whole numbers, not {tuple(index.shape)} {index.dtype}")
         if not len(index):

@@ -1,0 +1,159 @@
+"""One object in a loop of one's own does what the program's loop does, also resumed and in two processes."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from distributed.group import in_processes
+from networks import small_training
+from selfadapt import SelfAdaptiveLoss, processes
+from selfadapt.data.images import TensorImages
+from selfadapt.data.samples import Samples
+from selfadapt.engine.fit import Training, fit
+from selfadapt.engine.optim import learning_rate
+from selfadapt.objectives.noisy_labels import SelfAdaptive
+from selfadapt.objectives.start import AutoStart
+
+EPOCHS, SAMPLES = 8, torch.arange(480)
+
+
+def _noisy() -> Samples:
+    """480 images in three classes; a fifth of the labels are wrong."""
+    generator = torch.Generator().manual_seed(0)
+    truth = SAMPLES % 3
+    noise = torch.randint(0, 60, (480, 1, 4, 4), generator=generator)
+    images = (truth.view(-1, 1, 1, 1) * 90 + noise).to(torch.uint8)
+    wrong = torch.rand(480, generator=generator) < 0.2
+    labels = torch.where(wrong, (truth + 1) % 3, truth)
+    return Samples(inputs=TensorImages(images), labels=labels, truth=truth, ids=[str(i) for i in range(480)])
+
+
+def _training(method: SelfAdaptive | None = None) -> Training:
+    """The program's, of which a loop of one's own takes the network, the optimiser and the batches."""
+    return small_training(method or SelfAdaptive(), _noisy(), EPOCHS)
+
+
+def _loop(training: Training, criterion: SelfAdaptiveLoss, first: int = 0, last: int = EPOCHS) -> None:
+    steps = training.loader.steps_per_epoch
+    for epoch in range(first, last):
+        for step, batch in enumerate(training.loader.epoch(epoch)):
+            for group in training.optimizer.param_groups:
+                group["lr"] = learning_rate(training.settings.optimizer, epoch + step / steps, EPOCHS)
+            training.optimizer.zero_grad()
+            criterion(training.model(batch.input), batch.index).backward()
+            training.optimizer.step()
+        criterion.end_epoch()
+
+
+@pytest.mark.parametrize("start", [2, "auto"])
+def test_the_same_training_as_the_programs(start: int | str) -> None:
+    method = SelfAdaptive(start_epoch=start if isinstance(start, int) else AutoStart())
+    reference, own = _training(method), _training(method)
+    fit(reference)
+    criterion = SelfAdaptiveLoss(_noisy().labels, epochs=EPOCHS, start_epoch=start)
+    _loop(own, criterion)
+    assert criterion.started == method.started(reference.history, EPOCHS)
+    assert reference.targets is not None
+    _assert_close(criterion.targets.read(SAMPLES), reference.targets.read(SAMPLES))
+    for name, tensor in reference.model.state_dict().items():
+        _assert_close(own.model.state_dict()[name], tensor)
+
+
+def test_most_suspicious_are_the_wrong_labels() -> None:
+    samples = _noisy()
+    criterion = SelfAdaptiveLoss(samples.labels, epochs=EPOCHS)
+    _loop(_training(), criterion)
+    verdicts = criterion.verdicts()
+    assert samples.truth is not None
+    wrong_N = samples.labels != samples.truth
+    assert wrong_N[verdicts.order_N[: int(wrong_N.sum())]].float().mean() > 0.95
+    assert (verdicts.suggested_N == samples.truth).float().mean() > 0.98
+
+
+def test_a_loaded_state_goes_on_as_if_nothing_had_happened() -> None:
+    whole, stopped = _training(), _training()
+    undisturbed, before = (SelfAdaptiveLoss(_noisy().labels, epochs=EPOCHS) for _ in range(2))
+    _loop(whole, undisturbed)
+    _loop(stopped, before, last=4)
+    file = io.BytesIO()
+    torch.save(before.state_dict(), file)
+    file.seek(0)
+    after = SelfAdaptiveLoss(_noisy().labels, epochs=EPOCHS)
+    after.load_state_dict(torch.load(file, weights_only=True))
+    _loop(stopped, after, first=4)
+    assert torch.equal(after.targets.read(SAMPLES), undisturbed.targets.read(SAMPLES))
+    assert after.started == undisturbed.started
+
+
+def _halves(folder: Path, start: int | str) -> None:
+    """Each process gets the half of each batch that is its own."""
+    torch.manual_seed(0)
+    samples, network = _noisy(), nn.Linear(16, 3)
+    model = DistributedDataParallel(network) if processes.count() > 1 else network
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    criterion = SelfAdaptiveLoss(samples.labels, epochs=EPOCHS, start_epoch=start)
+    for _ in range(EPOCHS):
+        for index in SAMPLES.split(60):
+            own = index.tensor_split(processes.count())[processes.rank()]
+            images = samples.inputs.read(own).flatten(1) / 255
+            optimizer.zero_grad()
+            criterion(model(images), own).backward()
+            optimizer.step()
+        criterion.end_epoch()
+    if processes.rank() == 0:
+        result = {"weight": network.weight.detach(), "targets": criterion.targets.read(SAMPLES)}
+        torch.save(result, folder / f"{start}-{processes.count()}.pt")
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("start", [2, "auto"])
+def test_two_processes_are_as_one(start: int | str, tmp_path: Path) -> None:
+    for count in (1, 2):
+        in_processes(count, _halves, tmp_path, start)
+    one, two = (torch.load(tmp_path / f"{start}-{count}.pt", weights_only=True) for count in (1, 2))
+    for name, tensor in one.items():
+        _assert_close(two[name], tensor)
+
+
+def test_mistakes() -> None:
+    labels = torch.tensor([0, 1, 2, 0])
+    logits = torch.zeros(2, 3, requires_grad=True)
+    criterion = SelfAdaptiveLoss(labels, epochs=3, start_epoch=1)
+    index = torch.tensor([0, 3])
+    for given, places, message in (
+        (logits.detach(), index, "leave it to training steps"),
+        (logits[:, :2], index, r"logits must be \(2, 3\)"),
+        (logits, torch.tensor([0, 4]), r"index 4 is outside 0\.\.3"),
+        (logits, torch.tensor([1, 1]), "more than once"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            criterion(given, places)
+    for settings, message in (
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 3, "start_epoch": 3}, 'must be "auto" or from 0 to 2, not 3'),
+        ({"epochs": 3, "start_epoch": "soon"}, "not 'soon'"),
+        ({"epochs": 3, "momentum": 2.0}, "momentum must be within"),
+        ({"epochs": 3, "num_classes": 2}, "label 2 of sample 2 is outside"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SelfAdaptiveLoss(labels, **settings)
+    with pytest.raises(ValueError, match="labels are empty"):
+        SelfAdaptiveLoss([], epochs=3)
+
+
+def test_a_forgotten_end_of_the_epoch_is_noticed() -> None:
+    criterion = SelfAdaptiveLoss([0, 1, 0, 1], epochs=3)
+    logits = torch.zeros(4, 2, requires_grad=True)
+    index = torch.arange(4)
+    criterion(logits, index)
+    criterion(logits, index)
+    with pytest.warns(UserWarning, match="call it after each epoch"):
+        criterion(logits, index)
+
+
+def _assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
