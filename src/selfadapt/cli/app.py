@@ -21,6 +21,7 @@ from selfadapt.cli import (
     coverage,
     data,
     demo,
+    doctor,
     embed,
     export,
     labels,
@@ -52,7 +53,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     demo, train, compare, methods, audit, review, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
-    transfer, attack, shift, report, reproduce,
+    transfer, attack, shift, report, reproduce, doctor,
 )  # fmt: skip
 app.add_typer(data.app)
 

