@@ -27,8 +27,8 @@ from selfadapt.data.folds import deal_into_folds
 from selfadapt.evaluation.held_out import LEAST_TO_JUDGE, HeldOutVerdicts
 from selfadapt.evaluation.label_quality import Interval, ListQuality
 from selfadapt.evaluation.outsiders import outsiders
-from selfadapt.objectives.cross_fitting import cross_fit
-from selfadapt.objectives.transition import estimate_transition
+from selfadapt.objectives.cross_fitting import CrossFitted, CrossFitting, cross_fit
+from selfadapt.objectives.transition import Transition, estimate_transition
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FOLDS = 5
@@ -154,26 +154,65 @@ def find_label_errors(
     names, labels_N = _coded(given_N, classes, values_NX.shape[1] if features is None else None)
     if ids is not None and len(ids) != len(given_N):
         raise ValueError(f"there are {len(given_N)} labels but {len(ids)} ids")
-    count = len(given_N)
-    if duplicates is None:
-        duplicates = [] if features is None else find_duplicates(values_NX)
+    name_N = np.array(
+        [str(position) for position in range(len(given_N))] if ids is None else [str(name) for name in ids]
+    )
+    if features is not None:
+        return fit_and_judge(values_NX, labels_N, names, name_N, groups, duplicates, seed)[1]
+    duplicates = _checked(duplicates or [], len(given_N))
+    fold_N = _dealt(labels_N, duplicates, groups, seed)
+    predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
+    transition = estimate_transition(predicted_NK, labels_N, fold_N, steps=_STEPS)
+    return _listed(predicted_NK, predicted_NK, labels_N, transition, names, name_N, duplicates, seed)
+
+
+def fit_and_judge(
+    features_NF: Tensor,
+    labels_N: Tensor,
+    names: Array,
+    name_N: Array,
+    groups: Any,
+    duplicates: Sequence[Sequence[int]] | None,
+    seed: int,
+    settings: CrossFitting | None = None,
+) -> tuple[CrossFitted, LabelErrors]:
+    """A head that is fitted by folds to labels 0, 1, … (their names and the samples' beside them), and its verdicts."""
+    found = _checked(find_duplicates(features_NF) if duplicates is None else duplicates, len(labels_N))
+    fold_N = _dealt(labels_N, found, groups, seed)
+    fitted = cross_fit(features_NF, labels_N, fold_N, len(names), settings)
+    predicted_NK, transition = fitted.predicted_NK, fitted.transition
+    return fitted, _listed(features_NF, predicted_NK, labels_N, transition, names, name_N, found, seed)
+
+
+def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
     for group in duplicates:
         if len(set(group)) < 2 or min(group) < 0 or max(group) >= count:
             raise ValueError(f"duplicates= holds {list(group)}; a group is two or more positions from 0 to {count - 1}")
-    groups_N = group_numbers([list(members) for members in duplicates], count)
+    return duplicates
+
+
+def _dealt(labels_N: Tensor, duplicates: Sequence[Sequence[int]], groups: Any, seed: int) -> Tensor:
+    """The fold of each sample; duplicates, and what belongs to one group, share theirs."""
+    groups_N = group_numbers([list(members) for members in duplicates], len(labels_N))
     if groups is not None:
-        groups_N = joined_groups(groups_N, _group_codes(groups, count))
-    fold_N = deal_into_folds(labels_N, _folds(groups_N), seed, groups_N)
-    if features is None:
-        predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
-        transition = estimate_transition(predicted_NK, labels_N, fold_N, steps=_STEPS)
-    else:
-        fitted = cross_fit(values_NX, labels_N, fold_N, len(names))
-        predicted_NK, transition = fitted.predicted_NK, fitted.transition
+        groups_N = joined_groups(groups_N, _group_codes(groups, len(labels_N)))
+    return deal_into_folds(labels_N, _folds(groups_N), seed, groups_N)
+
+
+def _listed(
+    seen_NX: Tensor,
+    predicted_NK: Tensor,
+    labels_N: Tensor,
+    transition: Transition,
+    names: Array,
+    name_N: Array,
+    duplicates: Sequence[Sequence[int]],
+    seed: int,
+) -> LabelErrors:
+    """The list, from predictions that saw no label. Outsiders are told by `seen_NX`: features, or the predictions."""
     verdicts = HeldOutVerdicts.of(predicted_NK, labels_N, transition.matrix_KK, seed)
     verdicts = verdicts.with_duplicates(predicted_NK, labels_N, transition.matrix_KK, duplicates)
-    far_N = _outsiders(None if features is None else values_NX, predicted_NK, verdicts.suggested_N)
-    name_N = np.array([str(position) for position in range(count)] if ids is None else [str(name) for name in ids])
+    far_N = outsiders(seen_NX, predicted_NK, verdicts.suggested_N)
     order = verdicts.order_N.numpy()
     return LabelErrors(
         order=order,
@@ -213,11 +252,6 @@ def _summary(
         classes=tuple(ClassVerdict(str(name), given, wrong, few) for name, given, wrong, few in rows),
         transition=matrix_KK.numpy(),
     )
-
-
-def _outsiders(features_NF: Tensor | None, predicted_NK: Tensor, suggested_N: Tensor) -> Tensor:
-    """Without features the predictions stand for them."""
-    return outsiders(predicted_NK if features_NF is None else features_NF, predicted_NK, suggested_N)
 
 
 def _array(values: Any, name: str) -> Array:

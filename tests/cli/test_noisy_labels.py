@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.program import run, run_json
+from cli.program import process, run, run_json
 from selfadapt.data.sources import open_data
 from selfadapt.objectives.named import NOISY_LABELS
 
@@ -52,6 +52,17 @@ def test_compare_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
     assert "--lr" in other.stderr
     fewer = run("compare", "digits", "--methods", "erm", "--out", "both", folder=tmp_path)
     assert fewer.returncode == 2, "settings that are left out are the defaults, not those of the runs there"
+
+
+def test_compare_trains_several_methods_at_once(tmp_path: Path) -> None:
+    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat,elr", "--momentum", "0.5")
+    one = run_json(*arguments, "--out", "one", folder=tmp_path)
+    two = run_json(*arguments, "--jobs", "2", "--out", "two", folder=tmp_path, program=process)
+    assert [row["test_accuracies"] for row in two["rows"]] == [row["test_accuracies"] for row in one["rows"]]
+    failed = process("compare", "digits", *SMALL, "--lr", "1e30", "--jobs", "2", "--out", "bad", folder=tmp_path)
+    assert failed.returncode == 2
+    assert "the loss is not finite" in failed.stderr
+    assert "a training failed as said above" in failed.stderr
 
 
 def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path) -> None:

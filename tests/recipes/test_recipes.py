@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from PIL import Image
 
 from cli.program import run, run_json
+from forks import fork, launch_forks
 from selfadapt.cli import app
 from selfadapt.errors import UserError
 from selfadapt.evaluation.probe import ProbeSettings
@@ -180,6 +181,34 @@ def test_every_laptop_recipe_trains_and_writes_its_table(name: str, images: Path
     assert (result["figure"] is not None) == (recipe.drawing is not None)
 
 
+def _at_once(recipe: Recipe, out: Path) -> None:
+    launch_forks()
+    done: list[tuple[int, int]] = []
+
+    @contextmanager
+    def counted(words: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda *count: done.append(count)
+
+    reproduce(recipe, "laptop", out, 2, no_bar, count_bar=counted, jobs=2)
+    assert (done[0], done[-1]) == ((0, 4), (4, 4))
+
+
+def test_trainings_at_once_give_the_same(images: Path, tmp_path: Path) -> None:
+    laptop = RECIPES["fig15"].at("laptop")
+    tiny = tuple(_shortened(trial, images) for trial in laptop.trials)
+    recipe = replace(RECIPES["fig15"], laptop=replace(laptop, trials=tiny))
+    worker = fork(_at_once, recipe, tmp_path / "two")
+    worker.join(300)
+    assert worker.exitcode == 0
+    at_once = reproduce(recipe, "laptop", tmp_path / "two", 2, _no_training)["rows"]
+    one_by_one = reproduce(recipe, "laptop", tmp_path / "one", 2, no_bar)["rows"]
+    assert [row["measured"] for row in at_once] == [row["measured"] for row in one_by_one]
+
+
+def _no_training(words: str) -> Any:
+    raise AssertionError(f"{words} was not trained")
+
+
 def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
     recipe = _only(RECIPES["table5"], "ours", images)
     begun: list[str] = []
@@ -307,6 +336,8 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
         (["table99"], "there is no recipe 'table99'"),
         (["table2", "--scale", "tiny"], "choose paper or laptop"),
         (["theory", "--devices", "0"], "--devices 0 must be at least 1"),
+        (["theory", "--jobs", "0"], "--jobs 0 must be at least 1"),
+        (["theory", "--jobs", "2", "--devices", "2"], "choose one of them"),
         (["theory", "--seeds", "0"], "--seeds 0 must be at least 1"),
         ([], "no NAME given"),
     ],

@@ -65,7 +65,8 @@ def launch_each(commands: Sequence[Sequence[str]], at_once: int, on_progress: Pr
 
     Results are not shown; errors are. The first that fails stops all.
     """
-    waiting, running, ended = list(commands), list[subprocess.Popen[bytes]](), 0
+    waiting, ended = list(commands), 0
+    running: list[subprocess.Popen[bytes]] = []
     on_progress(0, len(commands))
     try:
         while waiting or running:
