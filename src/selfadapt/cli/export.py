@@ -4,23 +4,28 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, print_json
+from selfadapt.cli.output import Json, Quiet, print_json
 
 EXAMPLE = "Example: selfadapt export runs/features --format torchvision"
 
 
 def command(
     run: Path = typer.Argument(help="The folder of a trained run, with or without labels."),
-    form: str = typer.Option("safetensors", "--format", help="safetensors, or torchvision for its ResNets."),
+    form: str = typer.Option(
+        "safetensors",
+        "--format",
+        help="safetensors; torchvision for its ResNets; or onnx, from images or vectors to probabilities.",
+    ),
     out: Path | None = typer.Option(None, help="The file. Default: in the run folder."),
+    quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Write the weights of RUN for use elsewhere."""
+    """Write the network of RUN for use elsewhere."""
     from selfadapt.report.results import RunFolder
     from selfadapt.runs.export import export
 
     path = export(RunFolder(run), form, out)
     if as_json:
         print_json({"path": str(path)})
-    else:
+    elif not quiet:
         print(path)

