@@ -19,7 +19,7 @@ from selfadapt.cli import app
 from selfadapt.errors import UserError
 from selfadapt.evaluation.probe import ProbeSettings
 from selfadapt.recipes import table10
-from selfadapt.recipes.fig4 import at_width
+from selfadapt.recipes.fig4 import Growing
 from selfadapt.recipes.named import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Timing, Trial
 from selfadapt.report.reproduction import parts_of
@@ -261,11 +261,12 @@ def test_times_of_imagenets_files_are_measured_once(tmp_path: Path, monkeypatch:
 
 
 def test_widths_follow_the_appendix() -> None:
-    assert at_width(64, 64, 40) == {"method": "sat-paper", "width": 64, "start_epoch": 40, "momentum": 0.9}
-    narrow = at_width(1, 64, 40)
+    growing = Growing(64, 40, 0.9)
+    assert growing.at(64) == {"method": "sat-paper", "width": 64, "start_epoch": 40, "momentum": 0.9}
+    narrow = growing.at(1)
     assert narrow["start_epoch"] == 2560
     assert narrow["momentum"] == pytest.approx(0.9 ** (1 / 64))
-    assert at_width(7, 64, 40)["start_epoch"] == 365  # int(40 * 64 / 7)
+    assert growing.at(7)["start_epoch"] == 365  # int(40 * 64 / 7)
 
 
 def test_table10_has_the_usual_settings_and_says_where_voc_goes(

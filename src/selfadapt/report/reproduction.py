@@ -31,14 +31,15 @@ def write_reproduction(recipe: Recipe, scale: str, experiment: Experiment, rows:
     lines = (["" if row[column] is None else str(row[column]) for column in columns] for row in rows)
     write_table(path / "rows.csv", columns, lines)
     parts = parts_of(rows)
-    command = f"selfadapt reproduce {recipe.name} --scale {scale}"
+    seeds = len({row["seed"] for row in rows} - {None})
+    command = f"selfadapt reproduce {recipe.name} --scale {scale}" + (f" --seeds {seeds}" if seeds > 1 else "")
     with whole_file(path / "table.md") as file:
-        file.write(markdown(recipe, scale, parts, command))
+        file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", _made_by(rows)))
     figure = _draw(recipe, experiment, rows, path)
     pictures = [] if figure is None else [Picture.of(recipe.title, recipe.effect, figure, wide=True)]
     page = page_from(
         "reproduction.html", path / "report.html",
-        recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, commits=_commits(rows),
+        recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, made_by=_made_by(rows),
         words=_words_on_cells(recipe, scale),
     )  # fmt: skip
     return {
@@ -48,8 +49,14 @@ def write_reproduction(recipe: Recipe, scale: str, experiment: Experiment, rows:
     }
 
 
-def _commits(rows: Rows) -> list[str]:
-    return sorted({row["commit"] for row in rows if row["commit"]})
+def _made_by(rows: Rows) -> str:
+    """How many trainings there were, how long they took, and the commits of the code; nothing if there were none."""
+    seconds = {row["run"]: row["seconds"] for row in rows if row["seconds"] is not None}
+    commits = sorted({row["commit"] for row in rows if row["commit"]})
+    if not seconds or not commits:
+        return ""
+    minutes = sum(seconds.values()) / 60
+    return f"{len(seconds)} trainings, {minutes:.0f} minutes together, by the code of {', '.join(commits)}."
 
 
 def parts_of(rows: Rows) -> list[Part]:
@@ -97,8 +104,8 @@ def _words_on_cells(recipe: Recipe, scale: str) -> str:
     return words
 
 
-def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], command: str) -> str:
-    lines = [f"# {recipe.title}", "", recipe.effect, "", f"`{command}`. {_words_on_cells(recipe, scale)}", ""]
+def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], words: str, made_by: str) -> str:
+    lines = [f"# {recipe.title}, {scale} scale", "", f"The paper's effect: {recipe.effect}", "", words, ""]
     for part in parts:
         lines += [f"## {part.name}", ""] if part.name else []
         lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]
@@ -107,7 +114,7 @@ def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], command: str) ->
             for name, cells in part.rows.items()
         ]
         lines.append("")
-    lines += [f"- {note}" for note in recipe.notes]
+    lines += [f"- {note}" for note in (*recipe.notes, *([made_by] if made_by else []))]
     return "\n".join(lines).rstrip() + "\n"
 
 

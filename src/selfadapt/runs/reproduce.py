@@ -133,7 +133,7 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words
     metrics, content = folder.read_metrics(), folder.read_run()
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
     answers = {ask.name: _answer(path, folder, ask, seed) for ask in trial.asks}
-    return {"result": result, "last": last, "run": str(folder.path), "commit": content.get("commit"), **answers}
+    return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **answers}
 
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
@@ -142,7 +142,7 @@ def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
     with whole_file(folder.metrics_file) as file:
         records = ({"epoch": step, "residual": residual} for step, residual in enumerate(residuals))
         file.writelines(json.dumps(record) + "\n" for record in records)
-    return {"result": result, "run": str(folder.path), "commit": None}
+    return {"result": result, "run": folder.path.name, "commit": None}
 
 
 def _answer(path: Path, folder: RunFolder, ask: Ask, seed: int) -> Found:
