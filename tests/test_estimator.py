@@ -1,5 +1,7 @@
 """scikit-learn's own rules for estimators, and what is gained over a plain classifier."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -59,7 +61,18 @@ def test_groups_and_cross_validation() -> None:
     assert cross_val_score(model, small, given, cv=2).mean() > 0.8
     with pytest.raises(ValueError, match="fall into 2 groups"):
         model.fit(small, given, groups=np.arange(400) % 2)
-    with pytest.raises(ValueError, match="rounds must be at least 1"):
-        SelfAdaptiveClassifier(rounds=0).fit(small, given)
-    with pytest.raises(ValueError, match="one class only"):
-        model.fit(small, np.zeros(400, int))
+    model.fit(small, given)
+    unfit: tuple[Any, ...] = (0, 1.5)
+    for rounds in unfit:
+        with pytest.raises(ValueError, match="rounds must be a whole number from 1 on"):
+            SelfAdaptiveClassifier(rounds=rounds).fit(small, given)
+    for features, labels, message in (
+        (small, np.zeros(400, int), "one class only"),
+        (small[:8], np.arange(8) % 2, "8 samples are too few"),
+        (small[:20], np.arange(20) % 5, "no class has 5 samples"),
+        (small * 1e19, given, "that float32 cannot compute with"),
+        (small * 1e-30, given, "that float32 cannot compute with"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(features, labels)
+    assert model.score(small, given) > 0.9, "a fit that failed leaves the one before"

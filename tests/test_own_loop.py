@@ -1,8 +1,12 @@
 """One object in a loop of one's own does what the program's loop does, also resumed and in two processes."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -132,6 +136,10 @@ def test_mistakes() -> None:
     ):
         with pytest.raises((ValueError, RuntimeError), match=message):
             criterion(given, places)
+    with pytest.raises(ValueError, match="one row for each index"):
+        criterion(logits[:0], torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="index must be a vector of whole numbers"):
+        criterion(logits, [0.5, 1.0])
     for settings, message in (
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"epochs": 3, "start_epoch": 3}, 'must be "auto" or from 0 to 2, not 3'),
@@ -141,8 +149,52 @@ def test_mistakes() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             SelfAdaptiveLoss(labels, **settings)
-    with pytest.raises(ValueError, match="labels are empty"):
-        SelfAdaptiveLoss([], epochs=3)
+    for bad, message in (([], "labels are empty"), ([0.5, 1.0], "whole numbers"), ([[0, 1]], "must be a vector")):
+        with pytest.raises(ValueError, match=message):
+            SelfAdaptiveLoss(bad, epochs=3)
+
+
+@pytest.mark.parametrize("as_given", [list, np.uint16, torch.tensor, lambda own: pd.Series(own, index=[7, 8, 9, 10])])
+def test_labels_and_index_of_any_kind(as_given: Callable[[list[int]], Any]) -> None:
+    settings: dict[str, Any] = {"epochs": np.int64(3), "start_epoch": np.int64(0), "momentum": 0.5}
+    criterion = SelfAdaptiveLoss(as_given([0, 1, 2, 0]), **settings)
+    logits = torch.zeros(2, 3, requires_grad=True)
+    assert criterion(logits, np.array([3, 1])).item() == pytest.approx(np.log(3))
+    np.testing.assert_allclose(criterion.targets.read(torch.tensor([3]))[0], [2 / 3, 1 / 6, 1 / 6], rtol=1e-5)
+
+
+def test_nothing_is_said_of_labels_before_there_is_evidence() -> None:
+    criterion = SelfAdaptiveLoss([0, 1, 2, 0, 1, 2], epochs=4, start_epoch=1, momentum=0.5)
+    logits = torch.tensor([[9.0, 0, 0], [9.0, 0, 0], [0, 0, 9.0]], requires_grad=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="targets begin to move after 1"):
+            criterion.verdicts()
+        criterion(logits, torch.arange(3))
+        if criterion.epoch == 0:
+            criterion.end_epoch()
+    criterion.end_epoch()
+    verdicts = criterion.verdicts()
+    assert verdicts.suggested_N.tolist() == [0, 0, 2, 0, 1, 2]
+    assert verdicts.order_N.tolist()[0] == 1
+    assert verdicts.support_N.tolist()[3:] == [0.5] * 3  # they were never seen
+
+
+def test_a_state_of_another_training_is_refused_whole() -> None:
+    labels = [0, 1, 2, 0]
+    state = SelfAdaptiveLoss(labels, epochs=4).state_dict()
+    for other, message in (
+        (SelfAdaptiveLoss([0, 1, 2, 1], epochs=4), "another labels"),
+        (SelfAdaptiveLoss(labels, epochs=5), "another epochs"),
+        (SelfAdaptiveLoss(labels, epochs=4, start_epoch=2), "another start_epoch"),
+        (SelfAdaptiveLoss(labels, epochs=4, seed=1), "another seed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            other.load_state_dict(state)
+    criterion = SelfAdaptiveLoss(labels, epochs=4)
+    criterion.epoch = 3
+    with pytest.raises(ValueError, match="has no seen"):
+        criterion.load_state_dict({name: value for name, value in state.items() if name != "seen"})
+    assert criterion.epoch == 3
 
 
 def test_a_forgotten_end_of_the_epoch_is_noticed() -> None:

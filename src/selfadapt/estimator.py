@@ -10,6 +10,7 @@ It is softmax regression by folds (objectives/cross_fitting.py), the method of `
 Shapes: N samples, F features, K classes.
 """
 
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -51,23 +52,23 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Fit to features and labels. `groups` names what must not be split among folds (patient, video)."""
         X, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
         check_classification_targets(y)
-        if self.rounds is not None and self.rounds < 1:
-            raise ValueError(f"rounds must be at least 1, not {self.rounds}")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class only, {self.classes_[0]!r}; there must be at least two")
+        if self.rounds is not None and (not isinstance(self.rounds, Integral) or self.rounds < 1):
+            raise ValueError(f"rounds must be a whole number from 1 on, not {self.rounds!r}")
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"y holds one class only, {classes[0]!r}; there must be at least two")
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
         self._fitted, self.label_errors_ = fit_and_judge(
             _tensor(X),
             torch.from_numpy(codes),
-            self.classes_,
+            classes,
             np.arange(len(y)).astype(str),
             groups,
             None,
             seed,
-            None if self.rounds is None else CrossFitting(rounds=self.rounds),
+            None if self.rounds is None else CrossFitting(rounds=int(self.rounds)),
         )
-        self.transition_ = self._fitted.transition.matrix_KK.numpy()
+        self.classes_, self.transition_ = classes, self._fitted.transition.matrix_KK.numpy()
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -81,4 +82,4 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
 
 def _tensor(features: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(features))
+    return torch.tensor(features)  # a copy, for the array may be read-only

@@ -33,6 +33,7 @@ from selfadapt.objectives.transition import Transition, estimate_transition
 Array = np.ndarray[Any, np.dtype[Any]]
 _FOLDS = 5
 _LEAST_SAMPLES = 10
+_LARGEST = 1e15  # feature, whose square float32 can still sum
 _ROUNDING = 0.01  # in the sum of probabilities
 _STEPS = 20  # of EM, where nothing else is done
 
@@ -159,6 +160,7 @@ def find_label_errors(
     )
     if features is not None:
         return fit_and_judge(values_NX, labels_N, names, name_N, groups, duplicates, seed)[1]
+    _check_enough(labels_N)
     duplicates = _checked(duplicates or [], len(given_N))
     fold_N = _dealt(labels_N, duplicates, groups, seed)
     predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
@@ -177,11 +179,22 @@ def fit_and_judge(
     settings: CrossFitting | None = None,
 ) -> tuple[CrossFitted, LabelErrors]:
     """A head that is fitted by folds to labels 0, 1, … (their names and the samples' beside them), and its verdicts."""
+    largest = float(features_NF.abs().max())
+    if not 1 / _LARGEST < largest < _LARGEST:
+        raise ValueError(f"features are of a size ({largest:.0e}) that float32 cannot compute with; bring them near 1")
+    _check_enough(labels_N)
     found = _checked(find_duplicates(features_NF) if duplicates is None else duplicates, len(labels_N))
     fold_N = _dealt(labels_N, found, groups, seed)
     fitted = cross_fit(features_NF, labels_N, fold_N, len(names), settings)
     predicted_NK, transition = fitted.predicted_NK, fitted.transition
     return fitted, _listed(features_NF, predicted_NK, labels_N, transition, names, name_N, found, seed)
+
+
+def _check_enough(labels_N: Tensor) -> None:
+    if len(labels_N) < _LEAST_SAMPLES:
+        raise ValueError(f"{len(labels_N)} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
+    if torch.bincount(labels_N).max() < LEAST_TO_JUDGE:
+        raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
 
 
 def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
@@ -282,8 +295,6 @@ def _table(values: Any, count: int, of_odds: bool) -> Tensor:
     table_NX = torch.from_numpy(array.astype(np.float32))
     if table_NX.dim() != 2 or len(table_NX) != count:
         raise ValueError(f"{name} must be {count} rows, one for each label, but their shape is {tuple(table_NX.shape)}")
-    if count < _LEAST_SAMPLES:
-        raise ValueError(f"{count} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
     bad = (~table_NX.isfinite()).any(1).nonzero().flatten()
     if len(bad):
         raise ValueError(f"{name} hold no finite float32 in {len(bad)} rows, first in row {int(bad[0])}")
@@ -309,8 +320,6 @@ def _coded(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -
         names = np.arange(columns)
     if len(np.unique(given_N)) < 2:
         raise ValueError("all labels are the same; there must be at least two classes")
-    if np.unique(given_N, return_counts=True)[1].max() < LEAST_TO_JUDGE:
-        raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
     if len(set(names.tolist())) < len(names):
         raise ValueError("classes= names a class twice")
     if columns is not None and columns != len(names):

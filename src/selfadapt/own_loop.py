@@ -6,10 +6,13 @@ step, and tells in the end which labels look wrong. The method is that of `selfa
 Shapes: B samples of a batch, K classes, N samples in all.
 """
 
+import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,18 +57,22 @@ class SelfAdaptiveLoss:
         seed: int = 0,
         storage: Storage | None = None,
     ) -> None:
-        labels_N = torch.as_tensor(labels).cpu()
-        if not labels_N.numel():
+        self.labels_N = _whole_numbers(labels, "labels").cpu()
+        if not len(self.labels_N):
             raise ValueError("labels are empty; pass one for each training sample")
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
-        if start_epoch != "auto" and not (isinstance(start_epoch, int) and 0 <= start_epoch < epochs):
+        fixed = isinstance(start_epoch, Integral)
+        if not (start_epoch == "auto" or (fixed and 0 <= int(start_epoch) < epochs)):
             raise ValueError(f'start_epoch must be "auto" or from 0 to {epochs - 1}, not {start_epoch!r}')
-        classes = int(labels_N.max()) + 1 if num_classes is None else num_classes
-        self.targets = TargetStore.from_labels(labels_N, classes, momentum, storage)
-        self.labels_N, self.epochs = labels_N.long(), epochs
-        start = start_epoch if isinstance(start_epoch, int) else AutoStart(seed=seed)
+        classes = int(self.labels_N.max()) + 1 if num_classes is None else num_classes
+        self.targets = TargetStore.from_labels(self.labels_N, classes, momentum, storage)
+        self.epochs = epochs
+        start = int(start_epoch) if fixed else AutoStart(seed=seed)
         self._method = SelfAdaptive(momentum=momentum, start_epoch=start)
+        digest = hashlib.blake2b(self.labels_N.numpy().tobytes(), digest_size=16).hexdigest()
+        self._about = {"labels": digest, "epochs": int(epochs), "start_epoch": str(start), "seed": int(seed)}
+        self._moved_N = torch.zeros(len(self.labels_N), dtype=torch.int32)  # 1 for those whose target has moved
         self.epoch = 0
         self.history: list[Metrics] = []
         self._begin_epoch()
@@ -82,22 +89,24 @@ class SelfAdaptiveLoss:
     def _progress(self) -> Progress:
         return Progress(self.epoch, self.epoch / self.epochs, self.epochs, self.history)
 
-    def __call__(self, logits: Tensor, index: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, index: Any) -> Tensor:
         """Move the targets of this batch towards its predictions, if they move already, and return the loss.
 
         The mean is taken over the batches of all processes together, in which a sample may occur once.
         """
         if not logits.requires_grad:
             raise RuntimeError("these logits have no gradient; a call moves targets, so leave it to training steps")
-        if logits.shape != (len(index), self.targets.rows.num_columns):
-            expected = (len(index), self.targets.rows.num_columns)
+        index_B = self.targets.checked_index(_whole_numbers(index, "index"))
+        expected = (len(index_B), self.targets.rows.num_columns)
+        if logits.shape != expected or not len(index_B):
             raise ValueError(f"logits must be {expected}, one row for each index, not {tuple(logits.shape)}")
-        index_B = self.targets.checked_index(index)
         labels_B = self.labels_N[index_B.cpu()].to(logits.device)
         batch = Batch(logits, labels_B, index_B.to(logits.device))
         loss = self._method.loss(nn.Identity(), batch, self.targets, self._progress)
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
+        if self.started is not None and self.epoch >= self.started:
+            self._moved_N[index_B.cpu()] = 1
         self._notice(len(index_B))
         (term,) = loss.terms
         return term.total * (processes.count() / processes.sum_over_all(term.weight.clone()))
@@ -115,10 +124,17 @@ class SelfAdaptiveLoss:
         self._begin_epoch()
 
     def verdicts(self) -> Verdicts:
-        """What the targets say of each label: the suggested class, how confidently, and the order of suspicion."""
+        """What the targets say of each label: the suggested class, how confidently, and the order of suspicion.
+
+        Of a sample that was not seen since the targets move nothing is known: its support is one half.
+        """
+        if self.started is None or self.epoch <= self.started:
+            after = "yet to be found" if self.started is None else self.started
+            raise RuntimeError(f"{self.epoch} epochs are done, and targets begin to move after {after}: train on first")
         evidence = self._method.evidence(self._progress)
         assert evidence is not None
-        share_N = torch.full((len(self.labels_N),), evidence.label_share)
+        moved_N = processes.largest_of_all(self._moved_N.clone()).bool()
+        share_N = torch.where(moved_N, evidence.label_share, 1.0)
         return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=share_N)
 
     def _rows(self) -> Iterator[Tensor]:
@@ -126,7 +142,9 @@ class SelfAdaptiveLoss:
 
     def state_dict(self) -> dict[str, Any]:
         return {
+            "about": dict(self._about),
             "targets": self.targets.state_dict(),
+            "moved": self._moved_N,
             "epoch": self.epoch,
             "history": [dict(metrics) for metrics in self.history],
             "moments": dict(self._measured.moments),
@@ -134,8 +152,27 @@ class SelfAdaptiveLoss:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of this very training: the same labels, epochs, start and seed."""
+        missing = sorted(set(self.state_dict()) - set(state))
+        if missing:
+            raise ValueError(f"this is no state of a SelfAdaptiveLoss: it has no {', '.join(missing)}")
+        other = [name for name, own in self._about.items() if state["about"].get(name) != own]
+        if other:
+            raise ValueError(f"the state is of a training with another {', '.join(other)}; make the loss with the same")
         self.targets.load_state_dict(state["targets"])
+        self._moved_N = state["moved"].clone()
         self.epoch, self.history = state["epoch"], list(state["history"])
         self._begin_epoch()
         self._measured.add(state["moments"])
         self._seen = state["seen"]
+
+
+def _whole_numbers(values: Any, name: str) -> Tensor:
+    """A vector of whole numbers as a tensor, from an array, a list, a table's column or a tensor."""
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    whole = (
+        not (array.is_floating_point() or array.is_complex()) if isinstance(array, Tensor) else array.dtype.kind in "iu"
+    )
+    if array.ndim != 1 or (len(array) and not whole):
+        raise ValueError(f"{name} must be a vector of whole numbers, not {tuple(array.shape)} {array.dtype}")
+    return array.long() if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.int64))

@@ -16,7 +16,9 @@ from selfadapt.runs.doctor import EXTRAS
 
 def test_what_is_there_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
-    (tmp_path / "home" / "data" / "mnist").mkdir(parents=True)
+    for name in ("mnist", "svhn"):
+        (tmp_path / "home" / "data" / name).mkdir(parents=True)
+    (tmp_path / "home" / "data" / "mnist" / "images.gz").touch()
     found = run_json("doctor", folder=tmp_path)
     assert found["versions"]["torch"] == torch.__version__.split("+")[0]
     assert found["devices"][-1]["name"] == "cpu"
@@ -26,6 +28,7 @@ def test_what_is_there_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["home"]["writable"]
     assert set(found["data"]) == set(SOURCES)
     assert found["data"]["mnist"] == str(tmp_path / "home" / "data" / "mnist")
+    assert found["data"]["svhn"] == "selfadapt data get svhn", "an empty folder holds no data"
     assert found["data"]["cifar10"] == "selfadapt data get cifar10"
     assert found["weights"][DEFAULT] is True
     assert {own["name"]: own["installed"] for own in found["extras"]} == {
@@ -44,3 +47,16 @@ def test_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"torch {torch.__version__.split('+')[0]}" in words
     assert f"imagenet: put ImageNet's class folders into {tmp_path / 'data' / 'imagenet'}/train" in words
     assert "AutoAttack" in words
+
+
+def test_a_home_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "file" / "home"))
+    assert not run_json("doctor", folder=tmp_path)["home"]["writable"]
+    assert "CANNOT BE WRITTEN" in run("doctor", folder=tmp_path).stdout
+    refused = run("data", "get", "mnist", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "Not a directory" in refused.stderr
+    refused = run("reproduce", "theory", "--out", "file", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "file" in refused.stderr

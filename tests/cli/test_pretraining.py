@@ -1,7 +1,9 @@
 """Pre-training, probing, exporting and fine-tuning as a user runs them."""
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -248,6 +250,23 @@ def test_torchvision_loads_what_is_exported(tmp_path: Path) -> None:
     images = torch.rand(2, 3, 96, 96)
     with torch.no_grad():
         torch.testing.assert_close(theirs((images - mean) / std), ours(images), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "onnx"])
+def test_where_exports_go(form: str, tmp_path: Path) -> None:
+    """A link leads to its target; what is no ordinary file stays what it is."""
+    run_json("train", "digits", "--model", "mlp", "--limit", "60", "--epochs", "1", "--out", "run", folder=tmp_path)
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    os.mkfifo(tmp_path / "pipe")
+    run_json("export", "run", "--format", form, "--out", "link", folder=tmp_path)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").stat().st_size > 1000
+    assert (tmp_path / "target").stat().st_mode == (tmp_path / "run" / "run.json").stat().st_mode
+    for out, message in (("pipe", "is no ordinary file"), (".", "is a folder"), ("target/x", "cannot be written")):
+        refused = run("export", "run", "--format", form, "--out", out, folder=tmp_path)
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_weights_for_torch_load(folder: Path) -> None:

@@ -41,7 +41,7 @@ from selfadapt.engine.launch import is_launched
 from selfadapt.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 
 _MODESTY = 8.0  # seconds
-_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
+_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
 
 app = typer.Typer(
     name="selfadapt",

@@ -31,7 +31,7 @@ def _told(found: dict[str, Any]) -> dict[str, list[str]]:
         ],
         "threads": [
             f"{threads['cores']} cores; "
-            + (f"OMP_NUM_THREADS={given} decides" if given else "a network takes as many threads as it gains from")
+            + (f"OMP_NUM_THREADS={given} is set" if given else "a network takes as many threads as it gains from")
         ],
         "kept data": [
             f"{home['path']}, {home['free_bytes'] / 1e9:,.1f} GB free"
@@ -44,7 +44,7 @@ def _told(found: dict[str, Any]) -> dict[str, list[str]]:
         ],
         "extras": [
             f"{own['name']}: {own['adds']}"
-            + ("" if own["installed"] else f" (not installed: pip install 'selfadapt[{own['name']}]')")
+            + (" (installed)" if own["installed"] else f" (not installed: pip install 'selfadapt[{own['name']}]')")
             for own in found["extras"]
         ],
     }

@@ -7,6 +7,6 @@ from pathlib import Path
 def home() -> Path:
     given = os.environ.get("SELFADAPT_HOME")
     if given:
-        return Path(given)
+        return Path(given).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "selfadapt"

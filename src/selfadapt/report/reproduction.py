@@ -105,7 +105,7 @@ def _words_on_cells(recipe: Recipe, scale: str) -> str:
 
 
 def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], words: str, made_by: str) -> str:
-    lines = [f"# {recipe.title}, {scale} scale", "", f"The paper's effect: {recipe.effect}", "", words, ""]
+    lines = [f"# {recipe.title}, {scale} scale", "", recipe.effect, "", words, ""]
     for part in parts:
         lines += [f"## {part.name}", ""] if part.name else []
         lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]

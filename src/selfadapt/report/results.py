@@ -65,13 +65,24 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
     if processes.rank():
         yield io.StringIO()
         return
-    draft = path.with_name(f".draft-{path.name}")
+    with draft_of(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """Where to write a file that appears under its name only once it is whole. A link leads to its target."""
+    if not path.name or path.is_dir():
+        raise UserError(f"{path} is a folder; name a file")
+    final = path.resolve()
+    if final.exists() and not final.is_file():
+        raise UserError(f"{path} is no ordinary file; name another one")
+    draft = final.with_name(f".draft-{final.name}")
     try:
-        with open(draft, "w", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        yield draft
+        draft.replace(final)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:

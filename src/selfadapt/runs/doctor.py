@@ -90,18 +90,20 @@ def _bfloat16_speed(device: str) -> float | None:
 def _home() -> dict[str, Any]:
     """Where data and features are kept, and how much room is left there."""
     place = home()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    there = next(
+        folder for folder in (place, *place.parents) if folder.exists()
+    )  # the place itself is made when needed
     return {
         "path": str(place),
         "free_bytes": shutil.disk_usage(there).free,
-        "writable": os.access(there, os.W_OK),
+        "writable": there.is_dir() and os.access(there, os.W_OK),
     }
 
 
 def _whereabouts(name: str) -> str:
     """Where a named set is, or what there is to do."""
     folder = home() / "data" / name
-    if folder.exists():
+    if folder.is_dir() and any(folder.iterdir()):
         return str(folder)
     if name == "digits":
         return "installed"

@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
 from selfadapt.models.named import LARGE_IMAGE
-from selfadapt.report.results import RunFolder
+from selfadapt.report.results import RunFolder, draft_of
 from selfadapt.runs.network import load_pretrained
 from selfadapt.runs.settings import RunSettings
 
@@ -68,20 +67,16 @@ def _backbone(content: Mapping[str, Any], folder: RunFolder) -> dict[str, Tensor
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """A file that appears once it is written to the end: safetensors, or torch's own for .pt and .pth."""
-    draft = path.with_name(f".draft-{path.name}")
+    content = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        if path.suffix in (".pt", ".pth"):
-            torch.save(content, draft)
-        else:
-            save_file(content, draft, metadata=metadata)
-        draft.replace(path)
+        with draft_of(path) as draft:
+            if path.suffix in (".pt", ".pth"):
+                torch.save(content, draft)
+            else:
+                draft.write_bytes(save(content, metadata))  # with the rights of any new file, which save_file has not
     except (OSError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path} cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -91,7 +86,9 @@ def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> di
     outside the network: the file's metadata hold the mean and the deviation of each channel, on the scale 0..1.
     """
     network = content["settings"]["model"]
-    if network["name"] not in TORCHVISION or network["width"] not in (None, 64):
+    if network["name"] not in TORCHVISION:
+        raise UserError(f"torchvision has no {network['name']}")
+    if network["width"] not in (None, 64):
         raise UserError(f"torchvision has no {network['name']} of this width")
     if min(content["data"]["shape"][1:]) < LARGE_IMAGE:
         raise UserError(

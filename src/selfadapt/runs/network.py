@@ -55,7 +55,7 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
     for word, given in (
         ("--mirror", model.mirror),
         ("--progressive", progressive is not None),
-        (f"--augment {augment}", augment not in (None, "none")),
+        (f"--augment {augment}", augment not in (None, "none") and settings.kind == "labels"),  # else it is the default
         ("--sync-bn", settings.fit.sync_bn),
     ):
         if given and len(shape) == 1:

@@ -8,17 +8,16 @@ metadata hold the names of the classes and, where `selfadapt calibrate` found on
 import json
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt.errors import UserError
-from selfadapt.report.results import RunFolder
+from selfadapt.report.results import RunFolder, draft_of
 from selfadapt.runs.predictor import Predictor
 
-_MISSING = "writing ONNX needs the extra: pip install 'selfadapt[onnx]'"
 _ORDINARY = "softmax-response"  # the selector that goes by the largest probability
 
 
@@ -35,6 +34,8 @@ class _Answers(nn.Module):
 
 def write_onnx(folder: RunFolder, path: Path) -> None:
     """Write the network of a run on labelled data into a file that appears once it is whole."""
+    if find_spec("onnx") is None or find_spec("onnxscript") is None:
+        raise UserError("writing ONNX needs the extra: pip install 'selfadapt[onnx]'")
     if folder.read_run()["settings"]["kind"] != "labels":
         raise UserError(f"{folder.path} was trained without labels and has no classes; export as safetensors")
     predictor = Predictor.of_run(folder, "cpu")
@@ -50,23 +51,17 @@ def _about(predictor: Predictor) -> Mapping[str, str]:
 
 
 def _write(network: nn.Module, shape: tuple[int, ...], path: Path, about: Mapping[str, str]) -> None:
-    draft = path.with_name(f".draft-{path.name}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            network, (torch.zeros(2, *shape),), dynamo=True, verbose=False, input_names=["inputs"],
+            output_names=["probabilities"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )  # fmt: skip
+    assert program is not None
+    program.model.metadata_props.update(about)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                network, (torch.zeros(2, *shape),), dynamo=True, verbose=False, input_names=["inputs"],
-                output_names=["probabilities"], dynamic_shapes=({0: torch.export.Dim("batch")},),
-            )  # fmt: skip
-        assert program is not None
-        program.model.metadata_props.update(about)
         path.parent.mkdir(parents=True, exist_ok=True)
-        program.save(draft)
-        draft.replace(path)
-    except ImportError as error:
-        raise UserError(_MISSING) from error
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    with draft_of(path) as draft:
+        program.save(draft)
