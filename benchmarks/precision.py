@@ -12,7 +12,7 @@ from benchmarks.timing import time_ratio
 from selfadapt.data.samples import Samples
 from selfadapt.objectives.erm import ERM
 
-NETWORKS = ("resnet-small", "whitened", "resnet18")
+NETWORKS = ("resnet-small", "whitened")
 
 
 def run() -> dict[str, float]:
