@@ -48,6 +48,15 @@ def test_the_page_my_labels_are_wrong_works_word_by_word(tmp_path: Path) -> None
     assert right["label"] > 0.96
 
 
+def test_python_on_that_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "noisy-labels.md").read_text(encoding="utf-8")
+    for snippet in re.findall(r"```python\n(.+?)```", text, flags=re.DOTALL):
+        exec(compile(snippet, "noisy-labels.md", "exec"), {})
+    words = capsys.readouterr().out
+    assert "of 1797 labels look wrong" in words
+    assert float(words.splitlines()[-1].split()[0]) > 0.85
+
+
 @pytest.mark.slow
 def test_the_page_when_should_my_model_abstain_works_word_by_word(tmp_path: Path) -> None:
     *_, calibrated, predicted = _follow("selective.md", "## Labels that", tmp_path)
