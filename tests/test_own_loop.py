@@ -179,6 +179,28 @@ def test_nothing_is_said_of_labels_before_there_is_evidence() -> None:
     assert verdicts.support_N.tolist()[3:] == [0.5] * 3  # they were never seen
 
 
+@pytest.mark.parametrize("start", [2, "auto"])
+def test_samples_that_are_left_out_are_not_the_most_suspicious(start: int | str) -> None:
+    """Some are never seen, some not since the targets move, some not in the epoch in which they begin to."""
+    samples = _noisy()
+    assert samples.truth is not None
+    training = _training()
+    criterion = SelfAdaptiveLoss(samples.truth, epochs=EPOCHS, start_epoch=start)
+    for epoch in range(EPOCHS):
+        late = criterion.started is not None
+        for batch in training.loader.epoch(epoch):
+            first = epoch == criterion.started
+            seen_B = (batch.index >= (40 if late else 20)) & ~(first & (batch.index < 60))
+            training.optimizer.zero_grad()
+            criterion(training.model(batch.input[seen_B]), batch.index[seen_B]).backward()
+            training.optimizer.step()
+        criterion.end_epoch()
+    verdicts = criterion.verdicts()
+    assert verdicts.support_N[:20].tolist() == [0.5] * 20
+    assert (verdicts.suggested_N == samples.truth).float().mean() > 0.98
+    assert (verdicts.support_N[20:] > 0.5).float().mean() > 0.98 or start == 2  # a fixed start learns nothing before
+
+
 def test_a_state_of_another_training_is_refused_whole() -> None:
     labels = [0, 1, 2, 0]
     state = SelfAdaptiveLoss(labels, epochs=4).state_dict()
@@ -187,6 +209,7 @@ def test_a_state_of_another_training_is_refused_whole() -> None:
         (SelfAdaptiveLoss(labels, epochs=5), "another epochs"),
         (SelfAdaptiveLoss(labels, epochs=4, start_epoch=2), "another start_epoch"),
         (SelfAdaptiveLoss(labels, epochs=4, seed=1), "another seed"),
+        (SelfAdaptiveLoss(labels, epochs=4, momentum=0.1), "another momentum"),
     ):
         with pytest.raises(ValueError, match=message):
             other.load_state_dict(state)
@@ -205,6 +228,9 @@ def test_a_forgotten_end_of_the_epoch_is_noticed() -> None:
     criterion(logits, index)
     with pytest.warns(UserWarning, match="call it after each epoch"):
         criterion(logits, index)
+    criterion.end_epoch()
+    with pytest.raises(RuntimeError, match="no step since the last"):
+        criterion.end_epoch()
 
 
 def _assert_close(found: Tensor, expected: Tensor) -> None:

@@ -151,6 +151,8 @@ def find_label_errors(
         raise ValueError(f"labels must be one for each sample, but their shape is {given_N.shape}")
     if (features is None) == (probabilities is None):
         raise ValueError("pass either features= (N×F) or probabilities= (N×K, each by a model that did not see it)")
+    if len(given_N) < _LEAST_SAMPLES:
+        raise ValueError(f"{len(given_N)} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
     values_NX = _table(probabilities if features is None else features, len(given_N), features is None)
     names, labels_N = _coded(given_N, classes, values_NX.shape[1] if features is None else None)
     if ids is not None and len(ids) != len(given_N):
@@ -161,7 +163,7 @@ def find_label_errors(
     if features is not None:
         return fit_and_judge(values_NX, labels_N, names, name_N, groups, duplicates, seed)[1]
     _check_enough(labels_N)
-    duplicates = _checked(duplicates or [], len(given_N))
+    duplicates = _checked([] if duplicates is None else duplicates, len(given_N))
     fold_N = _dealt(labels_N, duplicates, groups, seed)
     predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
     transition = estimate_transition(predicted_NK, labels_N, fold_N, steps=_STEPS)
@@ -179,10 +181,12 @@ def fit_and_judge(
     settings: CrossFitting | None = None,
 ) -> tuple[CrossFitted, LabelErrors]:
     """A head that is fitted by folds to labels 0, 1, … (their names and the samples' beside them), and its verdicts."""
+    _check_enough(labels_N)
+    if bool((features_NF == features_NF[:1]).all()):
+        raise ValueError("features are the same for every sample, so they tell nothing")
     largest = float(features_NF.abs().max())
     if not 1 / _LARGEST < largest < _LARGEST:
         raise ValueError(f"features are of a size ({largest:.0e}) that float32 cannot compute with; bring them near 1")
-    _check_enough(labels_N)
     found = _checked(find_duplicates(features_NF) if duplicates is None else duplicates, len(labels_N))
     fold_N = _dealt(labels_N, found, groups, seed)
     fitted = cross_fit(features_NF, labels_N, fold_N, len(names), settings)
@@ -298,8 +302,6 @@ def _table(values: Any, count: int, of_odds: bool) -> Tensor:
     bad = (~table_NX.isfinite()).any(1).nonzero().flatten()
     if len(bad):
         raise ValueError(f"{name} hold no finite float32 in {len(bad)} rows, first in row {int(bad[0])}")
-    if not of_odds and bool((table_NX == table_NX[:1]).all()):
-        raise ValueError("features are the same for every sample, so they tell nothing")
     if of_odds:
         table_NX = table_NX.clamp_min(0) if table_NX.min() > -_ROUNDING else table_NX
         wrong = ((table_NX < 0).any(1) | ((table_NX.sum(1) - 1).abs() > _ROUNDING)).nonzero().flatten()

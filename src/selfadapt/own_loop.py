@@ -10,7 +10,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from selfadapt.engine.fit import Accumulator
 from selfadapt.evaluation.recovery import Verdicts, judge
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.objective import Metrics, Progress
-from selfadapt.objectives.start import AutoStart
+from selfadapt.objectives.start import RUNNING_MEAN_MOMENTUM, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
 
 _PIECE = 65_536  # samples judged at a time
@@ -42,8 +42,8 @@ class SelfAdaptiveLoss:
 
     `labels` are whole numbers from 0 on, one for each training sample. `momentum` is alpha; `start_epoch` is E_s, or
     "auto": found while training, for which one label in twenty is trained as another one until then. `state_dict`
-    belongs into your checkpoint. Under DistributedDataParallel every process makes one with all labels, once the
-    group is there.
+    belongs into your checkpoint, at the end of an epoch. Under DistributedDataParallel every process makes one with all
+    labels, once the group is there.
     """
 
     def __init__(
@@ -71,14 +71,21 @@ class SelfAdaptiveLoss:
         start = int(start_epoch) if fixed else AutoStart(seed=seed)
         self._method = SelfAdaptive(momentum=momentum, start_epoch=start)
         digest = hashlib.blake2b(self.labels_N.numpy().tobytes(), digest_size=16).hexdigest()
-        self._about = {"labels": digest, "epochs": int(epochs), "start_epoch": str(start), "seed": int(seed)}
-        self._moved_N = torch.zeros(len(self.labels_N), dtype=torch.int32)  # 1 for those whose target has moved
+        self._about = {
+            "labels": digest,
+            "epochs": int(epochs),
+            "start_epoch": str(start),
+            "seed": int(seed),
+            "momentum": float(momentum),
+        }
+        self._share_N = torch.ones(len(self.labels_N))  # what of each row of the store is the given label
         self.epoch = 0
         self.history: list[Metrics] = []
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
         self._measured, self._seen = Accumulator(0, torch.device("cpu")), 0
+        self._visited: list[Tensor] = []  # the samples of each step
 
     @property
     def started(self) -> int | None:
@@ -105,11 +112,24 @@ class SelfAdaptiveLoss:
         loss = self._method.loss(nn.Identity(), batch, self.targets, self._progress)
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
-        if self.started is not None and self.epoch >= self.started:
-            self._moved_N[index_B.cpu()] = 1
-        self._notice(len(index_B))
+        self._note_share(index_B.cpu())
+        self._notice(len(index_B) * processes.count())
         (term,) = loss.terms
         return term.total * (processes.count() / processes.sum_over_all(term.weight.clone()))
+
+    def _note_share(self, index_B: Tensor) -> None:
+        """Keep count of how much of these rows is still the given label: not all samples need be in every epoch."""
+        auto, start = self._method.start_epoch, self.started
+        share_B = self._share_N[index_B]
+        if start is not None and self.epoch >= start:
+            if isinstance(auto, AutoStart) and self.epoch == start:
+                first = auto.label_share(self.history, start)
+                share_B = first + (1 - first) * share_B
+            share_B = share_B * self.targets.momentum
+        elif isinstance(auto, AutoStart):  # the store holds running means, which begin with the first prediction
+            share_B = share_B * RUNNING_MEAN_MOMENTUM if self.history else torch.zeros_like(share_B)
+        self._share_N[index_B] = share_B
+        self._visited.append(index_B)
 
     def _notice(self, samples: int) -> None:
         passes = _PASSES * len(self.labels_N)
@@ -118,24 +138,30 @@ class SelfAdaptiveLoss:
         self._seen += samples
 
     def end_epoch(self) -> None:
-        """Close an epoch: what was measured in it decides whether the targets begin to move."""
-        self.history.append(self._measured.merged().metrics)
+        """Close an epoch, in all processes: what was measured in it decides whether the targets begin to move."""
+        if not self._seen:
+            raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
+        whole = Accumulator(0, torch.device("cpu"))
+        for moments in processes.objects_of_all(self._measured.moments):
+            whole.add(cast(dict[str, list[float]], moments))
+        index_n = torch.cat(self._visited)
+        rows_n2 = processes.rows_of_all(torch.stack([index_n.double(), self._share_N[index_n].double()], 1))
+        self._share_N[rows_n2[:, 0].long()] = rows_n2[:, 1].float()
+        self.history.append(whole.metrics)
         self.epoch += 1
         self._begin_epoch()
 
     def verdicts(self) -> Verdicts:
         """What the targets say of each label: the suggested class, how confidently, and the order of suspicion.
 
-        Of a sample that was not seen since the targets move nothing is known: its support is one half.
+        Of a sample that was never seen nothing is known: its support is one half.
         """
         if self.started is None or self.epoch <= self.started:
             after = "yet to be found" if self.started is None else self.started
             raise RuntimeError(f"{self.epoch} epochs are done, and targets begin to move after {after}: train on first")
         evidence = self._method.evidence(self._progress)
         assert evidence is not None
-        moved_N = processes.largest_of_all(self._moved_N.clone()).bool()
-        share_N = torch.where(moved_N, evidence.label_share, 1.0)
-        return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=share_N)
+        return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._share_N)
 
     def _rows(self) -> Iterator[Tensor]:
         return (self.targets.read(index_n) for index_n in torch.arange(len(self.labels_N)).split(_PIECE))
@@ -144,7 +170,7 @@ class SelfAdaptiveLoss:
         return {
             "about": dict(self._about),
             "targets": self.targets.state_dict(),
-            "moved": self._moved_N,
+            "share": self._share_N,
             "epoch": self.epoch,
             "history": [dict(metrics) for metrics in self.history],
             "moments": dict(self._measured.moments),
@@ -152,7 +178,7 @@ class SelfAdaptiveLoss:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of this very training: the same labels, epochs, start and seed."""
+        """Go on from a state of this very training: the same labels, epochs, start, momentum and seed."""
         missing = sorted(set(self.state_dict()) - set(state))
         if missing:
             raise ValueError(f"this is no state of a SelfAdaptiveLoss: it has no {', '.join(missing)}")
@@ -160,7 +186,7 @@ class SelfAdaptiveLoss:
         if other:
             raise ValueError(f"the state is of a training with another {', '.join(other)}; make the loss with the same")
         self.targets.load_state_dict(state["targets"])
-        self._moved_N = state["moved"].clone()
+        self._share_N = state["share"].clone()
         self.epoch, self.history = state["epoch"], list(state["history"])
         self._begin_epoch()
         self._measured.add(state["moments"])

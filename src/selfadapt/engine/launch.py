@@ -18,6 +18,7 @@ from selfadapt.progress import ProgressCallback
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _RESTARTS = 3
+_JOBS = "SELFADAPT_JOBS"  # how many trainings run at once, by which processes.cores() shares out the cores
 _POLL = 0.05  # seconds between two looks at the processes
 _GRACE = 20.0  # seconds in which a process that is asked to stop may save
 
@@ -60,31 +61,37 @@ def launch(count: int, arguments: Sequence[str], *, prints: bool = True) -> int:
     return 1
 
 
-def launch_each(commands: Sequence[Sequence[str]], at_once: int, on_progress: ProgressCallback) -> int:
-    """Run `selfadapt` with each of these lists of arguments, so many at once: the first exit code that is not 0, or 0.
+def launch_each(
+    commands: Sequence[Sequence[str]], at_once: int, on_progress: ProgressCallback
+) -> tuple[int, Sequence[str]] | None:
+    """Run `selfadapt` with each of these lists of arguments, so many at once; the first that fails stops all.
 
-    Results are not shown; errors are. The first that fails stops all.
+    Returns its exit code and its arguments, or nothing. Results are not shown; errors are.
     """
-    waiting, ended = list(commands), 0
-    running: list[subprocess.Popen[bytes]] = []
+    at_once = min(at_once, len(commands))
+    waiting = list(commands)
+    running: list[tuple[Sequence[str], subprocess.Popen[bytes]]] = []
     on_progress(0, len(commands))
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                running.append(_started(waiting.pop(0), {}, at_once, subprocess.DEVNULL))
+                own = {_JOBS: str(at_once)}
+                running.append((waiting[0], _started(waiting[0], own, at_once, subprocess.DEVNULL)))
+                del waiting[0]
             time.sleep(_POLL)
-            codes = [worker.poll() for worker in running]
-            running = [worker for worker, code in zip(running, codes, strict=True) if code is None]
-            failed = [code for code in codes if code]
-            if failed:
-                _stop(running, _GRACE)
-                return failed[0]
-            ended += codes.count(0)
-            on_progress(ended, len(commands))
-    except Interrupted:
-        _stop(running, _GRACE)
-        raise
-    return 0
+            for arguments, worker in running:
+                if worker.poll():
+                    return worker.poll() or 1, arguments
+            running = [job for job in running if job[1].poll() is None]
+            on_progress(len(commands) - len(waiting) - len(running), len(commands))
+    finally:
+        _stop([worker for _, worker in running], _GRACE)
+    return None
+
+
+def is_a_job() -> bool:
+    """Whether this process is one of several trainings at once, whose launcher speaks for them."""
+    return _JOBS in os.environ
 
 
 def _start(count: int, arguments: Sequence[str], restart: int, stdout: int | None) -> list[subprocess.Popen[bytes]]:

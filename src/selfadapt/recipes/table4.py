@@ -49,6 +49,6 @@ RECIPE = Recipe(
         "you have them.",
         "At laptop scale 6,000 images of CIFAR10 without augmentation: the whitened network of width 16 in the place "
         "of ResNet-50, of width 32 in that of ResNet-101; E_s and alpha are those of the other recipes there, 6 of 20 "
-        "epochs and 0.35, for in ten epochs an alpha of 0.99 would hardly move a target.",
+        "epochs and 0.35.",
     ),
 )

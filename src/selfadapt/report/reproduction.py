@@ -32,14 +32,17 @@ def write_reproduction(recipe: Recipe, scale: str, experiment: Experiment, rows:
     write_table(path / "rows.csv", columns, lines)
     parts = parts_of(rows)
     seeds = len({row["seed"] for row in rows} - {None})
-    command = f"selfadapt reproduce {recipe.name} --scale {scale}" + (f" --seeds {seeds}" if seeds > 1 else "")
+    first = min((row["seed"] for row in rows if row["seed"] is not None), default=0)
+    command = f"selfadapt reproduce {recipe.name} --scale {scale}"
+    command += (f" --seed {first}" if first else "") + (f" --seeds {seeds}" if seeds > 1 else "")
+    made_by = "" if experiment.timing else _made_by(rows)
     with whole_file(path / "table.md") as file:
-        file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", _made_by(rows)))
+        file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", made_by))
     figure = _draw(recipe, experiment, rows, path)
     pictures = [] if figure is None else [Picture.of(recipe.title, recipe.effect, figure, wide=True)]
     page = page_from(
         "reproduction.html", path / "report.html",
-        recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, made_by=_made_by(rows),
+        recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, made_by=made_by,
         words=_words_on_cells(recipe, scale),
     )  # fmt: skip
     return {
@@ -53,10 +56,10 @@ def _made_by(rows: Rows) -> str:
     """How many trainings there were, how long they took, and the commits of the code; nothing if there were none."""
     seconds = {row["run"]: row["seconds"] for row in rows if row["seconds"] is not None}
     commits = sorted({row["commit"] for row in rows if row["commit"]})
-    if not seconds or not commits:
+    if not seconds:
         return ""
-    minutes = sum(seconds.values()) / 60
-    return f"{len(seconds)} trainings, {minutes:.0f} minutes together, by the code of {', '.join(commits)}."
+    words = f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes together"
+    return f"{words}, by the code of {', '.join(commits)}." if commits else f"{words}."
 
 
 def parts_of(rows: Rows) -> list[Part]:

@@ -76,7 +76,10 @@ def draft_of(path: Path) -> Iterator[Path]:
     """Where to write a file that appears under its name only once it is whole. A link leads to its target."""
     if not path.name or path.is_dir():
         raise UserError(f"{path} is a folder; name a file")
-    final = path.resolve()
+    try:
+        final = path.resolve()
+    except (OSError, RuntimeError) as error:  # of links that lead to each other
+        raise UserError(f"{path} cannot be written: {error}") from error
     if final.exists() and not final.is_file():
         raise UserError(f"{path} is no ordinary file; name another one")
     draft = final.with_name(f".draft-{final.name}")

@@ -1,10 +1,11 @@
 """Trainings as commands of their own: each in several processes, or several at once."""
 
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from selfadapt.engine.launch import launch, launch_each
-from selfadapt.errors import INTERRUPTED, Interrupted, UserError
+from selfadapt.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.progress import ProgressCallback
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.settings import Kind, method_class, shared_settings
@@ -28,8 +29,7 @@ class Command(NamedTuple):
         return [*command_line(self.kind, self.settings), "--out", str(self.folder.path), "--resume"]
 
 
-def train_by_commands(plan: Iterable[Command], devices: int, jobs: int, on_progress: ProgressCallback) -> None:
-    """Train what is not trained yet: one by one, each in `devices` processes, or `jobs` at once, in one each."""
+def check_numbers(devices: int, jobs: int) -> None:
     for option, number in (("--devices", devices), ("--jobs", jobs)):
         if number < 1:
             raise UserError(f"{option} {number} must be at least 1")
@@ -37,17 +37,26 @@ def train_by_commands(plan: Iterable[Command], devices: int, jobs: int, on_progr
         raise UserError(
             "--devices parts each training among processes, --jobs runs several at once; choose one of them"
         )
+
+
+def train_by_commands(plan: Iterable[Command], devices: int, jobs: int, on_progress: ProgressCallback) -> None:
+    """Train what is not trained yet: one by one, each in `devices` processes, or `jobs` at once, in one each."""
     if devices == jobs == 1:
         return  # in this process, then
-    missing = [command for command in plan if not command.is_done]
+    missing = [command.arguments for command in plan if not command.is_done]
     if jobs > 1:
-        code = launch_each([[*command.arguments, "--quiet"] for command in missing], jobs, on_progress)
+        failed = launch_each([[*arguments, "--quiet"] for arguments in missing], jobs, on_progress)
     else:
-        code = next((code for command in missing if (code := launch(devices, command.arguments, prints=False))), 0)
+        codes = ((launch(devices, arguments, prints=False), arguments) for arguments in missing)
+        failed = next((own for own in codes if own[0]), None)
+    if failed is None:
+        return
+    code, arguments = failed
     if code == INTERRUPTED:
         raise Interrupted("a training was stopped")
-    if code:
-        raise UserError("a training failed as said above; the same command goes on where it was")
+    reason = f"by {signal.Signals(-code).name}" if code < 0 else "as said above"
+    message = f"the training {arguments[arguments.index('--out') + 1]} ended {reason}"
+    raise UserError(message) if code == 2 else TrainingError(f"{message}; the same command goes on where it was")
 
 
 def command_line(kind: Kind, settings: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from selfadapt.objectives.named import NOISY_LABELS, ORDINARY
 from selfadapt.progress import ProgressCallback
 from selfadapt.report.page import write_comparison_page
 from selfadapt.report.results import RunFolder
-from selfadapt.runs.commands import Command, train_by_commands
+from selfadapt.runs.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.prepare import prepared
 from selfadapt.runs.run import ProgressBar, finished_run
 from selfadapt.runs.settings import RunSettings, method_class, shared_settings
@@ -31,6 +31,7 @@ def compare(
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
+    check_numbers(1, jobs)
     if len(set(methods)) < len(methods):
         raise UserError("--methods names a method twice")
     first = given.get("seed", 0)

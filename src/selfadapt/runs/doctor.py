@@ -42,7 +42,10 @@ def examine() -> dict[str, Any]:
         },
         "home": _home(),
         "data": {name: _whereabouts(name) for name in SOURCES},
-        "weights": {name: importlib.util.find_spec(own.module) is not None for name, own in SHIPPED.items()},
+        "weights": [
+            {"name": name, "installed": importlib.util.find_spec(own.module) is not None, "package": own.package}
+            for name, own in SHIPPED.items()
+        ],
         "extras": [
             {"name": name, "installed": all(importlib.util.find_spec(own) is not None for own in modules), "adds": adds}
             for name, (modules, adds) in EXTRAS.items()

@@ -52,7 +52,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
         part: json.dumps(next(v for name, v in scaled.items() if name.endswith(f"{part}_C11")).flatten().tolist())
         for part in ("mean", "std")
     }
-    if content["settings"]["model"]["mirror"]:
+    if content["settings"]["model"].get("mirror"):
         about["mirror"] = "answers are the mean over an image and its mirror image"
     write_tensors(path, weights, about)
     return path

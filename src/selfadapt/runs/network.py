@@ -56,7 +56,7 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
         ("--mirror", model.mirror),
         ("--progressive", progressive is not None),
         (f"--augment {augment}", augment not in (None, "none") and settings.kind == "labels"),  # else it is the default
-        ("--sync-bn", settings.fit.sync_bn),
+        ("--sync-bn", settings.fit.sync_bn and settings.kind == "labels"),  # else a projector has it
     ):
         if given and len(shape) == 1:
             way = "add --tune all, or --weights none" if settings.on_features else "leave it out"

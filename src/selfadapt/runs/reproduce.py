@@ -22,7 +22,7 @@ from selfadapt.report.reproduction import write_reproduction
 from selfadapt.report.results import RunFolder, whole_file
 from selfadapt.runs.abstention import measure_coverage
 from selfadapt.runs.attacking import attack_run
-from selfadapt.runs.commands import Command, train_by_commands
+from selfadapt.runs.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.lifecycle import reopen
 from selfadapt.runs.pretraining import pretrain
 from selfadapt.runs.probing import probe
@@ -58,6 +58,7 @@ def reproduce(
     experiment = recipe.at(scale)
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
+    check_numbers(devices, jobs)
     check_ready(experiment)
     own_seeds = range(first_seed, first_seed + seeds)
     if experiment.timing is None:

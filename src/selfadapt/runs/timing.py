@@ -58,7 +58,7 @@ def time_trials(experiment: Experiment, seed: int, file: Path, on_progress: Prog
             "device": trainings[trial.name].device.type,
             **shared,
         }
-        times[trial.name] = {"result": result, "run": str(file), "commit": commit()}
+        times[trial.name] = {"result": result, "run": file.name, "commit": commit()}
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(file) as draft:
         json.dump({"asked": asked, "times": times}, draft)
