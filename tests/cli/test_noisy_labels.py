@@ -2,12 +2,15 @@
 
 import csv
 import json
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cli.program import process, run, run_json
+from forks import Program
 from selfadapt.data.sources import open_data
 from selfadapt.objectives.named import NOISY_LABELS
 
@@ -65,6 +68,37 @@ def test_compare_trains_several_methods_at_once(tmp_path: Path) -> None:
     assert "the training bad/" in failed.stderr.splitlines()[-1]
     assert "ended as said above" in failed.stderr
     assert "interrupted" not in failed.stderr, "the other one was stopped, which is not worth a line"
+
+
+def test_trainings_at_once_are_stopped_together_and_go_on(tmp_path: Path) -> None:
+    arguments = (
+        "compare",
+        "digits",
+        "--model",
+        "mlp",
+        "--epochs",
+        "40",
+        "--limit",
+        "600",
+        "--jobs",
+        "2",
+        "--out",
+        "both",
+    )
+    program = Program(*arguments, folder=tmp_path)
+    runs = [tmp_path / "both" / f"{method}-0" for method in ("erm", "sat")]
+    deadline = time.monotonic() + 120
+    while not all((run / "metrics.jsonl").exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate()
+    assert program.returncode == 130
+    assert errors.splitlines() == ["interrupted: go on with the same command and --out both"]
+    begun = [len((run / "metrics.jsonl").read_text().splitlines()) for run in runs]
+    assert min(begun) < 40, "the run must be long enough to be stopped"
+    time.sleep(0.5)
+    assert [len((run / "metrics.jsonl").read_text().splitlines()) for run in runs] == begun, "a process went on"
+    assert len(run_json(*arguments, folder=tmp_path, program=process)["rows"]) == 2
 
 
 def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path) -> None:
