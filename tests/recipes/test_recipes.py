@@ -229,6 +229,14 @@ def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
     assert row["measured"] == pytest.approx(100 * answer["selectors"]["abstain"]["exact_coverage"]["0.80"], abs=1e-5)
 
 
+def test_another_precision_is_asked_for_with_every_training(images: Path, tmp_path: Path) -> None:
+    recipe = _only(RECIPES["table5"], "ours", images)
+    reproduce(recipe, "laptop", tmp_path, 1, no_bar, precision="bfloat16")
+    assert json.loads((tmp_path / "ours-0" / "run.json").read_text())["settings"]["fit"]["precision"] == "bfloat16"
+    with pytest.raises(UserError, match="precision"):
+        reproduce(recipe, "laptop", tmp_path, 1, no_bar)
+
+
 def test_times_of_imagenets_files_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 9 as the paper has it, on a few files in ImageNet's folders, with a narrow network."""
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
@@ -339,6 +347,7 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
         (["theory", "--devices", "0"], "--devices 0 must be at least 1"),
         (["theory", "--jobs", "0"], "--jobs 0 must be at least 1"),
         (["theory", "--jobs", "2", "--devices", "2"], "choose one of them"),
+        (["table2", "--precision", "half"], "--precision"),
         (["theory", "--seeds", "0"], "--seeds 0 must be at least 1"),
         ([], "no NAME given"),
     ],

@@ -20,6 +20,9 @@ def command(
     seed: int = typer.Option(0, help="The first seed."),
     devices: int = Devices,
     jobs: int = Jobs,
+    precision: str | None = typer.Option(
+        None, help="bfloat16, float16 or float32 for every training, instead of the recipe's (mostly float32)."
+    ),
     out: Path | None = typer.Option(
         None, help="The folder for all runs; one that is there goes on. Default: runs/reproduce-NAME-SCALE."
     ),
@@ -51,6 +54,7 @@ def command(
             first_seed=seed,
             devices=devices,
             jobs=jobs,
+            precision=precision,
         )  # fmt: skip
     except Interrupted:
         raise Interrupted(f"go on with the same command and --out {path}") from None

@@ -7,6 +7,7 @@ figure and report.html. Trials that are only timed leave times-SEED.json instead
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,16 @@ def reproduce(
     first_seed: int = 0,
     devices: int = 1,
     jobs: int = 1,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows.
 
     With several `devices` each training runs in so many processes, one after the other; with several `jobs` so many
-    trainings run at once. The rest is done in this process.
+    trainings run at once. The rest is done in this process. `precision` goes before that of the recipe.
     """
     experiment = recipe.at(scale)
+    if precision is not None:
+        experiment = _with_precision(experiment, precision)
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_numbers(devices, jobs)
@@ -72,6 +76,16 @@ def reproduce(
     rows = _rows(recipe, scale, experiment, found)
     written = write_reproduction(recipe, scale, experiment, rows, path)
     return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": rows, **written}
+
+
+def _with_precision(experiment: Experiment, precision: str) -> Experiment:
+    trials = (
+        trial
+        if trial.kind == "linear-regression"
+        else replace(trial, settings={**trial.settings, "precision": precision})
+        for trial in experiment.trials
+    )
+    return replace(experiment, trials=tuple(trials))
 
 
 def check_ready(experiment: Experiment) -> None:
