@@ -130,7 +130,8 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
             assert trial.settings.get("start_epoch", 0) < settings.epochs
             assert {"data", "method", "model", "lr", "weight_decay", "batch_size", "augment"} <= set(trial.settings)
     assert all(entry.published is not None for entry in experiment.entries if entry.trial is None)
-    assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < 60)
+    most = 210 if name in ("table6", "table8") else 60  # those two have a scale that says something
+    assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < most)
 
 
 @pytest.mark.parametrize("name", ["table6", "table7", "table8", "table9", "table11", "fig10"])
@@ -147,7 +148,7 @@ def test_linear_evaluation_as_is_usual_and_on_features_taken_once(name: str) -> 
     assert cells[usual] == cells[once]
     assert len(run) == 2 * len(cells[usual])
     assert all(entry.published is None for entry in run if entry.value == once)
-    assert {entry.value for entry in RECIPES[name].at("laptop").entries} == {once}
+    assert {entry.value for entry in RECIPES[name].at("laptop").entries if entry.row != "untrained"} == {once}
 
 
 def test_the_command_line_of_a_trial_says_the_same() -> None:
@@ -227,6 +228,17 @@ def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
     row = next(row for row in again["rows"] if (row["seed"], row["column"]) == (1, "80"))
     answer = json.loads((tmp_path / "answers" / "ours-1-coverage.json").read_text())["answer"]
     assert row["measured"] == pytest.approx(100 * answer["selectors"]["abstain"]["exact_coverage"]["0.80"], abs=1e-5)
+
+
+def test_a_row_alone_is_trained_alone(images: Path, tmp_path: Path) -> None:
+    recipe = _tiny(RECIPES["table5"], images)
+    rows = reproduce(recipe, "laptop", tmp_path, 1, no_bar, rows=["ours"])["rows"]
+    assert {row["row"] for row in rows} == {"ours"}
+    assert [folder.name for folder in tmp_path.iterdir() if (folder / "run.json").exists()] == [
+        recipe.laptop.trials[0].folder(0)
+    ]
+    with pytest.raises(UserError, match="--row 'mine' is not in this table; its rows are: ours; "):
+        reproduce(recipe, "laptop", tmp_path, 1, no_bar, rows=["ours", "mine"])
 
 
 def test_another_precision_is_asked_for_with_every_training(images: Path, tmp_path: Path) -> None:

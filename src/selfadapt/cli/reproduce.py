@@ -20,6 +20,7 @@ def command(
     seed: int = typer.Option(0, help="The first seed."),
     devices: int = Devices,
     jobs: int = Jobs,
+    row: list[str] = typer.Option([], help="Only this row of the table, by its name; once for each row that you want."),
     precision: str | None = typer.Option(
         None, help="bfloat16, float16 or float32 for every training, instead of the recipe's (mostly float32)."
     ),
@@ -54,6 +55,7 @@ def command(
             first_seed=seed,
             devices=devices,
             jobs=jobs,
+            rows=row,
             precision=precision,
         )  # fmt: skip
     except Interrupted:

@@ -8,8 +8,8 @@ Nothing here trains or knows a method; names of methods are words among the sett
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from selfadapt.errors import UserError
@@ -86,6 +86,26 @@ class Experiment:
         unknown = {entry.trial for entry in self.entries if entry.trial is not None} - names
         if twice or unknown:
             raise ValueError(f"trials given twice: {sorted(twice)}; entries of trials that are not there: {unknown}")
+
+    def of_rows(self, rows: Collection[str]) -> "Experiment":
+        """Only these rows of the table, and the trials that they need."""
+        there = list(dict.fromkeys(entry.row for entry in self.entries))
+        for row in rows:
+            if row not in there:
+                raise UserError(f"--row {row!r} is not in this table; its rows are: {'; '.join(there)}")
+        entries = tuple(entry for entry in self.entries if entry.row in rows)
+        names = {entry.trial for entry in entries}
+        return replace(self, trials=tuple(trial for trial in self.trials if trial.name in names), entries=entries)
+
+    def in_precision(self, precision: str) -> "Experiment":
+        """Every network trained in this precision."""
+        trials = (
+            trial
+            if trial.kind == "linear-regression"
+            else replace(trial, settings={**trial.settings, "precision": precision})
+            for trial in self.trials
+        )
+        return replace(self, trials=tuple(trials))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,8 @@ figure and report.html. Trials that are only timed leave times-SEED.json instead
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +49,20 @@ def reproduce(
     first_seed: int = 0,
     devices: int = 1,
     jobs: int = 1,
+    rows: Collection[str] = (),
     precision: str | None = None,
 ) -> dict[str, Any]:
     """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows.
 
     With several `devices` each training runs in so many processes, one after the other; with several `jobs` so many
-    trainings run at once. The rest is done in this process. `precision` goes before that of the recipe.
+    trainings run at once. The rest is done in this process. `rows` are all that is run, if there are any, and
+    `precision` goes before that of the recipe.
     """
     experiment = recipe.at(scale)
+    if rows:
+        experiment = experiment.of_rows(rows)
     if precision is not None:
-        experiment = _with_precision(experiment, precision)
+        experiment = experiment.in_precision(precision)
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_numbers(devices, jobs)
@@ -73,19 +76,9 @@ def reproduce(
         found = _trained(plan, path, progress_bar)
     else:
         found = _timed(experiment, path, own_seeds, count_bar)
-    rows = _rows(recipe, scale, experiment, found)
-    written = write_reproduction(recipe, scale, experiment, rows, path)
-    return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": rows, **written}
-
-
-def _with_precision(experiment: Experiment, precision: str) -> Experiment:
-    trials = (
-        trial
-        if trial.kind == "linear-regression"
-        else replace(trial, settings={**trial.settings, "precision": precision})
-        for trial in experiment.trials
-    )
-    return replace(experiment, trials=tuple(trials))
+    found_rows = _rows(recipe, scale, experiment, found)
+    written = write_reproduction(recipe, scale, experiment, found_rows, path)
+    return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": found_rows, **written}
 
 
 def check_ready(experiment: Experiment) -> None:
