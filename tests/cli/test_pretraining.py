@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pretraining")
     result = run_json("pretrain", "digits", *SMALL, "--out", "run", folder=path)
     assert set(result) >= {
-        "run", "method", "views", "online_probe_accuracy", "feature_std", "collapsed", "seconds_per_epoch",
+        "run", "method", "views", "online_probe_accuracy", "feature_std", "collapsed", "seconds", "seconds_per_epoch",
     }  # fmt: skip
     assert result["online_probe_accuracy"] > 0.15
     assert not result["collapsed"]

@@ -234,6 +234,7 @@ def test_a_row_alone_is_trained_alone(images: Path, tmp_path: Path) -> None:
     recipe = _tiny(RECIPES["table5"], images)
     rows = reproduce(recipe, "laptop", tmp_path, 1, no_bar, rows=["ours"])["rows"]
     assert {row["row"] for row in rows} == {"ours"}
+    assert "`selfadapt reproduce table5 --scale laptop --row ours`" in (tmp_path / "table.md").read_text()
     assert [folder.name for folder in tmp_path.iterdir() if (folder / "run.json").exists()] == [
         recipe.laptop.trials[0].folder(0)
     ]

@@ -1,7 +1,7 @@
 """Table 6: are several views of an image needed?"""
 
 from selfadapt.recipes.pretraining import BYOL, LONG_NOTE, MOCO, PROTOCOL, SAT, compared, linear, paper, whole
-from selfadapt.recipes.recipe import Experiment, Recipe, Settings
+from selfadapt.recipes.recipe import Experiment, OverEpochs, Recipe, Settings
 
 PUBLISHED: dict[str, tuple[Settings, tuple[float, float]]] = {
     "MoCo v2, 1 view": ({**MOCO, "views": 1}, (46.36, 39.65)),
@@ -28,6 +28,7 @@ RECIPE = Recipe(
     effect="MoCo and BYOL are worth little with one view; self-adaptive training needs no second one.",
     paper=_paper(),
     laptop=compared({row: (own, numbers[0]) for row, (own, numbers) in PUBLISHED.items()}, "ours, 1 view"),
+    drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
     notes=(
         "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
         "The paper gives no learning rate for small images: 0.1 here, 0.3 at laptop scale.",

@@ -24,17 +24,15 @@ class Part:
     rows: dict[str, dict[str, str]]
 
 
-def write_reproduction(recipe: Recipe, scale: str, experiment: Experiment, rows: Rows, path: Path) -> dict[str, Any]:
-    """Write everything into `path`, and tell where it is."""
+def write_reproduction(
+    recipe: Recipe, scale: str, experiment: Experiment, rows: Rows, path: Path, command: str
+) -> dict[str, Any]:
+    """Write everything into `path`, and tell where it is. `command` is what made it."""
     path.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
     lines = (["" if row[column] is None else str(row[column]) for column in columns] for row in rows)
     write_table(path / "rows.csv", columns, lines)
     parts = parts_of(rows)
-    seeds = len({row["seed"] for row in rows} - {None})
-    first = min((row["seed"] for row in rows if row["seed"] is not None), default=0)
-    command = f"selfadapt reproduce {recipe.name} --scale {scale}"
-    command += (f" --seed {first}" if first else "") + (f" --seeds {seeds}" if seeds > 1 else "")
     made_by = "" if experiment.timing else _made_by(rows)
     with whole_file(path / "table.md") as file:
         file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", made_by))

@@ -94,6 +94,7 @@ def _result(run: Run) -> dict[str, Any]:
         "effective_rank": last["effective_rank"],
         "collapsed": last["collapsed"],
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
+        "seconds": round(sum(record["seconds"] for record in metrics), 3),
         "seconds_per_epoch": round(median(record["seconds"] for record in metrics), 3),
         "unreadable": list_unreadable(run.folder, run.data),
     }

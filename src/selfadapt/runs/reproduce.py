@@ -5,6 +5,7 @@ figure and report.html. Trials that are only timed leave times-SEED.json instead
 """
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -77,7 +78,12 @@ def reproduce(
     else:
         found = _timed(experiment, path, own_seeds, count_bar)
     found_rows = _rows(recipe, scale, experiment, found)
-    written = write_reproduction(recipe, scale, experiment, found_rows, path)
+    command = ["selfadapt", "reproduce", recipe.name, "--scale", scale]
+    command += ["--seed", str(first_seed)] if first_seed else []
+    command += ["--seeds", str(seeds)] if seeds > 1 else []
+    command += [word for row in rows for word in ("--row", row)]
+    command += ["--precision", precision] if precision else []
+    written = write_reproduction(recipe, scale, experiment, found_rows, path, shlex.join(command))
     return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": found_rows, **written}
 
 
