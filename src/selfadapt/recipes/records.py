@@ -1,12 +1,14 @@
 """Records for two CPU cores: CIFAR10 with wrong labels in 20 minutes, selective classification in 40.
 
 No table of the paper, but what its method gives to those who have no GPU. Nothing was chosen on test images: the method
-and length of the first went by 5,000 training images that were held out for it, then all 50,000 train. The other two
-are not tuned.
+and length of the first, and E_s and alpha of the third, went by 5,000 training images that were held out for it, then
+all 50,000 train. The rest is not tuned.
 """
 
+from dataclasses import replace
+
 from selfadapt.recipes.recipe import Drawing, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
-from selfadapt.recipes.table5 import selective_part
+from selfadapt.recipes.table5 import OURS, selective_part
 
 _CIFAR: Settings = {"data": "cifar10", "validation": 0.0}
 _NOISE: Settings = {"noise": "symmetric:0.4"}
@@ -36,9 +38,18 @@ def _noisy(erm: Settings, ours: Settings, minutes: float) -> Experiment:
 
 
 def _selective() -> Experiment:
-    # 0.99 of the paper's 300 epochs, for 9
-    ours = {"start_epoch": 0, "momentum": 0.72}
+    ours = {"start_epoch": 5, "momentum": 0.7}
     trials, entries = selective_part("CIFAR10", _SHORT, ours, None, ("0.90",), passes=0)
+    entries += [
+        replace(
+            entry,
+            row="ours, softmax response",
+            value=entry.value.replace("abstain", "softmax-response"),
+            published=None,
+        )
+        for entry in entries
+        if entry.row == OURS
+    ]
     return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=40)
 
 
@@ -77,6 +88,7 @@ SELECTIVE = _record(
     "selective classification on CIFAR10 in 40 minutes",
     _selective(),
     "Labels as they are. The error is that at exactly this coverage of the test images, the paper's protocol.",
-    "alpha is the paper's 0.99 brought from 300 to 9 epochs. Deep Gamblers chooses its reward on a tenth split off the "
+    "E_s is 5 of 9 epochs and alpha 0.7, by the area under the risk-coverage curve on 5,000 training images held out for "
+    "it. Deep Gamblers chooses its reward on a tenth split off the "
     "training images; SelectiveNet is trained for 0.90.",
 )
