@@ -102,7 +102,7 @@ def test_training_without_labels_and_the_linear_classifier(tmp_path: Path) -> No
     first, second = next(loader.epoch(0)).views
     assert first.shape == second.shape == (8, 3, 224, 224)
     assert not torch.equal(first, second)
-    answer = json.loads((tmp_path / "answers" / "ours-2-0-probe.json").read_text())
+    answer = json.loads((tmp_path / "ours-2-0" / "answers" / "probe.json").read_text())
     usual = {"batch_size": 512, "lr": 2.0, "schedule": "cosine", "augment": "resized-crop"}
     assert answer["asked"] == {"what": "probe", "epochs": 2, **usual}
     found = answer["answer"]

@@ -18,11 +18,7 @@ from selfadapt.recipes.scales import (
 
 LINEAR, AUGMENTED, UNTRAINED = "probe/test_accuracy", "probe/augmented_accuracy", "probe/random_network_accuracy"
 ONCE = "features taken once"
-PROBE, SMALL_PROBE, LONG_PROBE = (
-    Ask(what="probe", settings={"augment": "resized-crop"}),
-    Ask(what="probe", settings={"limit": 4_000}),
-    Ask(what="probe", settings={"limit": 20_000}),
-)
+PROBE = Ask(what="probe", settings={"augment": "resized-crop"})
 PROTOCOL = (
     "The linear classifier learns from random resized crops and flips, on features as they are; the paper leaves its "
     f"augmentation to common practice, and that is it. A second part of the table ({ONCE}) has one that learned "
@@ -41,13 +37,10 @@ def paper(name: str, settings: Settings) -> Trial:
     return Trial(name=name, kind="pretraining", settings={**PRETRAINING, **settings}, asks=(PROBE,))
 
 
-def laptop(name: str, settings: Settings) -> Trial:
-    return Trial(name=name, kind="pretraining", settings={**SMALL_PRETRAINING, **settings}, asks=(SMALL_PROBE,))
-
-
-def long(name: str, settings: Settings) -> Trial:
-    """At laptop scale, too, with ten times the images and steps."""
-    return Trial(name=name, kind="pretraining", settings={**LONG_PRETRAINING, **settings}, asks=(LONG_PROBE,))
+def laptop(name: str, settings: Settings, shared: Settings = SMALL_PRETRAINING) -> Trial:
+    """The classifier learns from as many labelled images as the network had."""
+    probe = Ask(what="probe", settings={"limit": shared["limit"]})
+    return Trial(name=name, kind="pretraining", settings={**shared, **settings}, asks=(probe,))
 
 
 def linear(part: str, row: str, column: str, trial: Trial, published: float | None) -> Entry:
@@ -72,9 +65,9 @@ def small(trials: dict[str, Trial], entries: list[Entry], view_minutes: float = 
     return Experiment(trials=tuple(trials.values()), entries=tuple(entries), minutes=views * view_minutes)
 
 
-def compared(rows: dict[str, tuple[Settings, float]], ours: str) -> Experiment:
-    """Methods beside each other on CIFAR10 with their published numbers, and the untrained network of one of them."""
-    trials = {row: long(row, settings) for row, (settings, _) in rows.items()}
+def compared(rows: dict[str, tuple[Settings, float]]) -> Experiment:
+    """Methods beside each other on CIFAR10 with their published numbers, and the untrained network."""
+    trials = {row: laptop(row, settings, LONG_PRETRAINING) for row, (settings, _) in rows.items()}
     entries = [linear("", row, "CIFAR10", trials[row], published) for row, (_, published) in rows.items()]
-    entries.append(Entry(row="untrained", column="CIFAR10", trial=ours, value=UNTRAINED))
+    entries.append(Entry(row="untrained", column="CIFAR10", trial=next(iter(rows)), value=UNTRAINED))
     return small(trials, entries, LONG_VIEW_MINUTES)

@@ -88,17 +88,20 @@ class Experiment:
             raise ValueError(f"trials given twice: {sorted(twice)}; entries of trials that are not there: {unknown}")
 
     def of_rows(self, rows: Collection[str]) -> "Experiment":
-        """Only these rows of the table, and the trials that they need."""
+        """Only these rows of the table, and the trials that they need: all where they are timed side by side."""
         there = list(dict.fromkeys(entry.row for entry in self.entries))
         for row in rows:
             if row not in there:
                 raise UserError(f"--row {row!r} is not in this table; its rows are: {'; '.join(there)}")
         entries = tuple(entry for entry in self.entries if entry.row in rows)
         names = {entry.trial for entry in entries}
-        return replace(self, trials=tuple(trial for trial in self.trials if trial.name in names), entries=entries)
+        trials = tuple(trial for trial in self.trials if trial.name in names or self.timing is not None)
+        return replace(self, trials=trials, entries=entries)
 
     def in_precision(self, precision: str) -> "Experiment":
         """Every network trained in this precision."""
+        if all(trial.kind == "linear-regression" for trial in self.trials):
+            raise UserError(f"--precision {precision}: no network is trained here; leave it out")
         trials = (
             trial
             if trial.kind == "linear-regression"

@@ -36,7 +36,7 @@ def _paper() -> Experiment:
 
 def _laptop() -> Experiment:
     rows = {row: (settings, numbers[0]) for row, (settings, numbers) in TWO_VIEWS.items()}
-    return compared({**rows, "ours": (SAT, OURS["ResNet-50"][0])}, "ours")
+    return compared({**rows, "ours": (SAT, OURS["ResNet-50"][0])})
 
 
 RECIPE = Recipe(

@@ -56,7 +56,9 @@ def _made_by(rows: Rows) -> str:
     commits = sorted({row["commit"] for row in rows if row["commit"]})
     if not seconds:
         return ""
-    words = f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes together"
+    words = (
+        f"{len(seconds)} training{'s' if len(seconds) > 1 else ''}, {sum(seconds.values()) / 60:.0f} minutes together"
+    )
     return f"{words}, by the code of {', '.join(commits)}." if commits else f"{words}."
 
 
@@ -128,7 +130,7 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
         clean = {name: 1 - folder.read_run()["noise"]["actual"] for name, folder in folders.items()}
         figures.panels(curves, clean, _CURVES[drawing.curves], drawing.columns, file)
     elif isinstance(drawing, OverEpochs):
-        lines = {name: _series(folder, drawing) for name, folder in folders.items()}
+        lines = {name: line for name, folder in folders.items() if (line := _series(folder, drawing))}
         axis = "minutes" if drawing.minutes else "step" if drawing.log else "epoch"
         figures.over_columns({"": lines}, drawing.words, axis, file, log=drawing.log, marker="")
     elif isinstance(drawing, OverColumns):

@@ -1,6 +1,6 @@
 """A recipe, run: its trials are trained and asked, what is done is not done again, and the table or figure is written.
 
-In the folder: a run folder for each trial and seed, answers/ with what was asked of them, rows.csv, table.md, the
+In the folder: a run folder for each trial and seed, in it answers/ with what was asked of it, rows.csv, table.md, the
 figure and report.html. Trials that are only timed leave times-SEED.json instead.
 """
 
@@ -24,7 +24,7 @@ from selfadapt.report.results import RunFolder, whole_file
 from selfadapt.runs.abstention import measure_coverage
 from selfadapt.runs.attacking import attack_run
 from selfadapt.runs.commands import Command, check_numbers, train_by_commands
-from selfadapt.runs.lifecycle import reopen
+from selfadapt.runs.lifecycle import reopen, settings_of
 from selfadapt.runs.pretraining import pretrain
 from selfadapt.runs.probing import probe
 from selfadapt.runs.run import ProgressBar, finished, train
@@ -71,6 +71,7 @@ def reproduce(
     own_seeds = range(first_seed, first_seed + seeds)
     if experiment.timing is None:
         plan = [(trial, seed) for seed in own_seeds for trial in experiment.trials]
+        _check_begun(plan, path)
         commands = (_command(path, *cell) for cell in plan if cell[0].kind != "linear-regression")
         with count_bar("trainings") if jobs > 1 else nullcontext(no_progress) as on_progress:
             train_by_commands(commands, devices, jobs, on_progress)
@@ -81,6 +82,7 @@ def reproduce(
     command = ["selfadapt", "reproduce", recipe.name, "--scale", scale]
     command += ["--seed", str(first_seed)] if first_seed else []
     command += ["--seeds", str(seeds)] if seeds > 1 else []
+    command += ["--devices", str(devices)] if devices > 1 else []
     command += [word for row in rows for word in ("--row", row)]
     command += ["--precision", precision] if precision else []
     written = write_reproduction(recipe, scale, experiment, found_rows, path, shlex.join(command))
@@ -95,6 +97,14 @@ def check_ready(experiment: Experiment) -> None:
             check_there(trial.settings["data"])
         for ask in trial.asks:
             _check_ask(ask)
+
+
+def _check_begun(plan: Sequence[tuple[Trial, int]], path: Path) -> None:
+    """Runs that are there already must be of these settings, or the hours of the others would be lost."""
+    for trial, seed in plan:
+        folder = RunFolder(path / trial.folder(seed))
+        if trial.kind != "linear-regression" and folder.exists:
+            settings_of(folder, trial.kind, RunSettings.given(trial.kind, **trial.settings, seed=seed).asked_for())
 
 
 def _check_ask(ask: Ask) -> None:
@@ -145,8 +155,9 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words
     given = {**trial.settings, "seed": seed}
     result = finished(folder, trial.kind, to_the_end, given, progress_bar, words)
     metrics, content = folder.read_metrics(), folder.read_run()
+    result = {"seconds": round(sum(record["seconds"] for record in metrics), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
-    answers = {ask.name: _answer(path, folder, ask, seed) for ask in trial.asks}
+    answers = {ask.name: _answer(folder, ask, seed) for ask in trial.asks}
     return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **answers}
 
 
@@ -159,9 +170,9 @@ def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
     return {"result": result, "run": folder.path.name, "commit": None}
 
 
-def _answer(path: Path, folder: RunFolder, ask: Ask, seed: int) -> Found:
-    """What a trained run says to a question; kept, so that it is asked once."""
-    file = path / "answers" / f"{folder.path.name}-{ask.name}.json"
+def _answer(folder: RunFolder, ask: Ask, seed: int) -> Found:
+    """What a trained run says to a question; kept with the run, so that it is asked once."""
+    file = folder.path / "answers" / f"{ask.name}.json"
     asked = {"what": ask.what, **ask.settings}
     if file.exists():
         kept = json.loads(file.read_text(encoding="utf-8"))
