@@ -88,9 +88,9 @@ SELECTIVE = _record(
     "selective classification on CIFAR10 in 40 minutes",
     _selective(),
     "Labels as they are. The error is that at exactly this coverage of the test images, the paper's protocol.",
-    "E_s is 5 of 9 epochs and alpha 0.7, by the area under the abstain output's curve on 5,000 training images that were "
-    "held out. Deep Gamblers chooses its reward on a tenth split off the training images; SelectiveNet is trained for "
-    "0.90.",
-    "40 minutes are enough with --jobs 2 --precision bfloat16, on a processor that has it; in float32 it is an hour, by "
-    "estimate.",
+    "E_s is 5 of 9 epochs and alpha 0.7, by the area under the abstain output's curve on 5,000 training images that "
+    "were held out. Deep Gamblers chooses its reward on a tenth split off the training images; SelectiveNet is trained "
+    "for 0.90.",
+    "40 minutes are enough with --jobs 2 --precision bfloat16, on a processor that has it; in float32 it is an hour, "
+    "by estimate.",
 )
