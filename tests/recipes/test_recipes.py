@@ -130,7 +130,8 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
             assert trial.settings.get("start_epoch", 0) < settings.epochs
             assert {"data", "method", "model", "lr", "weight_decay", "batch_size", "augment"} <= set(trial.settings)
     assert all(entry.published is not None for entry in experiment.entries if entry.trial is None)
-    assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < 210)
+    most = 210 if name in ("table6", "table8") else 60  # as docs/reproduce.md says
+    assert scale == "paper" or (experiment.minutes is not None and experiment.minutes < most)
 
 
 @pytest.mark.parametrize("name", ["table6", "table7", "table8", "table9", "table11", "fig10"])
@@ -218,8 +219,17 @@ def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
         begun.append(words)
         yield lambda training: None
 
-    first = reproduce(recipe, "laptop", tmp_path, 1, noted)
+    asked: list[tuple[int, int]] = []
+
+    @contextmanager
+    def counted(words: str) -> Iterator[Callable[[int, int], None]]:
+        assert words == "1/1 ours, seed 0, coverage"
+        yield lambda *count: asked.append(count)
+
+    first = reproduce(recipe, "laptop", tmp_path, 1, noted, count_bar=counted)
+    assert asked[-1][0] == asked[-1][1] > 0
     stamps = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/answers/*")}
+    assert stamps
     again = reproduce(recipe, "laptop", tmp_path, 2, noted)
     assert begun == ["1/1 ours, seed 0", "2/2 ours, seed 1"]
     assert all(file.stat().st_mtime_ns == stamp for file, stamp in stamps.items())

@@ -75,7 +75,7 @@ def reproduce(
         commands = (_command(path, *cell) for cell in plan if cell[0].kind != "linear-regression")
         with count_bar("trainings") if jobs > 1 else nullcontext(no_progress) as on_progress:
             train_by_commands(commands, devices, jobs, on_progress)
-        found = _trained(plan, path, progress_bar)
+        found = _trained(plan, path, progress_bar, count_bar)
     else:
         found = _timed(experiment, path, own_seeds, count_bar)
     found_rows = _rows(recipe, scale, experiment, found)
@@ -130,11 +130,13 @@ def _command(path: Path, trial: Trial, seed: int) -> Command:
     return Command(RunFolder(path / trial.folder(seed)), kind, {**trial.settings, "seed": seed})
 
 
-def _trained(plan: Sequence[tuple[Trial, int]], path: Path, progress_bar: ProgressBar) -> dict[tuple[str, int], Found]:
+def _trained(
+    plan: Sequence[tuple[Trial, int]], path: Path, progress_bar: ProgressBar, count_bar: CountBar
+) -> dict[tuple[str, int], Found]:
     found = {}
     for number, (trial, seed) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
-        found[trial.name, seed] = _found(path, trial, seed, progress_bar, words)
+        found[trial.name, seed] = _found(path, trial, seed, progress_bar, count_bar, words)
     return found
 
 
@@ -147,7 +149,7 @@ def _timed(experiment: Experiment, path: Path, seeds: range, count_bar: CountBar
     return found
 
 
-def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words: str) -> Found:
+def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, count_bar: CountBar, words: str) -> Found:
     folder = RunFolder(path / trial.folder(seed))
     if trial.kind == "linear-regression":
         return _simulated(folder, trial, seed)
@@ -157,7 +159,10 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, words
     metrics, content = folder.read_metrics(), folder.read_run()
     result = {"seconds": round(sum(record["seconds"] for record in metrics), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
-    answers = {ask.name: _answer(folder, ask, seed) for ask in trial.asks}
+    answers = {}
+    for ask in trial.asks:
+        with count_bar(f"{words}, {ask.name}") as on_progress:
+            answers[ask.name] = _answer(folder, ask, seed, on_progress)
     return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **answers}
 
 
@@ -170,7 +175,7 @@ def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
     return {"result": result, "run": folder.path.name, "commit": None}
 
 
-def _answer(folder: RunFolder, ask: Ask, seed: int) -> Found:
+def _answer(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallback) -> Found:
     """What a trained run says to a question; kept with the run, so that it is asked once."""
     file = folder.path / "answers" / f"{ask.name}.json"
     asked = {"what": ask.what, **ask.settings}
@@ -178,28 +183,28 @@ def _answer(folder: RunFolder, ask: Ask, seed: int) -> Found:
         kept = json.loads(file.read_text(encoding="utf-8"))
         if kept["asked"] == asked:
             return dict(kept["answer"])
-    answer = _asked(folder, ask, seed)
+    answer = _asked(folder, ask, seed, on_progress)
     file.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(file) as draft:
         json.dump({"asked": asked, "answer": answer}, draft)
     return answer
 
 
-def _asked(folder: RunFolder, ask: Ask, seed: int) -> Found:
+def _asked(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallback) -> Found:
     own = dict(ask.settings)
     if ask.what == "probe":
         limits = {word: own.pop(word, None) for word in ("limit", "test_limit")}
-        return probe(folder, own.pop("data", None), ProbeSettings(seed=seed, **own), **limits)
+        return probe(folder, own.pop("data", None), ProbeSettings(seed=seed, **own), **limits, on_progress=on_progress)
     if ask.what == "transfer":
-        return transfer(folder, _voc_folders(folder, ask), _transfer_settings(ask, seed), "auto", no_progress)
+        return transfer(folder, _voc_folders(folder, ask), _transfer_settings(ask, seed), "auto", on_progress)
     run = reopen(folder, to_train=False)
     if ask.what == "coverage":
-        return measure_coverage(run, **own)
+        return measure_coverage(run, **own, on_progress=on_progress)
     if ask.what == "attack":
         name, sizes = own.pop("name"), {word: own.pop(word) for word in ("steps", "queries") if word in own}
-        return attack_run(run, name, named_attack(name, **sizes), checks=False, **own)
+        return attack_run(run, name, named_attack(name, **sizes), checks=False, **own, on_progress=on_progress)
     published = home() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
-    return shift_run(run, published=published, **own)
+    return shift_run(run, published=published, **own, on_progress=on_progress)
 
 
 def _transfer_settings(ask: Ask, seed: int = 0) -> TransferSettings:
