@@ -348,7 +348,7 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pretrain", "digits", "--method", "simclr", "--out", "x"), "add --views 2"),
+        (("pretrain", "digits", "--method", "simclr", "--views", "1", "--out", "x"), "leave --views 1 out"),
         (("pretrain", "digits", "--views", "3", "--out", "x"), "--views 3 must be at least 1 and at most 2"),
         (("pretrain", "digits", "--beta", "2", "--out", "x"), "--beta '2' must be a number within 0..1"),
         (

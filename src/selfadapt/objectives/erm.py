@@ -38,6 +38,7 @@ class ERM:
     result: ClassVar[str] = "last epoch"
     settles: ClassVar[bool] = False
     abstains: ClassVar[bool] = False
+    views: ClassVar[int] = 1
     uses_up_validation: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -101,6 +101,7 @@ class Method(Objective, Protocol):
     result: ClassVar[str]  # which network is the result, in words
     settles: ClassVar[bool]  # whether it trains in one go, without steps
     abstains: ClassVar[bool]  # whether it says itself how confident it is
+    views: ClassVar[int]  # augmented views of an image in a step, as its authors have it
     uses_up_validation: ClassVar[bool]  # whether it chooses by the validation samples, which then cannot vouch for it
 
     def suited(self, task: Task) -> Self:

@@ -68,7 +68,13 @@ class RunSettings:
     method: "Method"
     fit: TrainingSettings
     seed: int = setting(0, "Decides every random number.", least=0, most=2**63 - 1)
-    views: int = setting(1, "Augmented views of an image in a step, 1 or 2.", least=1, most=2)
+    views: int = setting(
+        None,
+        "Augmented views of an image in a step, 1 or 2.",
+        least=1,
+        most=2,
+        unset="as the method's authors have it: 2 for byol, moco, simclr and simsiam, else 1",
+    )
     device: str = setting("auto", "auto, cpu, cuda, mps.")
 
     def __post_init__(self) -> None:
@@ -80,6 +86,7 @@ class RunSettings:
         flat = {**_DEFAULTS[kind], **normal_form(settings)}
         name = flat.pop("method")
         method = method_class(kind, name)
+        flat.setdefault("views", method.views)
         parts: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "fit": {}, "method": {}, "own": {}}
         homes = _homes() | {own: ("method", own) for own in settings_in(method)}
         for word, value in flat.items():

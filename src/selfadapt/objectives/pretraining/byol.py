@@ -25,6 +25,7 @@ from selfadapt.targets.store import TargetStore
 class BYOL(Pretraining):
     words: ClassVar[str] = "BYOL"
     paper: ClassVar[str] = "Grill et al., Bootstrap Your Own Latent, 2020"
+    views: ClassVar[int] = 2
 
     def losses(
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress

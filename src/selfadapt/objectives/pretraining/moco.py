@@ -58,6 +58,7 @@ def shuffled(encode: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> Tensor:
 class MoCo(Pretraining):
     words: ClassVar[str] = "MoCo v2"
     paper: ClassVar[str] = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
+    views: ClassVar[int] = 2
 
     predictor: bool = False
     normalised_heads: ClassVar[bool] = False

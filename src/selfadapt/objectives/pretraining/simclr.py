@@ -40,6 +40,7 @@ class SimCLR(Pretraining):
     words: ClassVar[str] = "SimCLR"
     paper: ClassVar[str] = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020"
     needs: ClassVar[str] = "two views"
+    views: ClassVar[int] = 2
 
     predictor: bool = False
     beta: Ramp = NO_MOMENTUM_ENCODER
@@ -47,7 +48,7 @@ class SimCLR(Pretraining):
 
     def suited(self, task: Task) -> Self:
         if task.views == 1:
-            raise UserError("--method simclr contrasts two views of an image; add --views 2")
+            raise UserError("--method simclr contrasts two views of an image; leave --views 1 out")
         return super().suited(task)
 
     def losses(

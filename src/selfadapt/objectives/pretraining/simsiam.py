@@ -26,6 +26,7 @@ from selfadapt.targets.store import TargetStore
 class SimSiam(Pretraining):
     words: ClassVar[str] = "SimSiam"
     paper: ClassVar[str] = "Chen and He, Exploring Simple Siamese Representation Learning, 2021"
+    views: ClassVar[int] = 2
 
     beta: Ramp = NO_MOMENTUM_ENCODER
 
