@@ -17,7 +17,7 @@ EXAMPLE = "Example: selfadapt compare digits --methods erm,elr,sat --noise symme
 def command(
     given: dict[str, Any],
     data: str = typer.Argument(help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz."),
-    methods: str = typer.Option("erm,sat", help="Methods, parted by commas; `all` for every one that there is."),
+    methods: str = typer.Option("erm,sat", help="Methods, parted by commas; `all` for all that are for noisy labels."),
     seeds: int = typer.Option(1, help="How many seeds: each method runs with --seed, --seed + 1 and so on."),
     jobs: int = Jobs,
     out: Path | None = typer.Option(

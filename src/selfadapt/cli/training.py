@@ -19,7 +19,9 @@ Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
 Resume = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none.")
 Device = typer.Option("auto", help="auto, cpu, cuda, mps; need not be that of the training.")
 Devices = typer.Option(1, help="Train in so many processes, each with a part of every batch.")
-Jobs = typer.Option(1, help="Run so many trainings at once, each in a process of its own with its share of the cores.")
+Jobs = typer.Option(
+    1, help="Run so many trainings at once, each in a process of its own with its share of the cores and of the GPUs."
+)
 
 
 def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:

@@ -66,26 +66,27 @@ def launch_each(
 ) -> tuple[int, Sequence[str]] | None:
     """Run `selfadapt` with each of these lists of arguments, so many at once; the first that fails stops all.
 
-    Returns its exit code and its arguments, or nothing. Results are not shown; errors are.
+    Each has its place among those that run as its LOCAL_RANK, by which it takes a GPU. Returns the exit code and the
+    arguments of the one that failed, or nothing. Results are not shown; errors are.
     """
     at_once = min(at_once, len(commands))
     waiting = list(commands)
-    running: list[tuple[Sequence[str], subprocess.Popen[bytes]]] = []
+    running: dict[int, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}  # by their places
     on_progress(0, len(commands))
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
-                own = {_JOBS: str(at_once)}
-                running.append((waiting[0], _started(waiting[0], own, at_once, subprocess.DEVNULL)))
-                del waiting[0]
+            for place in range(at_once):
+                if waiting and place not in running:
+                    arguments, own = waiting.pop(0), {_JOBS: str(at_once), "LOCAL_RANK": str(place)}
+                    running[place] = arguments, _started(arguments, own, at_once, subprocess.DEVNULL)
             time.sleep(_POLL)
-            for arguments, worker in running:
+            for arguments, worker in running.values():
                 if worker.poll():
                     return worker.poll() or 1, arguments
-            running = [job for job in running if job[1].poll() is None]
+            running = {place: job for place, job in running.items() if job[1].poll() is None}
             on_progress(len(commands) - len(waiting) - len(running), len(commands))
     finally:
-        _stop([worker for _, worker in running], _GRACE)
+        _stop([worker for _, worker in running.values()], _GRACE)
     return None
 
 

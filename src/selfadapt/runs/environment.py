@@ -14,6 +14,7 @@ import torch
 
 from selfadapt import __version__, processes
 from selfadapt.data.samples import Data
+from selfadapt.engine.launch import is_a_job
 from selfadapt.errors import UserError
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -24,11 +25,12 @@ def device_name(name: str) -> str:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; of several processes on a machine each takes its own."""
+    """The device of this name; of several processes each takes its own, and trainings at once share them."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{os.environ['LOCAL_RANK']}"
+        place = int(os.environ["LOCAL_RANK"])
+        name = f"cuda:{place % max(1, torch.cuda.device_count()) if is_a_job() else place}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
