@@ -11,11 +11,10 @@ _PAPER: Settings = {
     "noise": "symmetric:0.1667",
 }  # fmt: skip
 _SMALL: Settings = {
-    **_PAPER, "model": "whitened", "lr": 2e-3, "epochs": 30, "augment": "none", "limit": 3_000, "batch_size": 100,
-    "validation": 0.1,
+    **_PAPER, "data": "digits", "model": "mlp", "lr": 3e-3, "batch_size": 50, "epochs": 400, "augment": "none",
 }  # fmt: skip
 WIDTHS = tuple(range(1, 65))
-SMALL_WIDTHS = (2, 4, 8, 16, 32)
+SMALL_WIDTHS = (4, 6, 8, 12, 16, 24, 32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Growing:
         return {"method": "sat-paper", "width": width, "start_epoch": int(self.start * ratio), "momentum": momentum}
 
 
-_GROWING, _SMALL_GROWING = Growing(64, 40, 0.9), Growing(16, 2.5, 0.5)
+_GROWING, _SMALL_GROWING = Growing(64, 40, 0.9), Growing(64, 4, 0.9)
 
 
 def _widths(shared: Settings, widths: tuple[int, ...], growing: Growing, minutes: float | None = None) -> Experiment:
@@ -65,13 +64,13 @@ FIG4 = Recipe(
     effect="The error of ordinary training falls, rises and falls again as networks grow; with self-adaptive training "
     "it only falls.",
     paper=_widths(_PAPER, WIDTHS, _GROWING),
-    laptop=_widths(_SMALL, SMALL_WIDTHS, _SMALL_GROWING, minutes=25),
+    laptop=_widths(_SMALL, SMALL_WIDTHS, _SMALL_GROWING, minutes=5),
     drawing=OverColumns(words="test error (%)", columns="width of the network"),
     notes=(
-        "E_s = int(40 r) and alpha = 0.9^(1/r) with r = 64 / width; at laptop scale, where there are 30 epochs and not "
-        "4,000, int(2.5 r) and 0.5^(1/r) with r = 16 / width.",
-        "At laptop scale the second descent needs more width and epochs than there are; whether the error turns up is "
-        "what to look at.",
+        "E_s = int(40 r) and alpha = 0.9^(1/r) with r = 64 / width; at laptop scale, with 400 epochs instead of 4,000, "
+        "int(4 r).",
+        "At laptop scale a perceptron with two hidden layers of this width learns 1,397 images of digits, without "
+        "augmentation; 300 test it.",
     ),
 )
 FIG15 = Recipe(
@@ -80,7 +79,10 @@ FIG15 = Recipe(
     effect="Ordinary training has a second rise of the error; self-adaptive training goes on falling once targets "
     "move.",
     paper=_epochs(_PAPER, 64, _GROWING),
-    laptop=_epochs(_SMALL, 8, _SMALL_GROWING, minutes=9),
+    laptop=_epochs(_SMALL, 64, _SMALL_GROWING, minutes=1),
     drawing=OverEpochs(key="test_accuracy_after_epoch", words="clean test error (%)", less_than_one=True),
-    notes=("Clean test error after each epoch is for the figure alone: nothing was chosen by it.",),
+    notes=(
+        "Clean test error after each epoch is for the figure alone: no network is chosen by it.",
+        "At laptop scale the network of width 64 and the digits of fig4.",
+    ),
 )
