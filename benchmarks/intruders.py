@@ -2,10 +2,11 @@
 
     python -m benchmarks.intruders --photos FOLDER --cifar10 cifar10.npz [--seeds 3]
 
-FOLDER holds train/CLASS/PHOTO and test/CLASS/PHOTO. Fifty of its training photos are put in once more, brought to 60 to
-90 % of their size and saved as JPEG of quality 60 to 90, under their own class. `selfadapt train` then finds copies;
-groups that the folder holds by itself are found without them and do not count. A pair is false if it joins photos that
-are neither a photo and its copy nor found together in the folder as it is.
+Made by `python -m benchmarks.intruders --photos FOLDER --cifar10 cifar10.npz`. FOLDER holds train/CLASS/PHOTO and
+test/CLASS/PHOTO. Fifty of its training photos are put in once more, brought to 60 to 90 % of their size and saved as
+JPEG of quality 60 to 90, under their own class. `selfadapt train` then finds copies; groups that the folder holds by
+itself are found without them and do not count. A pair is false if it joins photos that are neither a photo and its copy
+nor found together in the folder as it is.
 
 Outsiders: 2 % of the samples come from another class or another world and get one of the labels there are. For them
 features are enough, so CIFAR10's, as `selfadapt embed cifar10 --image-size 112` writes them, are used for the cells of

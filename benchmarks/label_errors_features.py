@@ -2,15 +2,17 @@
 
     python -m benchmarks.label_errors_features --features FOLDER [--only plants]     needs `pip install cleanlab`
 
-FOLDER holds NAME.npz with x_train, y_train, x_test, y_test, as `selfadapt embed` writes them, CIFAR10's with
-pixels_train and pixels_test (N×32×32×3) besides, by which instance noise is drawn; scikit-learn's sets need nothing.
+Made by `python -m benchmarks.label_errors_features --features FOLDER`. FOLDER holds NAME.npz with x_train, y_train,
+x_test, y_test, as `selfadapt embed` writes them, CIFAR10's with pixels_train and pixels_test (N×32×32×3) besides, by
+which instance noise is drawn; scikit-learn's sets need nothing.
 
 The fits were frozen on plants and CIFAR10 before text, digits and tables were run; the statement of quality was made
-with digits too. After that run three things were changed, and all cells were made anew. How the shrinkage of V is
-chosen for the verdict, for V had drifted on breast cancer and on CIFAR10's errors that follow the picture
-("ambiguous"): chosen on predictions kept from CIFAR10, plants and digits. How many labels are suspects: chosen on the
-same. And features that share a unit are divided by one deviation, as the program's other heads have them: chosen on
-plants, by the accuracy of scikit-learn's head. Only text and wine had no part in any choice.
+with digits too. After that run three things were changed, and all cells were made anew. How the shrinkage of V (the
+odds that a class is given a label) is chosen for the verdict, for V had drifted on breast cancer and on CIFAR10's
+errors that follow the picture ("ambiguous"): chosen on predictions kept from CIFAR10, plants and digits. How many
+labels are suspects: chosen on the same. And features that share a unit are divided by one deviation, as the program's
+other heads have them: chosen on plants, by the accuracy of scikit-learn's head. Only text and wine had no part in any
+choice.
 
 Ours is `cross_fit`. Everybody gets the same shuffled folds. cleanlab is given the held-out predictions of softmax
 regressions whose decay was chosen, as a user could, by the likelihood of the given labels; all four of its scores are
@@ -302,7 +304,8 @@ def write_page() -> None:
         "",
         *part(
             "Average precision",
-            "1: every wrong label before every right one. Mean ± deviation over seeds.",
+            "1: every wrong label before every right one; of none:0, where none is wrong, it says nothing. "
+            "Mean ± deviation over seeds.",
             plain("actual", "ours", "cleanlab's best", *(f"cleanlab, {key}" for key in SCORES), "erm", "k-NN"),
         ),
         *part(

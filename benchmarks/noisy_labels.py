@@ -227,7 +227,7 @@ def _days(ledger: Ledger) -> list[str]:
 def write_page() -> None:
     ledger = _remember()
     lines = [
-        "# Noisy labels: every method, and when to start",
+        "# Noisy labels: the methods, and when to start",
         "",
         "Test accuracy in percent of the last epoch (for `early-stopping`: of the epoch that was best on noisy",
         "validation labels), mean ± standard deviation over the seeds run so far, the best in bold. A number without",
