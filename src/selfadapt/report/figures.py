@@ -106,7 +106,7 @@ def accuracy_curves(
     axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, min(101, axes.get_ylim()[1])))
     axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.grid(color=_FAINT, linewidth=0.6)
-    axes.legend(frameon=False, fontsize=9)
+    _legend_below(figure)
     _save(figure, path)
 
 
@@ -131,8 +131,7 @@ def panels(
         axes.set_title(name, fontsize=9)
         axes.set_ylim(0, 101)
         _plain(axes)
-    handles, words_of = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, words_of, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    _legend_below(figure)
     _save(figure, path)
 
 
@@ -171,11 +170,15 @@ def over_columns(
             axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(part, fontsize=10)
         _plain(axes)
-        if number == len(parts):
-            figure.legend(
-                *axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8
-            )
+    _legend_below(figure)
     _save(figure, path)
+
+
+def _legend_below(figure: "Figure") -> None:
+    """What the lines of the last panel are, below all: no curve is hidden, and no best place is searched for."""
+    figure.legend(
+        *figure.axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9
+    )
 
 
 def _plain(axes: "Axes") -> None:
@@ -237,7 +240,7 @@ def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path
         axes.set(xlabel="nominal noise rate (%)", ylabel=title)
         axes.grid(color=_FAINT, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
+    _legend_below(figure)
     _save(figure, path)
 
 
@@ -278,7 +281,7 @@ def risk_coverage(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]],
         axes.plot(*percent, color=_PALETTE[number % len(_PALETTE)], label=name, linewidth=1.8)
     axes.set(xlabel="coverage: answered samples (%)", ylabel="error on answered samples (%)", ylim=(0, None))
     axes.grid(color=_FAINT, linewidth=0.6)
-    axes.legend(frameon=False, fontsize=9)
+    _legend_below(figure)
     _save(figure, path)
 
 
