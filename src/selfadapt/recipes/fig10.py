@@ -1,8 +1,8 @@
 """Figure 10: sensitivity of self-supervised training to augmentation and batch size."""
 
-from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, laptop, linear, paper, small, whole
+from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
-from selfadapt.recipes.scales import PRETRAINING, SMALL_PRETRAINING
+from selfadapt.recipes.scales import PRETRAINING, SHORT_PRETRAINING
 
 AUGMENTS = {
     "all": "self-supervised",
@@ -21,7 +21,7 @@ BATCHES, SMALL_BATCHES = (128, 256, 512, 1024), (32, 64, 128)
 
 
 def _cells(scale: str, batches: tuple[int, ...]) -> tuple[dict[str, Trial], list[Entry]]:
-    made, shared = (paper, PRETRAINING) if scale == "paper" else (laptop, SMALL_PRETRAINING)
+    made, shared = (paper, PRETRAINING) if scale == "paper" else (laptop, SHORT_PRETRAINING)
     trials: dict[str, Trial] = {}
     entries = []
     for row, method in METHODS.items():
@@ -48,9 +48,10 @@ RECIPE = Recipe(
     title="Figure 10: sensitivity to augmentation and batch size",
     effect="With fewer operators or smaller batches self-adaptive training loses less than BYOL.",
     paper=_paper(),
-    laptop=small(*_cells("laptop", SMALL_BATCHES)),
+    laptop=short(*_cells("laptop", SMALL_BATCHES)),
     notes=(
         "The learning rate is in proportion to the batch. The batch sizes are read off the figure's text (128 and up).",
         PROTOCOL,
+        SHORT_NOTE,
     ),
 )

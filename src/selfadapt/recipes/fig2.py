@@ -1,8 +1,8 @@
 """Figure 2: a linear classifier beside networks that fit noise, a random network, or their own accumulated outputs."""
 
-from selfadapt.recipes.pretraining import UNTRAINED
+from selfadapt.recipes.pretraining import SHORT_NOTE, UNTRAINED
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
-from selfadapt.recipes.scales import PRETRAINING, SMALL_PRETRAINING, SMALL_VIEW_MINUTES
+from selfadapt.recipes.scales import PRETRAINING, SHORT_PRETRAINING, SHORT_VIEW_MINUTES
 
 TARGETS: dict[str, Settings] = {
     "a random network": {"method": "random-network"},
@@ -41,9 +41,9 @@ RECIPE = Recipe(
     "accumulated outputs is better still.",
     paper=_experiment(PRETRAINING, Ask(what="probe")),
     laptop=_experiment(
-        SMALL_PRETRAINING,
-        Ask(what="probe", settings={"limit": SMALL_PRETRAINING["limit"]}),
-        minutes=3.5 * SMALL_VIEW_MINUTES,
+        SHORT_PRETRAINING,
+        Ask(what="probe", settings={"limit": SHORT_PRETRAINING["limit"]}),
+        minutes=3.5 * SHORT_VIEW_MINUTES,
     ),
     drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
     rows="targets",
@@ -52,5 +52,6 @@ RECIPE = Recipe(
         "7's †.",
         "The untrained network is evaluated by a linear classifier after the fact, on features that were taken "
         "once: the dashed line.",
+        SHORT_NOTE,
     ),
 )

@@ -1,6 +1,6 @@
 """Table 9: linear evaluation on ImageNet, beside methods that others trained."""
 
-from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, laptop, linear, small, whole
+from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, SHORT_NOTE, laptop, linear, short, whole
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Trial, cited
 from selfadapt.recipes.scales import IMAGENET_PRETRAINING
 
@@ -48,7 +48,7 @@ def _laptop() -> Experiment:
     published = dict([*OURS.values(), (BYOL_200, AS_LONG[BYOL_200][0])])
     trials: dict[str, Trial] = {row: laptop(row, own) for row, own in settings.items()}
     entries: list[Entry] = [linear("", row, COLUMN, trial, published[row]) for row, trial in trials.items()]
-    return small(trials, entries)
+    return short(trials, entries)
 
 
 RECIPE = Recipe(
@@ -62,7 +62,7 @@ RECIPE = Recipe(
         "Batch normalisation goes over all processes (--sync-bn). The paper's base rate of 2.0 for 256 images is 8 for "
         "1,024. Alpha grows from 0.5 to 0.8 and beta from 0.99 to 1, along BYOL's cosine.",
         PROTOCOL,
-        "At laptop scale the small ResNet learns 4,000 images of CIFAR10 for 25 epochs with SGD, alpha 0.7 and beta "
-        "0.99, the settings for small images; rows have the paper's names. BYOL is run there.",
+        f"{SHORT_NOTE} SGD, alpha 0.7 and beta 0.99 are the settings for small images; rows have the paper's names; "
+        "BYOL is run.",
     ),
 )
