@@ -1,4 +1,4 @@
-"""VGG-16 with batch normalisation and dropout for small images, the network of selective classification (Section 5.2).
+"""VGG-16 with batch normalisation and dropout for small images, the network of selective classification (Section 5.3).
 
 Thirteen convolutions in five blocks, each block ended by pooling, then one hidden layer. As in the programs of SAT and
 Deep Gamblers, batch normalisation comes after ReLU, and dropout takes whole channels: after each convolution but a

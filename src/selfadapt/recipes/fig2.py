@@ -1,6 +1,6 @@
 """Figure 2: a linear classifier beside networks that fit noise, a random network, or their own accumulated outputs."""
 
-from selfadapt.recipes.pretraining import SHORT_NOTE, UNTRAINED
+from selfadapt.recipes.pretraining import RATE, SHORT_NOTE, UNTRAINED
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
 from selfadapt.recipes.scales import PRETRAINING, SHORT_PRETRAINING, SHORT_VIEW_MINUTES
 
@@ -24,7 +24,11 @@ def _experiment(shared: Settings, probe: Ask, minutes: float | None = None) -> E
     )
     entries = [
         Entry(
-            row=row, column="online probe", trial=row, value="last/online_probe_held_out", published=PUBLISHED.get(row)
+            row=row,
+            column="online probe",
+            trial=row,
+            value="result/online_probe_accuracy",
+            published=PUBLISHED.get(row),
         )
         for row in TARGETS
     ]
@@ -52,6 +56,8 @@ RECIPE = Recipe(
         "7's †.",
         "The untrained network is evaluated by a linear classifier after the fact, on features that were taken "
         "once: the dashed line.",
+        "The table has all test images, the curve 2,000 of them.",
+        RATE,
         SHORT_NOTE,
     ),
 )

@@ -76,8 +76,8 @@ FIG4 = Recipe(
 FIG15 = Recipe(
     name="fig15",
     title="Figure 15: test error over the epochs",
-    effect="Ordinary training has a second rise of the error; self-adaptive training goes on falling once targets "
-    "move.",
+    effect="The error of ordinary training falls, rises and falls again over the epochs; that of self-adaptive "
+    "training goes on falling once targets move.",
     paper=_epochs(_PAPER, 64, _GROWING),
     laptop=_epochs(_SMALL, 64, _SMALL_GROWING, minutes=1),
     drawing=OverEpochs(key="test_accuracy_after_epoch", words="clean test error (%)", less_than_one=True),

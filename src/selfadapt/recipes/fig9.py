@@ -15,7 +15,7 @@ PUBLISHED = {  # the text's "doubled", "2x" and "1.3x"; how many times as long a
 PHASES = ("data", "forward", "backward")
 AN_IMAGE, TIMES = "milliseconds an image", "times as long as"
 
-# The appendix on training time and that on ImageNet
+# Appendix B.5 has the batches, Section 7.1 the rest of BYOL and ours; what is left is common practice
 IMAGENET: Settings = {
     "data": "imagenet", "model": "resnet50", "image_size": 224, "crops": "picture", "epochs": 200, "schedule": "cosine",
 }  # fmt: skip

@@ -24,6 +24,7 @@ PROTOCOL = (
     f"augmentation to common practice, and that is it. A second part of the table ({ONCE}) has one that learned "
     "without augmentation, on features brought to deviation 1; the laptop's scale has that alone."
 )
+RATE = "The paper gives no learning rate for small images: 0.1 here, 0.3 at laptop scale."
 SHORT_NOTE = (
     "At laptop scale the small ResNet learns 8,000 images of CIFAR10 for 20 epochs, at 24 pixels in the first 80 % of "
     "them; the classifier has the labels of the same images. Below is what an untrained network gives."

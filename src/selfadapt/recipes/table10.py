@@ -79,7 +79,8 @@ def _laptop() -> Experiment:
 RECIPE = Recipe(
     name="table10",
     title="Table 10: transfer to Pascal VOC",
-    effect="Features of self-adaptive training are on par with the best, and above supervised ones.",
+    effect="Features of self-adaptive training are on par with the best, and above supervised ones (but for "
+    "segmentation with one view).",
     paper=_paper(),
     laptop=_laptop(),
     notes=(

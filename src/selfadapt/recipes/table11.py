@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from selfadapt.recipes.pretraining import PROTOCOL, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
+from selfadapt.recipes.pretraining import PROTOCOL, RATE, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
 
 ALPHAS = {"0.5": 91.68, "0.6": 91.76, "0.7": 92.27, "0.8": 92.08, "0.9": 91.68}
@@ -32,5 +32,5 @@ RECIPE = Recipe(
     effect="Accuracy changes by less than two points over a wide range of both.",
     paper=_paper(),
     laptop=short(*_cells(laptop)),
-    notes=(PROTOCOL, SHORT_NOTE),
+    notes=(PROTOCOL, RATE, SHORT_NOTE),
 )

@@ -1,6 +1,6 @@
 """Table 6: are several views of an image needed?"""
 
-from selfadapt.recipes.pretraining import BYOL, LONG_NOTE, MOCO, PROTOCOL, SAT, compared, linear, paper, whole
+from selfadapt.recipes.pretraining import BYOL, LONG_NOTE, MOCO, PROTOCOL, RATE, SAT, compared, linear, paper, whole
 from selfadapt.recipes.recipe import Experiment, OverEpochs, Recipe, Settings
 
 PUBLISHED: dict[str, tuple[Settings, tuple[float, float]]] = {
@@ -31,7 +31,7 @@ RECIPE = Recipe(
     drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
     notes=(
         "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
-        "The paper gives no learning rate for small images: 0.1 here, 0.3 at laptop scale.",
+        RATE,
         PROTOCOL,
         LONG_NOTE,
     ),

@@ -1,6 +1,6 @@
 """Table 7: momentum encoder and predictor."""
 
-from selfadapt.recipes.pretraining import BYOL, PROTOCOL, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
+from selfadapt.recipes.pretraining import BYOL, PROTOCOL, RATE, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
 
 PUBLISHED: dict[str, dict[tuple[bool, str], float]] = {
@@ -51,5 +51,5 @@ RECIPE = Recipe(
     "collapses.",
     paper=_paper(),
     laptop=_laptop(),
-    notes=("Our rows without a predictor have alpha 0.9 (†).", PROTOCOL, SHORT_NOTE),
+    notes=("Our rows without a predictor have alpha 0.9 (†).", PROTOCOL, RATE, SHORT_NOTE),
 )

@@ -1,6 +1,6 @@
 """Table 8: linear evaluation on CIFAR10, CIFAR100 and STL10 with AlexNet and ResNet-50."""
 
-from selfadapt.recipes.pretraining import BYOL, LONG_NOTE, MOCO, PROTOCOL, SAT, compared, linear, paper, whole
+from selfadapt.recipes.pretraining import BYOL, LONG_NOTE, MOCO, PROTOCOL, RATE, SAT, compared, linear, paper, whole
 from selfadapt.recipes.recipe import Experiment, Recipe, Settings, Trial, cited
 
 COLUMNS = ("CIFAR10", "CIFAR100", "STL10")
@@ -47,7 +47,7 @@ RECIPE = Recipe(
     laptop=_laptop(),
     notes=(
         "SplitBrain, DeepCluster, InstDisc, AND, SeLa and CMC are shown as published; they are not run.",
-        "The paper gives no learning rate for small images: 0.1 here, 0.3 at laptop scale, for every method.",
+        RATE,
         PROTOCOL,
         f"{LONG_NOTE} The published numbers beside it are those of ResNet-50.",
     ),

@@ -62,7 +62,7 @@ RECIPE = Recipe(
         "Batch normalisation goes over all processes (--sync-bn). The paper's base rate of 2.0 for 256 images is 8 for "
         "1,024. Alpha grows from 0.5 to 0.8 and beta from 0.99 to 1, along BYOL's cosine.",
         PROTOCOL,
-        f"{SHORT_NOTE} SGD, alpha 0.7 and beta 0.99 are the settings for small images; rows have the paper's names; "
-        "BYOL is run.",
+        f"{SHORT_NOTE} SGD at a rate of 0.3, alpha 0.7 and beta 0.99 are those for small images. Rows have "
+        "the paper's names; BYOL is run.",
     ),
 )
