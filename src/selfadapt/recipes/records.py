@@ -5,10 +5,8 @@ and width of the first, and E_s and alpha of the third, went by 5,000 training i
 all 50,000 train. The length of the first is what 20 minutes hold. The rest is not tuned.
 """
 
-from dataclasses import replace
-
 from selfadapt.recipes.recipe import Drawing, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
-from selfadapt.recipes.table5 import OURS, selective_part
+from selfadapt.recipes.table5 import selective_part
 
 _CIFAR: Settings = {"data": "cifar10", "validation": 0.0}
 _NOISE: Settings = {"noise": "symmetric:0.4"}
@@ -40,16 +38,6 @@ def _noisy(erm: Settings, ours: Settings, minutes: float) -> Experiment:
 def _selective() -> Experiment:
     ours = {"start_epoch": 5, "momentum": 0.7}
     trials, entries = selective_part("CIFAR10", _SHORT, ours, None, ("0.90",), passes=0)
-    entries += [
-        replace(
-            entry,
-            row="ours, softmax response",
-            value=entry.value.replace("abstain", "softmax-response"),
-            published=None,
-        )
-        for entry in entries
-        if entry.row == OURS
-    ]
     return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=58)
 
 

@@ -4,7 +4,7 @@ from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, T
 
 _NONE = None
 COVERAGES = ("1.00", "0.95", "0.90", "0.85", "0.80", "0.75", "0.70")
-OURS, RELEASED = "ours", "ours, as the released scripts"
+OURS, RELEASED, OURS_RESPONSE = "ours", "ours, as the released scripts", "ours, softmax response"
 GAMBLERS, NET, RESPONSE, DROPOUT = "Deep Gamblers", "SelectiveNet", "softmax response", "MC-dropout"
 PUBLISHED: dict[str, dict[str, tuple[float | None, ...]]] = {
     "CIFAR10": {
@@ -39,11 +39,13 @@ _PAPER: Settings = {
     "schedule": "step:25", "warmup_epochs": 0.0, "validation": 0.0,
 }  # fmt: skip
 SAT: Settings = {"start_epoch": 0, "momentum": 0.99}
+# a third of the paper's epochs, and with it of its steps and of E_s, and alpha to the third power
 _SMALL: Settings = {
-    "data": "fashion-mnist", "limit": 5_000, "test_limit": 5_000, "model": "vgg16", "width": 16, "optimizer": "sgd",
-    "lr": 0.05, "weight_decay": 5e-4, "batch_size": 128, "epochs": 20, "schedule": "step:4", "warmup_epochs": 1.0,
-    "augment": "crop-flip",
+    **_PAPER, "data": "fashion-mnist", "limit": 10_000, "model": "mlp", "width": 256, "dropout": 0.3, "epochs": 100,
+    "schedule": "step:8", "augment": "none",
 }  # fmt: skip
+_SMALL_SAT: Settings = {"start_epoch": 0, "momentum": 0.97}
+_SMALL_RELEASED: Settings = {"start_epoch": 50, "momentum": 0.73}
 
 
 def selective_part(
@@ -71,7 +73,8 @@ def selective_part(
         trials.append(Trial(name=f"{part} {name}", settings={**shared, **settings}, asks=asks))
         return trials[-1].name
 
-    own = {OURS: (trial(OURS, {"method": "selective", **ours}), "abstain")}
+    adaptive = trial(OURS, {"method": "selective", **ours})
+    own = {OURS: (adaptive, "abstain"), OURS_RESPONSE: (adaptive, "softmax-response")}
     if released is not None:
         own[RELEASED] = (trial("released", {"method": "selective", **released}), "abstain")
     own[GAMBLERS] = (trial(GAMBLERS, {"method": "deep-gamblers"}), "abstain")
@@ -101,9 +104,9 @@ def _paper() -> Experiment:
 
 
 def _laptop() -> Experiment:
-    released = {"start_epoch": 10, "momentum": 0.9}
-    trials, entries = selective_part("Fashion-MNIST", _SMALL, SAT, released, ("0.90", "0.80"), passes=20)
-    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=28)
+    nets = ("0.90", "0.80", "0.70")
+    trials, entries = selective_part("Fashion-MNIST", _SMALL, _SMALL_SAT, _SMALL_RELEASED, nets, passes=20)
+    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=12)
 
 
 RECIPE = Recipe(
@@ -116,7 +119,10 @@ RECIPE = Recipe(
         "All images train. The error is that at exactly this coverage of the test set, the paper's protocol; "
         "`coverage` of a run with a validation part gives thresholds from there.",
         "alpha 0.99 and E_s 0 are the paper's; the released scripts have alpha 0.9, and E_s 150 on CIFAR10.",
-        "At laptop scale: Fashion-MNIST, which the paper has not. The effect needs a network that is wrong on less "
-        "than about a tenth of all images.",
+        "Published are means over three trials.",
+        "At laptop scale a perceptron with two hidden layers of 256 and dropout learns 10,000 images of Fashion-MNIST, "
+        "which the paper has not, by the paper's settings with a third of its epochs, so that it fits them all. Where "
+        "a network does not, softmax response is as good (record-selective). SelectiveNet is trained for three of the "
+        "coverages.",
     ),
 )
