@@ -219,6 +219,14 @@ def test_arrays_train(npz_file: Path, tmp_path: Path) -> None:
     assert "precision" not in run_json("audit", "run", folder=tmp_path)
 
 
+def test_arrays_and_named_sets_are_brought_to_a_size(npz_file: Path, tmp_path: Path) -> None:
+    for name, source in (("arrays", npz_file), ("named", "digits")):
+        options = ("--epochs", "1", "--limit", "40", "--model", "mlp", "--width", "4", "--image-size", "6")
+        run_json("train", source, *options, "--out", name, folder=tmp_path)
+        assert json.loads((tmp_path / name / "run.json").read_text())["data"]["shape"][1:] == [6, 6]
+        assert run("audit", name, folder=tmp_path).returncode == 0
+
+
 MISTAKES = {
     "no data set or path 'dgits'": ("train", "dgits"),
     "no DATA given": ("train",),

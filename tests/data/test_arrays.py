@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import TensorDataset
 
 from data.tables import write_table
 from selfadapt.data.arrays import IndexedDataset, samples_from_dataset
 from selfadapt.data.given_labels import apply_labels
+from selfadapt.data.images import ImageFiles, TensorImages
 from selfadapt.data.samples import split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
@@ -38,6 +40,23 @@ def _save(path: Path, **arrays: Any) -> str:
 
 X = np.random.default_rng(0).integers(0, 256, (20, 4, 4), np.uint8)
 Y = np.arange(20) % 2
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(32, 32, 16), (28, 28, 24), (20, 31, 12), (8, 8, 8), (9, 8, 20)])
+def test_images_in_memory_are_brought_to_a_size_as_files_are(
+    height: int, width: int, size: int, tmp_path: Path
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), dtype=np.uint8)
+    found = TensorImages(torch.from_numpy(pixels).permute(0, 3, 1, 2)).brought_to(size)
+    side, places = min(height, width), []
+    for i, image in enumerate(pixels):
+        top, left = (height - side) // 2, (width - side) // 2
+        places.append(tmp_path / f"{i}.png")
+        Image.fromarray(image[top : top + side, left : left + side]).save(places[-1])
+    files = ImageFiles(places, (3, size, size), size)
+    expected = files.read(torch.arange(2))
+    assert found.values_NCHW.dtype == torch.uint8
+    assert (found.values_NCHW.int() - expected.int()).abs().max() <= 1  # Pillow rounds after each of two passes
 
 
 def test_ids_of_arrays_survive_reordering(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_sizes_that_do_not_fit_leave_nothing_behind(options: dict[str, Any], mes
 
 
 @pytest.mark.parametrize(
-    "options", [{"mirror": True}, {"progressive": "24:0.5"}, {"augment": "crop-flip"}, {"sync_bn": True}]
+    "options",
+    [{"mirror": True}, {"progressive": "24:0.5"}, {"augment": "crop-flip"}, {"sync_bn": True}, {"image_size": 8}],
 )
 def test_a_network_that_sees_no_images_does_not_do_it(options: dict[str, Any], tmp_path: Path) -> None:
     np.savez(tmp_path / "vectors.npz", x_train=np.random.rand(40, 5).astype(np.float32), y_train=np.arange(40) % 2)

@@ -4,12 +4,14 @@ Features of a strong network move when a picture is saved again at half its size
 differ), so where pixels are at hand they decide: thumbnails of 8×8 means of colour that correlate above 0.995. Where
 they are not, samples count as copies if their features are equal, or, where features are many, if standardised ones
 point the same way (cosine above 0.95; on photos of plants all but one such pair were copies). Few features
-are alike by chance too often, so there only equal ones count.
+are alike by chance too often, so there only equal ones count. And where less than half of the rows are distinct, as in
+a table of a few yes-or-no columns, equal ones are samples that are alike, not one sample that was copied.
 
 Shapes: N samples, F features, T numbers of a thumbnail.
 """
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +24,7 @@ _SAME_PIXELS = 0.995
 _FLAT = 4.0  # deviation of a thumbnail, of 255, below which a picture is too plain to be compared
 _SAME_FEATURES = 0.95
 _MANY_FEATURES = 256
-_EQUAL = 1 - 1e-6
+_LEAST_DISTINCT = 0.5  # of the rows, for equal ones to be copies of one sample
 _BLOCK = 4096
 
 ReadPixels = Callable[[int], "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]"]
@@ -41,20 +43,15 @@ def find_duplicates(
         plain_N = torch.tensor([bool(t.std() < _FLAT) for t in thumbnails])
         pairs += _alike(normalize(torch.stack([t - t.mean() for t in thumbnails])), _SAME_PIXELS, ~plain_N)
     else:
-        std_F = features_NF.float().std(0, correction=0)
-        scaled_NF = (features_NF.float() - features_NF.float().mean(0)) / std_F.clamp_min(1e-6)
-        enough = _SAME_FEATURES if features_NF.shape[1] >= _MANY_FEATURES else _EQUAL
-        candidates = _alike(normalize(scaled_NF), enough, scaled_NF.norm(dim=1) > 1e-6)
-        same_length = scaled_NF.norm(dim=1).log()
-        pairs += [(a, b) for a, b in candidates if abs(float(same_length[a] - same_length[b])) < 1 - enough + 1e-6]
+        pairs += _same_features(features_NF.float())
     return _joined(pairs, len(features_NF))
 
 
-def group_numbers(groups: list[list[int]], count: int) -> Tensor:
+def group_numbers(groups: Sequence[Sequence[int]], count: int) -> Tensor:
     """A number for each sample: that of its group, or one of its own."""
     number_N = torch.arange(count)
     for members in groups:
-        number_N[members] = members[0]
+        number_N[list(members)] = members[0]
     return number_N
 
 
@@ -75,7 +72,25 @@ def _thumbnail(pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> Ten
     return adaptive_avg_pool2d(values_CHW, _THUMBNAIL).flatten()
 
 
+def _same_features(features_NF: Tensor) -> list[tuple[int, int]]:
+    rows = (features_NF + 0.0).numpy()  # -0 becomes 0, which it equals
+    equal = _equal_hashes([blake2b(row.tobytes()).hexdigest() for row in rows])
+    distinct = len(features_NF) - len(equal)
+    if distinct < _LEAST_DISTINCT * len(features_NF):
+        return []
+    return equal if features_NF.shape[1] < _MANY_FEATURES else _same_way(features_NF)
+
+
+def _same_way(features_NF: Tensor) -> list[tuple[int, int]]:
+    """Pairs whose standardised features point the same way and are about as long."""
+    scaled_NF = (features_NF - features_NF.mean(0)) / features_NF.std(0, correction=0).clamp_min(1e-6)
+    candidates = _alike(normalize(scaled_NF), _SAME_FEATURES, scaled_NF.norm(dim=1) > 1e-6)
+    length_N = scaled_NF.norm(dim=1).log()
+    return [(a, b) for a, b in candidates if abs(float(length_N[a] - length_N[b])) < 1 - _SAME_FEATURES + 1e-6]
+
+
 def _equal_hashes(hashes: Sequence[str]) -> list[tuple[int, int]]:
+    """Each sample but the first of its hash, with that first one."""
     first: dict[str, int] = {}
     return [(first[text], sample) for sample, text in enumerate(hashes) if first.setdefault(text, sample) != sample]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from selfadapt.data.inputs import Inputs
 
@@ -25,6 +26,7 @@ Box = tuple[int, int, int, int]  # left, top, right and bottom in the pixels of 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 ORIENTATION = 0x0112  # the EXIF tag
+_BATCH = 4096  # images that are resized at once
 
 
 class UnreadableImage(Exception):
@@ -88,6 +90,20 @@ class TensorImages:
 
     def signature(self) -> bytes:
         return content(self.values_NCHW)
+
+    def brought_to(self, size: int) -> "TensorImages":
+        """The middle square of each image at this size, as files are brought to one."""
+        height, width = self.shape[1:]
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        squares_NCHW = self.values_NCHW[:, :, top : top + side, left : left + side]
+        if side == size:
+            return TensorImages(squares_NCHW.contiguous())
+        pieces = (
+            interpolate(piece.float(), (size, size), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
+            for piece in squares_NCHW.split(_BATCH)
+        )
+        return TensorImages(torch.cat(list(pieces)))
 
 
 def taken(values: Tensor, index_n: Tensor) -> Tensor:

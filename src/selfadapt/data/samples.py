@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
-from selfadapt.data.images import FileImages, ImageFiles
+from selfadapt.data.images import FileImages, ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reader import Reader
 from selfadapt.data.reading import read_batches
@@ -155,11 +155,22 @@ class Data:
 
     def with_files(self, changed: Callable[[ImageFiles], ImageFiles]) -> "Data":
         """The data with their image files read in another way; inputs that are no files stay."""
-        parts = dict(self.parts)
-        for name, samples in parts.items():
-            if isinstance(samples.inputs, ImageFiles):
-                parts[name] = replace(samples, inputs=changed(samples.inputs))
-        return replace(self, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
+        return self._with_inputs(lambda inputs: changed(inputs) if isinstance(inputs, ImageFiles) else inputs)
+
+    def with_images(self, changed: Callable[[TensorImages], TensorImages]) -> "Data":
+        """The data with other images in place of those in memory; inputs that are not in memory stay."""
+        return self._with_inputs(lambda inputs: changed(inputs) if isinstance(inputs, TensorImages) else inputs)
+
+    def _with_inputs(self, changed: Callable[[Inputs], Inputs]) -> "Data":
+        parts = {name: replace(samples, inputs=changed(samples.inputs)) for name, samples in self.parts.items()}
+        unlabelled = None if self.unlabelled is None else changed(self.unlabelled)
+        return replace(
+            self,
+            train=parts["train"],
+            validation=parts.get("validation"),
+            test=parts.get("test"),
+            unlabelled=unlabelled,
+        )
 
     def limited(self, train: int | None, test: int | None, seed: int = 0) -> "Data":
         """So many samples only; None keeps all. Validation shrinks in proportion to training.

@@ -24,23 +24,30 @@ def with_duplicates(data: Data) -> Data:
     pictures = [samples.pictures for samples in parts]
     read_pixels = None if None in pictures else _PicturesOf([own for own in pictures if own is not None])
     found = find_duplicates(vectors_ND, read_pixels=read_pixels)
-    groups_N = group_numbers(found, len(ids))
+    _warn_of_leaks(data, ids, found)
+    grouped = _grouped(data, found)
+    return replace(grouped, duplicates=[[ids[place] for place in group] for group in found])
+
+
+def with_known_duplicates(data: Data, duplicates: Sequence[Sequence[str]]) -> Data:
+    """The data with copies that were found before, by their ids: grouped as they were then."""
+    ids = [sample_id for samples in data.parts.values() for sample_id in samples.ids]
+    return replace(_grouped(data, places_of(ids, duplicates)), duplicates=duplicates)
+
+
+def _grouped(data: Data, found: Sequence[Sequence[int]]) -> Data:
+    """The data with a group for each sample, which it shares with its copies and with what it belongs to."""
+    parts = list(data.parts.values())
+    groups_N = group_numbers(found, sum(map(len, parts)))
     given = [group for samples in parts for group in (samples.groups or [])]
     if given:
         codes_N = torch.from_numpy(np.unique(np.array(given), return_inverse=True)[1])
         groups_N = joined_groups(groups_N, codes_N)
-    _warn_of_leaks(data, ids, found)
     named, begin = {}, 0
     for name, samples in data.parts.items():
         own = groups_N[begin : begin + len(samples)].tolist()
         named[name], begin = replace(samples, groups=[str(group) for group in own]), begin + len(samples)
-    return replace(
-        data,
-        train=named["train"],
-        validation=named.get("validation"),
-        test=named.get("test"),
-        duplicates=[[ids[place] for place in group] for group in found],
-    )
+    return replace(data, train=named["train"], validation=named.get("validation"), test=named.get("test"))
 
 
 def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:

@@ -54,6 +54,7 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
     model, progressive, augment = settings.model, settings.data.progressive, settings.data.augment
     for word, given in (
         ("--mirror", model.mirror),
+        ("--image-size", settings.data.image_size is not None and not settings.on_features),  # features have their own
         ("--progressive", progressive is not None),
         (f"--augment {augment}", augment not in (None, "none") and settings.kind == "labels"),  # else it is the default
         ("--sync-bn", settings.fit.sync_bn and settings.kind == "labels"),  # else a projector has it

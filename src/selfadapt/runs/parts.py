@@ -34,7 +34,7 @@ class DataSettings:
     )
     image_size: int | None = setting(
         None,
-        "Bring image files to a square of this size.",
+        "Bring images to a square of this size.",
         least=1,
         unset="as they are; 224 with --crops picture",
     )

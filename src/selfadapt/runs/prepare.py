@@ -23,7 +23,7 @@ from selfadapt.errors import UserError
 from selfadapt.models.pretrained import network_shape, timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
-from selfadapt.runs.copies import with_duplicates
+from selfadapt.runs.copies import with_duplicates, with_known_duplicates
 from selfadapt.runs.network import with_features
 from selfadapt.runs.settings import RunSettings
 
@@ -69,7 +69,9 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
         on_progress=on_progress,
     )
     if timm_name(settings.model.name or "") is not None:
-        data = _for_network(data, settings)
+        data = _for_network(data, settings)  # whose network brings images in memory to its size itself
+    elif (size := settings.data.image_size) is not None:
+        data = data.with_images(lambda images: images.brought_to(size))
     from_pictures = settings.data.crops == "picture"
     if from_pictures:
         data = seeing_the_middle(data)
@@ -196,7 +198,8 @@ def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallba
     recalled = replace(whole, train=parts["train"], validation=parts.get("validation"))
     if settings.on_features:
         recalled = with_features(recalled, settings, on_progress, folder)
-    recalled = replace(recalled, duplicates=folder.read_duplicates())
+    if len(recalled.train.inputs.shape) == 1:
+        recalled = with_known_duplicates(recalled, folder.read_duplicates())
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:
         warnings.warn(f"the data of {folder.path} have changed since it began", stacklevel=2)

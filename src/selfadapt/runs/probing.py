@@ -24,6 +24,7 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs
 from selfadapt.evaluation.probe import Features, LinearClassifier, ProbeSettings, linear_probe, nearest_neighbours
 from selfadapt.models.heads import Backbone
+from selfadapt.models.pretrained import timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
@@ -93,7 +94,10 @@ def _opened(
     run_data = content["settings"]["data"]
     source = normal_form({"data": source or run_data["source"]})["data"]
     white = content["data"].get("white") if source == run_data["source"] else None
-    data = open_data(source, resize=image_size or run_data["image_size"], white=white)
+    size = image_size or run_data["image_size"]
+    data = open_data(source, resize=size, white=white)
+    if size is not None and timm_name(content["settings"]["model"]["name"]) is None:
+        data = data.with_images(lambda images: images.brought_to(size))
     from_pictures = run_data.get("crops") == "picture"
     if from_pictures:
         data = seeing_the_middle(data)
@@ -106,7 +110,7 @@ def _test_part(data: Data, shape: tuple[int, ...]) -> Samples:
     if data.train.inputs.shape != shape:
         raise UserError(
             f"{data.name} has inputs of {data.train.inputs.shape} (images: channels, height, width), the run of "
-            f"{shape}; linear evaluation needs the same: bring image files to it with --image-size"
+            f"{shape}; linear evaluation needs the same: bring images to it with --image-size"
         )
     if data.num_classes < 2 or len(data.train.labels.unique()) < 2:
         raise UserError(f"{data.name} has one class only; give labelled data with --data")
