@@ -2,8 +2,10 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distributed.group import in_processes
 from networks import small_training
-from selfadapt import SelfAdaptiveLoss, processes
+from selfadapt import SelfAdaptiveLoss, Storage, processes
 from selfadapt.data.images import TensorImages
 from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import Training, fit
@@ -42,15 +44,21 @@ def _training(method: SelfAdaptive | None = None) -> Training:
 
 
 def _loop(training: Training, criterion: SelfAdaptiveLoss, first: int = 0, last: int = EPOCHS) -> None:
-    steps = training.loader.steps_per_epoch
     for epoch in range(first, last):
-        for step, batch in enumerate(training.loader.epoch(epoch)):
-            for group in training.optimizer.param_groups:
-                group["lr"] = learning_rate(training.settings.optimizer, epoch + step / steps, EPOCHS)
-            training.optimizer.zero_grad()
-            criterion(training.model(batch.input), batch.index).backward()
-            training.optimizer.step()
+        _steps(training, criterion, epoch)
         criterion.end_epoch()
+
+
+def _steps(
+    training: Training, criterion: SelfAdaptiveLoss, epoch: int, first: int = 0, last: int | None = None
+) -> None:
+    steps = training.loader.steps_per_epoch
+    for step, batch in islice(enumerate(training.loader.epoch(epoch)), first, last):
+        for group in training.optimizer.param_groups:
+            group["lr"] = learning_rate(training.settings.optimizer, epoch + step / steps, EPOCHS)
+        training.optimizer.zero_grad()
+        criterion(training.model(batch.input), batch.index).backward()
+        training.optimizer.step()
 
 
 @pytest.mark.parametrize("start", [2, "auto"])
@@ -83,14 +91,78 @@ def test_a_loaded_state_goes_on_as_if_nothing_had_happened() -> None:
     undisturbed, before = (SelfAdaptiveLoss(_noisy().labels, epochs=EPOCHS) for _ in range(2))
     _loop(whole, undisturbed)
     _loop(stopped, before, last=4)
-    file = io.BytesIO()
-    torch.save(before.state_dict(), file)
-    file.seek(0)
     after = SelfAdaptiveLoss(_noisy().labels, epochs=EPOCHS)
-    after.load_state_dict(torch.load(file, weights_only=True))
+    after.load_state_dict(_saved_and_loaded(before))
     _loop(stopped, after, first=4)
-    assert torch.equal(after.targets.read(SAMPLES), undisturbed.targets.read(SAMPLES))
-    assert after.started == undisturbed.started
+    _assert_same(after, undisturbed)
+
+
+@pytest.mark.parametrize(("epoch", "steps"), [(0, 12), (5, 12), (5, 30)])
+def test_a_state_of_the_middle_of_an_epoch_goes_on_too(epoch: int, steps: int) -> None:
+    """Also after its last batch, before the epoch is closed."""
+    whole, stopped = _training(), _training()
+    undisturbed, before, after = (SelfAdaptiveLoss(_noisy().labels, epochs=EPOCHS) for _ in range(3))
+    assert steps <= whole.loader.steps_per_epoch == 30
+    _loop(whole, undisturbed)
+    _loop(stopped, before, last=epoch)
+    _steps(stopped, before, epoch, last=steps)
+    after.load_state_dict(_saved_and_loaded(before))
+    _steps(stopped, after, epoch, first=steps)
+    after.end_epoch()
+    _loop(stopped, after, first=epoch + 1)
+    _assert_same(after, undisturbed)
+
+
+def _saved_and_loaded(criterion: SelfAdaptiveLoss) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(criterion.state_dict(), file)
+    file.seek(0)
+    return cast(dict[str, Any], torch.load(file, weights_only=True))
+
+
+def _assert_same(found: SelfAdaptiveLoss, expected: SelfAdaptiveLoss) -> None:
+    assert torch.equal(found.targets.read(SAMPLES), expected.targets.read(SAMPLES))
+    assert torch.equal(found.verdicts().support_N, expected.verdicts().support_N)
+    assert (found.started, found.history) == (expected.started, expected.history)
+
+
+def _own_steps(criterion: SelfAdaptiveLoss, steps: range) -> None:
+    """Steps over the samples of this process, with predictions that each sample has of its own."""
+    logits_NK = torch.randn(480, 3, generator=torch.Generator().manual_seed(0))
+    batches = SAMPLES[processes.rank() :: processes.count()].split(60)
+    for index_B in batches[steps.start : steps.stop]:
+        criterion(logits_NK[index_B].requires_grad_(), index_B)
+
+
+def _states_of_two(folder: Path, sharded: bool) -> None:
+    made = partial(SelfAdaptiveLoss, _noisy().labels, epochs=4, start_epoch=1, storage=Storage(sharded=sharded))
+    whole, before, after = made(), made(), made()
+    for criterion in (whole, before):
+        _own_steps(criterion, range(4))
+        criterion.end_epoch()
+    closed = cast(list[dict[str, Any]], processes.objects_of_all(before.state_dict()))
+    if sharded and processes.rank():
+        with pytest.raises(ValueError, match=r"of rank 0 of 2 processes, but this is rank 1 of 2; .* file for each"):
+            after.load_state_dict(closed[0])
+    after.load_state_dict(closed[processes.rank() if sharded else 0])
+    _own_steps(whole, range(4))
+    _own_steps(after, range(3))
+    middle = cast(list[dict[str, Any]], processes.objects_of_all(after.state_dict()))
+    own, goes_on = processes.rank(), made()
+    with pytest.raises(ValueError, match=f"within an epoch by rank {1 - own} of 2 .* save after end_epoch"):
+        goes_on.load_state_dict(middle[1 - own])
+    goes_on.load_state_dict(middle[own])
+    _own_steps(goes_on, range(3, 4))
+    whole.end_epoch()
+    goes_on.end_epoch()
+    _assert_same(goes_on, whole)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("sharded", [False, True])
+def test_states_of_two_processes(sharded: bool, tmp_path: Path) -> None:
+    """One will do for both after an epoch if both keep all targets; else each has its own and refuses the other's."""
+    in_processes(2, _states_of_two, tmp_path, sharded)
 
 
 def _halves(folder: Path, start: int | str) -> None:

@@ -42,8 +42,9 @@ class SelfAdaptiveLoss:
 
     `labels` are whole numbers from 0 on, one for each training sample. `momentum` is alpha; `start_epoch` is E_s, or
     "auto": found while training, for which one label in twenty is trained as another one until then. `state_dict`
-    belongs into your checkpoint, at the end of an epoch. Under DistributedDataParallel every process makes one with all
-    labels, once the group is there.
+    belongs into your checkpoint. Under DistributedDataParallel every process makes one with all labels, once the group
+    is there. All of them may load the state of one, if it was taken after `end_epoch`; within an epoch, and with
+    `Storage(sharded=True)`, each process saves and loads its own.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class SelfAdaptiveLoss:
 
     def _begin_epoch(self) -> None:
         self._measured, self._seen = Accumulator(0, torch.device("cpu")), 0
-        self._visited: list[Tensor] = []  # the samples of each step
+        self._visited = [torch.zeros(0, dtype=torch.int64)]  # the samples of each step
 
     @property
     def started(self) -> int | None:
@@ -175,6 +176,8 @@ class SelfAdaptiveLoss:
             "history": [dict(metrics) for metrics in self.history],
             "moments": dict(self._measured.moments),
             "seen": self._seen,
+            "visited": torch.cat(self._visited),
+            "process": [processes.rank(), processes.count()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,12 +188,23 @@ class SelfAdaptiveLoss:
         other = [name for name, own in self._about.items() if state["about"].get(name) != own]
         if other:
             raise ValueError(f"the state is of a training with another {', '.join(other)}; make the loss with the same")
+        _check_process(state)
         self.targets.load_state_dict(state["targets"])
-        self._share_N = state["share"].clone()
+        self._share_N = state["share"].cpu().clone()
         self.epoch, self.history = state["epoch"], list(state["history"])
         self._begin_epoch()
         self._measured.add(state["moments"])
-        self._seen = state["seen"]
+        self._seen, self._visited = state["seen"], [state["visited"].cpu()]
+
+
+def _check_process(state: Mapping[str, Any]) -> None:
+    """Until `end_epoch` each process knows its own steps alone."""
+    (rank, count), own, parts = state["process"], processes.rank(), processes.count()
+    if state["seen"] and (rank, count) != (own, parts):
+        raise ValueError(
+            f"the state was taken within an epoch by rank {rank} of {count} processes, but this is rank {own} of "
+            f"{parts}; save after end_epoch(), or save and load a file for each process, in as many processes"
+        )
 
 
 def _whole_numbers(values: Any, name: str) -> Tensor:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -162,6 +162,29 @@ def test_a_run_goes_on_with_another_number_of_processes(store: str, tmp_path: Pa
         found = torch.load(tmp_path / f"resumed-{count}.pt")
         for key in ("weights", "targets"):
             torch.testing.assert_close(found[key], expected[key], rtol=0, atol=1e-4 if "topk" in store else 1e-5)
+
+
+def _draw_on(folder: Path) -> None:
+    training = _training("float32", folder)
+    saved = checkpoint.load_newest(folder / "checkpoint")
+    assert saved is not None
+    training.restore(saved)
+    first, states, rank = torch.get_rng_state(), saved.state["random"], processes.rank()
+    if rank == 0 or len(states) == processes.count():
+        assert torch.equal(first, states[rank]["cpu"])
+    if len(states) != processes.count():
+        masks = processes.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
+        assert len(torch.stack(cast(list[Tensor], masks)).unique(dim=0)) == processes.count()
+    torch.manual_seed(99)
+    training.restore(saved)
+    assert torch.equal(torch.get_rng_state(), first), "what was drawn before must not matter"
+
+
+def test_processes_of_another_number_draw_numbers_of_their_own(tmp_path: Path) -> None:
+    """As many as before draw on where each of them was, to the bit."""
+    in_processes(2, _save_and_stop, tmp_path, "float32")
+    for count in (2, 3):
+        in_processes(count, _draw_on, tmp_path)
 
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "6", "--noise", "symmetric:0.4", "--batch-size", "50")

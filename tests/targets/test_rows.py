@@ -204,3 +204,34 @@ def test_a_padded_sample_moves_once(tmp_path: Path) -> None:
     for name in ("float32", "sharded:float32"):
         for rank in range(2):
             torch.testing.assert_close(torch.load(tmp_path / f"{name}-{rank}.pt"), expected)
+
+
+def _sharded() -> TargetStore:
+    return TargetStore.from_labels(torch.arange(8) % 3, 3, storage=Storage(sharded=True))
+
+
+def _each_loads_its_own(folder: Path) -> None:
+    own, everyone = processes.rank(), torch.arange(8)
+    moved, fresh = _sharded(), _sharded()
+    moved.update(everyone[own::2], torch.full((4, 3), 1 / 3))
+    expected, before = moved.read(everyone), fresh.read(everyone)
+    torch.save(moved.state_dict(), folder / f"state-{own}.pt")
+    processes.wait_for_all()
+    with pytest.raises(ValueError, match=f"rows of rank {1 - own} of 2 processes, but this is rank {own} of 2;.*each"):
+        fresh.load_state_dict(torch.load(folder / f"state-{1 - own}.pt"))
+    assert torch.equal(fresh.read(everyone), before)
+    fresh.load_state_dict(torch.load(folder / f"state-{own}.pt"))
+    assert torch.equal(fresh.read(everyone), expected)
+
+
+@pytest.mark.distributed
+def test_a_sharded_state_is_of_one_process(tmp_path: Path) -> None:
+    """The shares of both have the same shape, so that nothing else tells them apart."""
+    in_processes(2, _each_loads_its_own, tmp_path)
+    with pytest.raises(ValueError, match=r"rank 1 of 2 processes, but this is rank 0 of 1; .* in as many processes"):
+        _sharded().load_state_dict(torch.load(tmp_path / "state-1.pt"))
+    whole = TargetStore.from_labels(torch.arange(8) % 3, 3)
+    whole.update(torch.tensor([5]), torch.full((1, 3), 1 / 3))
+    alone = _sharded()
+    alone.load_state_dict(whole.state_dict())  # one process keeps all rows, sharded or not
+    assert torch.equal(alone.read(torch.arange(8)), whole.read(torch.arange(8)))

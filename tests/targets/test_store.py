@@ -84,6 +84,11 @@ BAD_CALLS = {
     ),
     "sample 4 .row 1 of the batch. has a negative": (torch.tensor([0, 4]), torch.tensor([[1.0, 0, 0], [-0.5, 1, 0.5]])),
     "sample 2 .row 0 of the batch. does not sum to 1": (torch.tensor([2, 4]), torch.tensor([[2.0, 0, 0], [0, 1, 0]])),
+    # Over the wrong axis, with as many samples as classes: the sum of all is right.
+    "sample 4 .row 0 of the batch. does not sum to 1": (
+        torch.tensor([4, 0, 1]),
+        torch.tensor([[3.0, 3, 3], [0, 0, 0], [0, 0, 0]]).softmax(0),
+    ),
 }
 
 

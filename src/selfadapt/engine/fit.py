@@ -21,6 +21,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from selfadapt import processes
 from selfadapt.data.loader import Batch, Loader
+from selfadapt.data.seeds import draw
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.interrupt import stop_on_signal
@@ -284,7 +285,8 @@ class Training:
                 epoch=self.epoch,
                 step=self.step,
                 model=self.model.state_dict(),
-                targets=None if self.targets is None else self.targets.state_dict(),
+                # The bare rows: a checkpoint keeps whose they are in its names, and deals them out anew.
+                targets=None if self.targets is None else self.targets.rows.state_dict(),
                 state=state,
             ),
             sharded=self.targets is not None and isinstance(self.targets.rows, ShardedRows),
@@ -293,7 +295,7 @@ class Training:
     def restore(self, saved: Checkpoint) -> None:
         self.model.load_state_dict(saved.model)
         if self.targets is not None and saved.targets is not None:
-            self.targets.load_state_dict(saved.targets)
+            self.targets.rows.load_state_dict(saved.targets)
         self.optimizer.load_state_dict(saved.state["optimizer"])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.accumulator.load_state_dict(saved.state["accumulator"])
@@ -305,11 +307,17 @@ class Training:
                 self.accumulator.add(own)
         self.history, self.kept = json.loads(saved.state["history"]), saved.state["kept"]
         self.epoch, self.step = saved.epoch, saved.step
-        states = saved.state["random"]
-        random = states[processes.rank() if len(states) == processes.count() else 0]
+        self._restore_random(saved.state["random"])
+
+    def _restore_random(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Draw on as the process of this rank did; of another number of processes only the first can."""
+        same, rank = len(states) == processes.count(), processes.rank()
+        random = states[rank if same else 0]
         torch.set_rng_state(random["cpu"])
         if "cuda" in random and self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
+        if rank and not same:  # else all would draw the same dropout masks; the seed is the run's, from the first state
+            torch.manual_seed(draw(torch.initial_seed(), "process", rank, self.epoch, self.step))
 
 
 def _data_parallel(model: nn.Module) -> nn.Module:
