@@ -12,6 +12,7 @@ import pytest
 from cli.program import run, run_json
 from selfadapt.report.results import RunFolder
 from selfadapt.review.decisions import open_journal
+from selfadapt.review.desk import Desk
 from selfadapt.review.draws import SUGGESTIONS, draw, read_draw
 from selfadapt.review.verdicts import Verdicts
 
@@ -146,6 +147,29 @@ def test_a_table_by_hand_is_taken_over(audited: Path) -> None:
     table = {own["id"]: own for own in _rows(audited / made["labels"])}
     assert table[row["id"]]["by"] == "person"
     assert _rows(audited / "run" / "decisions.csv")[0]["decision"] == "by hand"
+
+
+@pytest.mark.parametrize("left", [b"", b'{"line": 1, "wh'])
+def test_a_table_by_hand_outlives_an_import_that_was_stopped(audited: Path, left: bytes) -> None:
+    row = _rows(audited / "run" / "labels.csv")[0]
+    table, by_hand = audited / "run" / "decisions.csv", f"id,label\n{row['id']},cow\n"
+    table.write_text(by_hand)
+    (audited / "run" / "decisions.jsonl").write_bytes(left)
+    made = run_json("labels", "run", folder=audited)
+    labels = {own["id"]: (own["label"], own["by"]) for own in _rows(audited / made["labels"])}
+    assert labels[row["id"]] == ("cow", "person")
+    assert table.read_text() == by_hand
+    _decide(audited / "run", {})
+    run_json("labels", "run", folder=audited)
+    assert [(own["id"], own["label"], own["decision"]) for own in _rows(table)] == [(row["id"], "cow", "by hand")]
+
+
+def test_a_review_without_decisions_leaves_a_table_by_hand_alone(audited: Path) -> None:
+    desk = Desk(RunFolder(audited / "run"), "ann")
+    table, by_hand = audited / "run" / "decisions.csv", f"id,label\n{desk.verdicts.ids[0]},cow\n"
+    table.write_text(by_hand)  # while the page is open
+    desk.close()
+    assert table.read_text() == by_hand
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 import base64
 import io
 import json
+import resource
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -248,6 +251,34 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         interrupted()
     assert path.read_text() == "old"
+
+
+@contextmanager
+def _room_for(size: int) -> Iterator[None]:
+    """Files may grow to so many bytes, as on a disk that is nearly full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda path: contact_sheet([np.zeros((4, 4, 1), np.uint8)] * 9, ["cat → dog"] * 9, path),
+        lambda path: accuracy_curves([{"epoch": 1, "robust_accuracy": 0.2}], UNDER_ATTACK, None, path),
+    ],
+)
+def test_a_figure_appears_whole_or_not_at_all(tmp_path: Path, draw: Callable[[Path], None]) -> None:
+    path = tmp_path / "figure.svg"
+    draw(path)
+    whole = path.read_bytes()
+    with _room_for(len(whole) // 2), pytest.raises(UserError, match="cannot be written"):
+        draw(path)
+    assert path.read_bytes() == whole
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from cli.program import run, run_json
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
 from selfadapt.report.results import RunFolder
 from selfadapt.review.journal import Journal
+from selfadapt.review.pictures import NoPicture, views_of
+from selfadapt.review.verdicts import Verdicts
 
 
 def _lines(run_folder: Path) -> list[dict[str, object]]:
@@ -344,6 +346,30 @@ def test_values_of_a_table_are_shown_as_they_stand(tmp_path: Path) -> None:
     with serving(tmp_path / "run") as server:
         status, _, body = server.ask("api/values/5")
         assert (status, "table.csv" in json.loads(body)["error"]) == (404, True)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_rows_of_a_table_are_found_by_id_wherever_they_stand(tmp_path: Path, named: bool) -> None:
+    """What counts is the line at which a sample stood in the training, of which labels.csv tells."""
+    generator = np.random.default_rng(0)
+    head, *lines = [("id" if named else "colour") + ",weight,owner,kind"] + [
+        f"{k if named else ('red', 'blue')[k % 2]},{generator.normal() + 4 * (k % 2):.6f},{k // 4},{'ab'[k % 2]}"
+        for k in range(80)
+    ]
+    table, columns = tmp_path / "table.csv", ("--label-column", "kind", "--group-column", "owner")
+    table.write_text("\n".join([head, *lines]) + "\n")
+    run_json("train", "table.csv", *columns, "--out", "run", folder=tmp_path)
+    new = f"{'new' if named else 'red'},9.5,20,a"
+    table.write_text("\n".join([head, new, *reversed(lines[1:])]) + "\n")  # one is gone, one is new, all have moved
+    folder = RunFolder(tmp_path / "run")
+    verdicts = Verdicts.of(folder)
+    views, gone = views_of(folder, verdicts), verdicts.paths.index("row 2")
+    for row, path in enumerate(verdicts.paths):
+        if row != gone:
+            expected = lines[int(path.removeprefix("row ")) - 2].split(",")
+            assert views.values(row) == list(zip(head.split(","), expected, strict=True))
+    with pytest.raises(NoPicture, match=f"has no row of the id {verdicts.ids[gone]} any more"):
+        views.values(gone)
 
 
 @pytest.mark.parametrize(

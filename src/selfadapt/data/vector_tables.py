@@ -27,9 +27,9 @@ def table_data(
     The columns `id` and `split` (train, val or test), where there are any, mean what they mean for tables of images.
     Without `id`, an id is a hash of the row.
     """
-    rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
     special = [label_column, *([group_column] if group_column else [])]
-    _check_columns(path, rows, special)
+    by_id = rows_by_id(path, special)
+    ids, rows = list(by_id), list(by_id.values())
     parts = _parts(path, rows)
     hidden = {*special, "id", "split"}
 
@@ -39,7 +39,6 @@ def table_data(
         return Table(rows=plain, place=lambda i: f"{path}, row {chosen[i] + 2}")  # row 1 is the head
 
     reader = fit(table("train"))
-    ids = _ids(path, rows, parts, hidden)
     classes = class_names(str(path), [_word(path, rows, i, label_column) for i in parts["train"]])
 
     def samples(part: str) -> Samples | None:
@@ -65,6 +64,17 @@ def table_data(
         augment="none",
         reader=reader,
     )
+
+
+def rows_by_id(path: Path, special: Sequence[str]) -> dict[str, Row]:
+    """The rows of such a table as they stand in it, by their ids, in their order.
+
+    `special` are the columns of the labels and, if there are any, of the groups.
+    """
+    rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
+    _check_columns(path, rows, special)
+    ids = _ids(path, rows, _parts(path, rows), {*special, "id", "split"})
+    return dict(zip(ids, rows, strict=True))
 
 
 def _check_columns(path: Path, rows: Sequence[Row], wanted: Sequence[str]) -> None:

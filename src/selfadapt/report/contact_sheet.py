@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfadapt.report.figures import INK
+from selfadapt.report.results import whole_file
 
 if TYPE_CHECKING:
     from selfadapt.report.figures import Matrix
@@ -39,7 +40,8 @@ def contact_sheet(images: Sequence["Matrix"], captions: Sequence[str], path: Pat
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     path.parent.mkdir(parents=True, exist_ok=True)
     content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *cells, "</svg>"])
-    path.write_text(content, encoding="utf-8")
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def caption_lines(caption: str, width: float) -> list[str]:

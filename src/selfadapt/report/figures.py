@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from selfadapt.report.results import whole_file
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -64,7 +66,8 @@ def _save(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the browser has the fonts that matplotlib lacks
-        figure.savefig(path, metadata={"Date": None})
+        with whole_file(path) as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def accuracy_curves(

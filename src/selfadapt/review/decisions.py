@@ -1,7 +1,7 @@
 """What people decided about the labels of a run: the journal, checked against the run, and the table for people.
 
-Before there is a journal, a decisions.csv that somebody wrote by hand (id and label) counts instead; the first review
-takes it over.
+While the journal has no line, a decisions.csv that somebody wrote by hand (id and label) counts instead; the first
+review takes it over. A journal that is there but empty is what a stop or a full disk leaves of that.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +16,13 @@ WORDS = {"accept": "accepted", "keep": "kept", "choose": "another class", "remov
 
 
 def read_decisions(folder: RunFolder, known: Mapping[str, object] | None = None) -> dict[str, Decision]:
-    """The decisions that stand, by sample; those of a hand-made table where there is no journal.
+    """The decisions that stand, by sample; those of a hand-made table while the journal has no line.
 
     All must be about samples that are `known`, if that is given, and name classes of the run.
     """
-    if folder.journal_file.exists():
-        decisions, source = Journal.read(folder.journal_file).decisions, folder.journal_file
+    journal = Journal.read(folder.journal_file)
+    if journal.lines:
+        decisions, source = journal.decisions, folder.journal_file
     else:
         decisions, source = _by_hand(folder), folder.decisions_file
     classes = set(folder.read_run()["data"]["classes"]) if decisions else set()
@@ -35,7 +36,7 @@ def read_decisions(folder: RunFolder, known: Mapping[str, object] | None = None)
 
 def open_journal(folder: RunFolder) -> Journal:
     """The journal to go on with; a new one begins with the decisions of a hand-made table, if there is any."""
-    by_hand = {} if folder.journal_file.exists() else _by_hand(folder)
+    by_hand = {} if Journal.read(folder.journal_file).lines else _by_hand(folder)
     journal = Journal.write(folder.journal_file)
     if by_hand and not journal.lines:
         labels = {sample_id: decision.label for sample_id, decision in by_hand.items()}
@@ -44,8 +45,12 @@ def open_journal(folder: RunFolder) -> Journal:
 
 
 def write_decisions(folder: RunFolder, decisions: Mapping[str, Decision], rows: Iterable[Mapping[str, str]]) -> None:
-    """decisions.csv, from the journal and what labels.csv says of the samples."""
-    write_table(folder.decisions_file, COLUMNS, _table(decisions, rows))
+    """decisions.csv, from the journal and what labels.csv says of the samples.
+
+    While the journal has no line, nothing is written: the table that is there may be somebody's own.
+    """
+    if Journal.read(folder.journal_file).lines:
+        write_table(folder.decisions_file, COLUMNS, _table(decisions, rows))
 
 
 def _table(decisions: Mapping[str, Decision], rows: Iterable[Mapping[str, str]]) -> Iterable[Sequence[str]]:

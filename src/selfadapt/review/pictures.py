@@ -5,12 +5,13 @@ Only samples of the run can be asked for, by their row, and only pixels go out, 
 
 import io
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from selfadapt.data.images import ORIENTATION, plain_image
-from selfadapt.data.table import csv_rows, parquet_rows
+from selfadapt.data.vector_tables import rows_by_id
 from selfadapt.errors import UserError
 from selfadapt.report.results import RunFolder
 from selfadapt.review.verdicts import Verdicts
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from selfadapt.data.inputs import Inputs
+    from selfadapt.data.reader import Row
 
 Encoded = tuple[bytes, str]  # and its media type
 Named = list[tuple[str, str]]  # names and values
@@ -50,13 +52,15 @@ class Views(Protocol):
 def views_of(folder: RunFolder, verdicts: Verdicts) -> Views:
     """What suits the data of a run. Nothing is opened before it is asked for."""
     run = folder.read_run()
-    about, source = run["data"], str(run["settings"]["data"]["source"])
+    about, own = run["data"], run["settings"]["data"]
+    source = str(own["source"])
     if len(about["shape"]) == 3 or run["settings"]["model"]["tune"] == "head":
         if source.endswith(".npz") or not any(verdicts.paths[:1]):
             return Cached(StoredPictures(_Opened(folder, verdicts)))
         return Cached(FilePictures(verdicts, about.get("white")))
     if about.get("reader") is not None:
-        return TableRows(Path(source), verdicts)
+        special = [own[name] for name in ("label_column", "group_column") if own.get(name)]
+        return TableRows(Path(source), special, verdicts)
     return StoredVectors(_Opened(folder, verdicts))
 
 
@@ -122,13 +126,13 @@ class StoredVectors:
 
 
 class TableRows:
-    """Rows of a table as they stand in it; texts are such, too."""
+    """Rows of a table as they stand in it, wherever that is by now; texts are such, too."""
 
     pictures = False
 
-    def __init__(self, source: Path, verdicts: Verdicts) -> None:
-        self._source, self._verdicts = source, verdicts
-        self._rows: list[dict[str, Any]] | None = None
+    def __init__(self, source: Path, special: Sequence[str], verdicts: Verdicts) -> None:
+        self._source, self._special, self._verdicts = source, special, verdicts
+        self._rows: dict[str, Row] | None = None
         self._lock = Lock()
 
     def picture(self, row: int, side: int) -> Encoded:
@@ -137,15 +141,14 @@ class TableRows:
     def values(self, row: int) -> Named:
         with self._lock:
             if self._rows is None:
-                read = parquet_rows if self._source.suffix == ".parquet" else csv_rows
                 try:
-                    self._rows = read(self._source)
+                    self._rows = rows_by_id(self._source, self._special)
                 except UserError as error:
                     raise NoPicture(str(error)) from error
-        number = int(self._verdicts.paths[row].removeprefix("row ")) - 2  # row 1 is the head
-        if not 0 <= number < len(self._rows):
-            raise NoPicture(f"{self._source} has fewer rows than when the run began")
-        return [(str(name), "" if value is None else str(value)) for name, value in self._rows[number].items()]
+        sample_id = self._verdicts.ids[row]
+        if sample_id not in self._rows:
+            raise NoPicture(f"{self._source} has no row of the id {sample_id} any more; restore it to see its values")
+        return [(str(name), "" if value is None else str(value)) for name, value in self._rows[sample_id].items()]
 
 
 class Cached:

@@ -82,8 +82,7 @@ def write_corrected_labels(
         rows.append((sample_id, sample["path"], sample["part"], label, given, by))
     path = path or folder.path / "corrected.csv"
     write_table(path, COLUMNS, rows)
-    if folder.journal_file.exists():
-        write_decisions(folder, decided, verdicts.values())
+    write_decisions(folder, decided, verdicts.values())
     return Corrected(
         path=path,
         labels=len(rows),
