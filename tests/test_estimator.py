@@ -61,6 +61,8 @@ def test_groups_and_cross_validation() -> None:
     assert cross_val_score(model, small, given, cv=2).mean() > 0.8
     with pytest.raises(ValueError, match="fall into 2 groups"):
         model.fit(small, given, groups=np.arange(400) % 2)
+    with pytest.raises(ValueError, match="groups are missing in 396 places, first in 0"):
+        model.fit(small, given, groups=[None] * 396 + ["a", "a", "b", "b"])
     model.fit(small, given)
     unfit: tuple[Any, ...] = (0, 1.5)
     for rounds in unfit:

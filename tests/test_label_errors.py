@@ -1,6 +1,7 @@
 """One call for the list of wrong labels: what it finds, what it says of itself, what it refuses."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
 from selfadapt.evaluation.label_quality import expected_quality
 from selfadapt.evaluation.outsiders import outsiders
-from selfadapt.label_errors import LabelErrors
+from selfadapt.label_errors import LabelErrors, LabelVerdict
 
 
 def _noisy(rows: int = 600, rate: float = 0.2) -> tuple[Any, Any, Any]:
@@ -66,6 +67,25 @@ def test_rows_csv_and_pandas_tell_the_same(found: tuple[LabelErrors, Any], tmp_p
     assert frame["id"].tolist() == table.id.tolist()
 
 
+def test_a_list_that_stops_half_way_leaves_the_one_before(
+    found: tuple[LabelErrors, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, _ = found
+    table.to_csv(tmp_path / "labels.csv")
+    before = (tmp_path / "labels.csv").read_bytes()
+    rows = iter(list(table)[:300])
+
+    def stopping(_: LabelErrors) -> Iterator[LabelVerdict]:
+        yield from rows
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LabelErrors, "__iter__", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        table.to_csv(tmp_path / "labels.csv")
+    assert (tmp_path / "labels.csv").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.csv"]
+
+
 def test_probabilities_of_ones_own_find_confused_classes() -> None:
     generator = np.random.default_rng(1)
     truth = generator.integers(4, size=2000)
@@ -104,6 +124,18 @@ def test_two_labels_for_one_picture_stand_at_the_top() -> None:
     assert by_id["600"].suspect
     assert not by_id["0"].suspect
     assert by_id["600"].suggested == labels[0]
+
+
+def test_samples_that_are_merely_alike_are_not_copies_of_one() -> None:
+    """Three yes-or-no columns, and in every row one label in five is the rarer one: no more than that can be told."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(2, size=(1000, 3))
+    odds = np.where(x[:, 0] == 1, 0.8, 0.2)
+    labels = (generator.random(1000) < odds).astype(int)
+    table = find_label_errors(labels, features=x)
+    assert table.summary.duplicates == ()
+    assert table.suspect.any()
+    assert 0.7 < table.confidence[table.suspect].min() <= table.confidence[table.suspect].max() < 0.9
 
 
 @pytest.mark.parametrize("sizes", [(100, 100, 1), (100, 100, 2), (100, 50, 5), (300, 3), (12, 12, 12)])
@@ -146,6 +178,42 @@ def test_what_it_refuses() -> None:
     }.items():
         with pytest.raises(ValueError, match=words):
             find_label_errors(**given)
+
+
+class _Missing:
+    """What pandas.NA does."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return "<NA>"
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __ne__ = __eq__
+
+
+@pytest.mark.parametrize("nothing", [None, _Missing(), np.datetime64("NaT"), float("nan"), "", " "])
+def test_missing_labels_and_groups_are_told(nothing: Any) -> None:
+    x, labels, _ = _noisy(40)
+    given = np.array([f"digit {k}" for k in labels], dtype=object)
+    given[[3, 7]] = nothing
+    with pytest.raises(ValueError, match="labels are missing in 2 places, first in 3"):
+        find_label_errors(given, features=x)
+    for groups in ([*"ab" * 2, *[nothing] * 36], np.array([*"ab" * 2, *[nothing] * 36], dtype=object)):
+        with pytest.raises(ValueError, match="groups are missing in 36 places, first in 4; give a sample"):
+            find_label_errors(labels, features=x, groups=groups)
+
+
+def test_groups_of_numbers_may_not_be_nan() -> None:
+    x, labels, _ = _noisy(40)
+    numbers = np.arange(40) / 2
+    find_label_errors(labels, features=x, groups=numbers)
+    numbers[5] = np.nan
+    for groups in (numbers, torch.from_numpy(numbers)):
+        with pytest.raises(ValueError, match="groups are missing in 1 places, first in 5"):
+            find_label_errors(labels, features=x, groups=groups)
 
 
 def test_folds_are_even_and_keep_groups_together() -> None:

@@ -24,16 +24,22 @@ from torch import Tensor
 
 from selfadapt.data.duplicates import find_duplicates, group_numbers, joined_groups
 from selfadapt.data.folds import deal_into_folds
-from selfadapt.evaluation.held_out import LEAST_TO_JUDGE, HeldOutVerdicts
+from selfadapt.evaluation.held_out import HeldOutVerdicts
 from selfadapt.evaluation.label_quality import Interval, ListQuality
 from selfadapt.evaluation.outsiders import outsiders
-from selfadapt.objectives.cross_fitting import CrossFitted, CrossFitting, cross_fit
+from selfadapt.objectives.cross_fitting import (
+    LEAST_SAMPLES,
+    CrossFitted,
+    CrossFitting,
+    check_enough,
+    check_features,
+    cross_fit,
+)
 from selfadapt.objectives.transition import Transition, estimate_transition
+from selfadapt.report.results import whole_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FOLDS = 5
-_LEAST_SAMPLES = 10
-_LARGEST = 1e15  # feature, whose square float32 can still sum
 _ROUNDING = 0.01  # in the sum of probabilities
 _STEPS = 20  # of EM, where nothing else is done
 
@@ -115,7 +121,7 @@ class LabelErrors:
         return (LabelVerdict(*row) for row in zip(*columns, strict=True))
 
     def to_csv(self, path: str | Path) -> None:
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with whole_file(Path(path)) as file:
             writer = csv.writer(file)
             writer.writerow(LabelVerdict._fields)
             for row in self:
@@ -151,8 +157,8 @@ def find_label_errors(
         raise ValueError(f"labels must be one for each sample, but their shape is {given_N.shape}")
     if (features is None) == (probabilities is None):
         raise ValueError("pass either features= (N×F) or probabilities= (N×K, each by a model that did not see it)")
-    if len(given_N) < _LEAST_SAMPLES:
-        raise ValueError(f"{len(given_N)} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
+    if len(given_N) < LEAST_SAMPLES:
+        raise ValueError(f"{len(given_N)} samples are too few to judge labels; pass at least {LEAST_SAMPLES}")
     values_NX = _table(probabilities if features is None else features, len(given_N), features is None)
     names, labels_N = _coded(given_N, classes, values_NX.shape[1] if features is None else None)
     if ids is not None and len(ids) != len(given_N):
@@ -162,7 +168,7 @@ def find_label_errors(
     )
     if features is not None:
         return fit_and_judge(values_NX, labels_N, names, name_N, groups, duplicates, seed)[1]
-    _check_enough(labels_N)
+    check_enough(labels_N)
     duplicates = _checked([] if duplicates is None else duplicates, len(given_N))
     fold_N = _dealt(labels_N, duplicates, groups, seed)
     predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
@@ -181,24 +187,13 @@ def fit_and_judge(
     settings: CrossFitting | None = None,
 ) -> tuple[CrossFitted, LabelErrors]:
     """A head that is fitted by folds to labels 0, 1, … (their names and the samples' beside them), and its verdicts."""
-    _check_enough(labels_N)
-    if bool((features_NF == features_NF[:1]).all()):
-        raise ValueError("features are the same for every sample, so they tell nothing")
-    largest = float(features_NF.abs().max())
-    if not 1 / _LARGEST < largest < _LARGEST:
-        raise ValueError(f"features are of a size ({largest:.0e}) that float32 cannot compute with; bring them near 1")
+    check_enough(labels_N)
+    check_features(features_NF)
     found = _checked(find_duplicates(features_NF) if duplicates is None else duplicates, len(labels_N))
     fold_N = _dealt(labels_N, found, groups, seed)
     fitted = cross_fit(features_NF, labels_N, fold_N, len(names), settings)
     predicted_NK, transition = fitted.predicted_NK, fitted.transition
     return fitted, _listed(features_NF, predicted_NK, labels_N, transition, names, name_N, found, seed)
-
-
-def _check_enough(labels_N: Tensor) -> None:
-    if len(labels_N) < _LEAST_SAMPLES:
-        raise ValueError(f"{len(labels_N)} samples are too few to judge labels; pass at least {_LEAST_SAMPLES}")
-    if torch.bincount(labels_N).max() < LEAST_TO_JUDGE:
-        raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
 
 
 def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
@@ -280,14 +275,26 @@ def _array(values: Any, name: str) -> Array:
             raise ValueError(f"{name} must be class names or whole numbers, but they hold fractions")
         array = array.astype(np.int64)
     if array.dtype.kind == "O":
-        array = np.array(["" if _is_missing(value) else str(value) for value in array])
-    if array.dtype.kind == "U" and (array == "").any():
-        raise ValueError(f"{name} are missing in {(array == '').sum()} places, first in {(array == '').argmax()}")
+        array = _words(array)
+    if array.dtype.kind == "U":
+        _check_none_missing(array, name, "leave those samples out")
     return array
 
 
+def _words(values_N: Array) -> Array:
+    """Objects as words; what is missing as the empty one."""
+    return np.array(["" if _is_missing(value) else str(value) for value in values_N])
+
+
 def _is_missing(value: Any) -> bool:
-    return value is None or value != value or str(value) in ("<NA>", "NaT")
+    # By their words first: pandas.NA does not say whether it differs from itself, but raises.
+    return value is None or str(value) in ("<NA>", "NaT") or value != value
+
+
+def _check_none_missing(words_N: Array, name: str, remedy: str) -> None:
+    missing_N = np.char.strip(words_N) == ""
+    if missing_N.any():
+        raise ValueError(f"{name} are missing in {missing_N.sum()} places, first in {missing_N.argmax()}; {remedy}")
 
 
 def _table(values: Any, count: int, of_odds: bool) -> Tensor:
@@ -334,10 +341,13 @@ def _coded(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -
 
 
 def _group_codes(groups: Any, count: int) -> Tensor:
-    values = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    # As objects: numpy would make words of a list that holds words and NaN, and NaN one more group.
+    values = np.asarray(groups.detach().cpu().numpy() if isinstance(groups, Tensor) else groups, dtype=object)
     if values.shape != (count,):
         raise ValueError(f"groups must be one for each of the {count} labels, but their shape is {values.shape}")
-    return torch.from_numpy(np.unique(values.astype(str), return_inverse=True)[1])
+    words_N = _words(values)
+    _check_none_missing(words_N, "groups", "give a sample that belongs to no other a group of its own")
+    return torch.from_numpy(np.unique(words_N, return_inverse=True)[1])
 
 
 def _folds(groups_N: Tensor) -> int:

@@ -168,6 +168,28 @@ def test_what_does_not_suit_the_method_is_told(arguments: tuple[str, ...], messa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("samples", "classes", "scale", "message"),
+    [
+        (12, 4, 1.0, "no class has 5 samples, so none can be judged; are these labels, not ids?"),
+        (9, 1, 1.0, "9 samples are too few to judge labels; pass at least 10"),
+        (60, 2, 1e20, "features are of a size (3e+20) that float32 cannot compute with; bring them near 1"),
+    ],
+)
+def test_vectors_that_no_label_can_be_judged_by_are_told(
+    samples: int, classes: int, scale: float, message: str, tmp_path: Path
+) -> None:
+    labels = np.arange(samples) % classes
+    values = np.random.default_rng(0).normal(size=(samples, 3)).clip(-3, 3)
+    values[0, 0] = 3
+    if classes == 1:
+        labels[0] = 1
+    np.savez(tmp_path / "few.npz", x_train=(values * scale).astype(np.float32), y_train=labels)
+    result = run("train", "few.npz", "--validation", "0", "--out", "run", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert message in result.stderr
+
+
 def test_groups_too_large_to_hold_one_out_are_told(tmp_path: Path) -> None:
     rows = [f"{i % 7}.{i},p{i % 2},{'xyz'[i % 3]}" for i in range(60)]
     (tmp_path / "two.csv").write_text("\n".join(["a,g,label", *rows]))

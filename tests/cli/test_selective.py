@@ -101,10 +101,10 @@ def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, m
     lines = _predicted(result.stdout)
     assert [line["path"] for line in lines] == ["new/03.png", "broken.png", "large.png", "gone.png"]
     assert ["error" in line for line in lines] == [False, True, False, True]
-    assert "2 of 4 files cannot be read" in result.stderr
+    assert "2 of 4 inputs could not be answered" in result.stderr
     result = run("predict", "run", "broken.png", folder=folder)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-    assert "none of 1 files could be read" in result.stderr
+    assert "none of 1 inputs could be answered" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,44 @@ def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:
         result = run(*arguments, folder=tmp_path)
         assert result.returncode == 2
         assert f"no {lacking} part" in result.stderr
+
+
+def test_of_samples_that_belong_together_one_counts_for_the_guarantee(tmp_path: Path) -> None:
+    """A hundred answers of ten people are no hundred witnesses."""
+    generator = np.random.default_rng(0)
+    people = np.arange(400) // 20
+    values = generator.normal(size=(400, 2)) + 3 * (people % 2)[:, None]
+    rows = (f"{a},{b},{p % 2},{p}" for (a, b), p in zip(values.round(6).tolist(), people, strict=True))
+    (tmp_path / "people.csv").write_text("\n".join(["a,b,label,person", *rows]) + "\n")
+    for name, options in (("together", ("--group-column", "person")), ("apart", ())):
+        table = tmp_path / f"{name}.csv"
+        lines = (tmp_path / "people.csv").read_text().splitlines()
+        table.write_text("\n".join(line if options else line.rpartition(",")[0] for line in lines) + "\n")
+        run_json("train", table, *options, "--method", "erm", "--epochs", "2", "--validation", "0.5", "--out", name,
+                 folder=tmp_path)  # fmt: skip
+    together, apart = (
+        json.loads(run("calibrate", name, "--risk", "0.3", "--json", folder=tmp_path).stdout.splitlines()[-1])
+        for name in ("together", "apart")
+    )
+    assert (together["samples"], together["left_out"]) == (10, 190)
+    assert (apart["samples"], apart["left_out"]) == (200, 0)
+    assert together["guaranteed_risk"] > apart["guaranteed_risk"]
+    assert (
+        "of a group, or of copies, one counts" in run("calibrate", "together", "--risk", "0.9", folder=tmp_path).stdout
+    )
+
+
+def test_what_is_not_a_number_is_no_answer(tmp_path: Path) -> None:
+    """Values that overflow in the network: neither a class nor a confidence that is not JSON."""
+    values = np.random.default_rng(0).normal(scale=0.01, size=(40, 3)).astype(np.float32)
+    np.savez(tmp_path / "v.npz", x_train=values, y_train=np.arange(40) % 2)
+    run_json("train", "v.npz", "--method", "erm", "--epochs", "1", "--out", "run", folder=tmp_path)
+    np.save(tmp_path / "new.npy", np.array([[0, 0, 0], [3e38, -3e38, 3e38]], np.float32))
+    result = run("predict", "run", "new.npy", folder=tmp_path)
+    fine, odd = _predicted(result.stdout)
+    assert fine["class"] in ("0", "1")
+    assert "not a number" in odd["error"]
+    assert (result.returncode, "1 of 2 inputs could not be answered" in result.stderr) == (0, True)
 
 
 def _predicted(text: str) -> list[dict[str, Any]]:

@@ -65,5 +65,7 @@ def command(
         )
         print(f"validation coverage  {percent(found['validation_coverage'])} of {found['samples']} samples")
         print(f"test error           {percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}")
+    if found["left_out"] and not as_json:
+        print(f"left out             {found['left_out']} samples: of a group, or of copies, one counts")
     if found["threshold"] is None:
         raise typer.Exit(1)

@@ -37,19 +37,21 @@ def command(
 
     predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
     listed = list(_files(paths))
-    files, broken, done = iter(listed), 0, 0
+    files, done, answers, broken = iter(listed), 0, 0, 0
     with count_bar("answering", quiet=quiet) as count:
         while batch := list(islice(files, batch_size)):
             for record in predictor.answer(batch):
-                broken += "error" in record
+                answers, broken = answers + 1, broken + ("error" in record)
                 print(json.dumps(record, ensure_ascii=False))
             sys.stdout.flush()
             done += len(batch)
             count(done, len(listed))
-    if broken == done:
-        raise UserError(f"none of {done} files could be read" + ("; their lines say why" if done else ""))
+    if not listed:
+        raise UserError("there are no files to answer")
+    if broken and broken == answers:
+        raise UserError(f"none of {answers} inputs could be answered; their lines say why")
     if broken:
-        print(f"warning: {broken} of {done} files cannot be read; their lines say why", file=sys.stderr)
+        print(f"warning: {broken} of {answers} inputs could not be answered; their lines say why", file=sys.stderr)
 
 
 def _files(paths: Iterable[str]) -> Iterator[Path]:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from selfadapt.evaluation.label_quality import ListQuality, expected_quality
+from selfadapt.objectives.cross_fitting import LEAST_TO_JUDGE
 from selfadapt.objectives.transition import doubts, posterior
 
 _MOST_WRONG = 0.9  # of the labels of a class
-LEAST_TO_JUDGE = 5  # samples of a class, for its labels to be judged
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ from selfadapt.models.softmax_regression import PrincipalAxes, fit_heads, pieces
 from selfadapt.objectives.transition import Transition, estimate_transition, posterior_pieces, update_transition
 from selfadapt.progress import ProgressCallback, no_progress
 
+LEAST_SAMPLES = 10
+LEAST_TO_JUDGE = 5  # samples of a class, for its labels to be judged
+_LARGEST = 1e15  # feature, whose square float32 can still sum
 _LARGE = 4e10  # numbers multiplied in one pass above which inner folds are joined and axes are cut
 _LARGE_AXES = (
     256  # all that is large together, on CIFAR10 (one seed): 0.864 for 0.852 asymmetric, 0.970 for 0.971 symmetric
@@ -78,6 +81,23 @@ class CrossFitted:
     def predict(self, features_NF: Tensor) -> Tensor:
         """q of samples that had no part in this."""
         return (self.axes(features_NF) @ self.head_DK).softmax(1)
+
+
+def check_enough(labels_N: Tensor) -> None:
+    """A ValueError if no label could be judged."""
+    if len(labels_N) < LEAST_SAMPLES:
+        raise ValueError(f"{len(labels_N)} samples are too few to judge labels; pass at least {LEAST_SAMPLES}")
+    if torch.bincount(labels_N).max() < LEAST_TO_JUDGE:
+        raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
+
+
+def check_features(features_NF: Tensor) -> None:
+    """A ValueError if no head could be fitted to them."""
+    if bool((features_NF == features_NF[:1]).all()):
+        raise ValueError("features are the same for every sample, so they tell nothing")
+    largest = float(features_NF.abs().max())
+    if not 1 / _LARGEST < largest < _LARGEST:
+        raise ValueError(f"features are of a size ({largest:.0e}) that float32 cannot compute with; bring them near 1")
 
 
 def cross_fit(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, CorrectedClassifier, Normalised, unwrapped
-from selfadapt.objectives.cross_fitting import CrossFitted, CrossFitting, cross_fit
+from selfadapt.objectives.cross_fitting import CrossFitted, CrossFitting, check_enough, check_features, cross_fit
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained, Vectors
 from selfadapt.objectives.noisy_labels import NoisyLabels
@@ -53,6 +53,11 @@ class SelfAdaptiveFolds(ERM):
 
     def _solve(self, vectors: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
         values_ND, labels_N, groups_N = vectors
+        try:
+            check_enough(labels_N)
+            check_features(values_ND)
+        except ValueError as error:
+            raise UserError(str(error)) from error
         apart = len(labels_N) if groups_N is None else len(groups_N.unique())
         if apart < _FEWEST:
             raise UserError(

@@ -2,7 +2,7 @@
 
 Thresholds are fitted on the validation part and measured on the test part, never on the same samples.
 
-Shapes: N samples.
+Shapes: N samples, of which n count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.samples import Samples
+from selfadapt.data.seeds import seeded
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
 from selfadapt.evaluation.coverage import (
@@ -174,20 +175,22 @@ def calibrate(
         raise UserError("--true-labels: the true labels of these data are not known")
     held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, on_progress)
     name = _chosen(selector, held_out)
-    own = held_out[name]
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
-    wrong_N = own.wrong(labels_N[fine_N])
-    found = guarantee(own.confidence_N, wrong_N, risk=risk, confidence=confidence)
+    counted = _one_of_each_group(validation, fine_N, run.settings.seed)
+    confidence_n = held_out[name].confidence_N[counted]
+    wrong_n = held_out[name].wrong(labels_N[fine_N])[counted]
+    found = guarantee(confidence_n, wrong_n, risk=risk, confidence=confidence)
     content: dict[str, Any] = {
         "selector": name,
         "passes": passes if by_dropout(name) else 0,
         "risk": risk,
         "confidence": confidence,
-        "samples": len(wrong_N),
+        "samples": len(wrong_n),
+        "left_out": int(fine_N.sum()) - len(wrong_n),
     }
     if found is None:
         run.folder.forget_calibration()
-        every = candidates(own.confidence_N, wrong_N, risk=1.0, confidence=confidence)  # the coverage grid for any risk
+        every = candidates(confidence_n, wrong_n, risk=1.0, confidence=confidence)  # the coverage grid for any risk
         nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {
             **content,
@@ -213,6 +216,17 @@ def calibrate(
     }
     run.folder.write_calibration(content)
     return content
+
+
+def _one_of_each_group(samples: Samples, fine_N: Tensor, seed: int) -> Tensor:
+    """Which of the answers count: of a group one, by lot, because the bound needs samples that err independently."""
+    places = fine_N.nonzero().flatten().tolist()
+    if samples.groups is None:
+        return torch.arange(len(places))
+    first: dict[str, int] = {}
+    for answer in torch.randperm(len(places), generator=seeded(seed, "one of each group")).tolist():
+        first.setdefault(samples.groups[places[answer]], answer)
+    return torch.tensor(sorted(first.values()))
 
 
 def _chosen(selector: str | None, offered: Mapping[str, Answers]) -> str:

@@ -1,5 +1,6 @@
 """A trained run at work on inputs of a user's own: a prediction for each, or abstention."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from selfadapt.runs.threads import take_useful_threads
 
 _TABLES = (".csv", ".parquet")
 _ARRAYS = (".npy", ".npz")
+_NO_NUMBER = "what the network says of it is not a number (NaN); are its values on the scale of the training data?"
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,9 @@ class Predictor:
     def _records(self, inputs: Inputs) -> Iterator[dict[str, Any]]:
         own = self._answers(inputs)
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
+            if math.isnan(confidence):
+                yield {"error": _NO_NUMBER}
+                continue
             abstains = self.threshold is not None and confidence <= self.threshold
             guess = self.classes[number]
             yield {
