@@ -12,7 +12,7 @@ labels.csv      the verdict on each label of every part, most suspicious first
 duplicates.csv  copies of one sample: the number of their group, id, path, part and given label
 transition.csv  the estimated odds of each given label (column) for each true class (row)
 decisions.jsonl  what people decided about labels, a line for each decision, if there was any
-decisions.csv   the same as a table; or, before there is a journal, what somebody wrote by hand: id and label
+decisions.csv   the same as a table; or, while the journal is empty, what somebody wrote by hand: id and label
 review/         samples that were drawn to measure by, and features by which similar samples are found
 corrected.csv   the corrected labels, once they are asked for
 trained-on.csv  the corrected labels that this run was trained on, if it was
