@@ -54,13 +54,7 @@ def keep_decoded(
         return replace(samples, inputs=images).take(readable(data, samples, broken))
 
     parts = {name: kept(samples) for name, samples in data.parts.items()}
-    return replace(
-        data,
-        train=parts["train"],
-        validation=parts.get("validation"),
-        test=parts.get("test"),
-        unreadable=unreadable,
-    )
+    return replace(data.with_parts(parts), unreadable=unreadable)
 
 
 def _bytes(images: ImageFiles) -> int:

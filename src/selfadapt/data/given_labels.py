@@ -65,7 +65,7 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
     for some, words in ((strangers, "ids are not in the data"), (left_out, "samples are not in it and are left out")):
         if some and not quiet:
             warnings.warn(f"{path}: {len(some)} {words}, such as {some[0]!r}", stacklevel=2)
-    return replace(data, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
+    return data.with_parts(parts)
 
 
 def corrected_validation(data: Data, path: Path) -> frozenset[str]:

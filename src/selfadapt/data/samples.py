@@ -153,6 +153,10 @@ class Data:
         parts = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: samples for name, samples in parts.items() if samples is not None}
 
+    def with_parts(self, parts: Mapping[str, Samples]) -> "Data":
+        """The data with these parts, by name, and no others."""
+        return replace(self, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
+
     def with_files(self, changed: Callable[[ImageFiles], ImageFiles]) -> "Data":
         """The data with their image files read in another way; inputs that are no files stay."""
         return self._with_inputs(lambda inputs: changed(inputs) if isinstance(inputs, ImageFiles) else inputs)
@@ -164,13 +168,7 @@ class Data:
     def _with_inputs(self, changed: Callable[[Inputs], Inputs]) -> "Data":
         parts = {name: replace(samples, inputs=changed(samples.inputs)) for name, samples in self.parts.items()}
         unlabelled = None if self.unlabelled is None else changed(self.unlabelled)
-        return replace(
-            self,
-            train=parts["train"],
-            validation=parts.get("validation"),
-            test=parts.get("test"),
-            unlabelled=unlabelled,
-        )
+        return replace(self.with_parts(parts), unlabelled=unlabelled)
 
     def limited(self, train: int | None, test: int | None, seed: int = 0) -> "Data":
         """So many samples only; None keeps all. Validation shrinks in proportion to training.
@@ -189,7 +187,7 @@ class Data:
             return samples.first(number) if self.mixed else samples.share(number, seeded(seed, "limit", name))
 
         fewer = {name: limited(name, samples) for name, samples in self.parts.items()}
-        return replace(self, train=fewer["train"], validation=fewer.get("validation"), test=fewer.get("test"))
+        return self.with_parts(fewer)
 
     @property
     def broken(self) -> dict[str, str]:

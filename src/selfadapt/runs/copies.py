@@ -47,7 +47,7 @@ def _grouped(data: Data, found: Sequence[Sequence[int]]) -> Data:
     for name, samples in data.parts.items():
         own = groups_N[begin : begin + len(samples)].tolist()
         named[name], begin = replace(samples, groups=[str(group) for group in own]), begin + len(samples)
-    return replace(data, train=named["train"], validation=named.get("validation"), test=named.get("test"))
+    return data.with_parts(named)
 
 
 def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:

@@ -155,11 +155,4 @@ def with_features(
         return vectors.take(readable(data, samples, dict(found.broken)))
 
     parts = {name: taken(name, samples) for name, samples in data.parts.items()}
-    return replace(
-        data,
-        train=parts["train"],
-        validation=parts.get("validation"),
-        test=parts.get("test"),
-        augment="none",
-        unreadable=unreadable,
-    )
+    return replace(data.with_parts(parts), augment="none", unreadable=unreadable)
