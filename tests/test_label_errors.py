@@ -206,6 +206,14 @@ def test_missing_labels_and_groups_are_told(nothing: Any) -> None:
             find_label_errors(labels, features=x, groups=groups)
 
 
+def test_groups_that_are_the_classes_judge_nothing() -> None:
+    """Each class would be judged by heads that never saw it, and every label called wrong."""
+    features, labels = load_digits(return_X_y=True)
+    names = np.array([f"digit {label}" for label in labels[:300]])
+    with pytest.raises(ValueError, match="samples of the class 'digit 0' belong together"):
+        find_label_errors(names, features=features[:300], groups=labels[:300])
+
+
 def test_groups_of_numbers_may_not_be_nan() -> None:
     x, labels, _ = _noisy(40)
     numbers = np.arange(40) / 2

@@ -33,6 +33,7 @@ from selfadapt.objectives.cross_fitting import (
     CrossFitting,
     check_enough,
     check_features,
+    check_spread,
     cross_fit,
 )
 from selfadapt.objectives.transition import Transition, estimate_transition
@@ -191,6 +192,7 @@ def fit_and_judge(
     check_features(features_NF)
     found = _checked(find_duplicates(features_NF) if duplicates is None else duplicates, len(labels_N))
     fold_N = _dealt(labels_N, found, groups, seed)
+    check_spread(labels_N, fold_N, [str(name) for name in names])
     fitted = cross_fit(features_NF, labels_N, fold_N, len(names), settings)
     predicted_NK, transition = fitted.predicted_NK, fitted.transition
     return fitted, _listed(features_NF, predicted_NK, labels_N, transition, names, name_N, found, seed)

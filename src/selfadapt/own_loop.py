@@ -106,7 +106,9 @@ class SelfAdaptiveLoss:
             raise RuntimeError("these logits have no gradient; a call moves targets, so leave it to training steps")
         index_B = self.targets.checked_index(_whole_numbers(index, "index"))
         expected = (len(index_B), self.targets.rows.num_columns)
-        if logits.shape != expected or not len(index_B):
+        if not len(index_B):
+            raise ValueError("the batch is empty; leave such a step out")
+        if logits.shape != expected:
             raise ValueError(f"logits must be {expected}, one row for each index, not {tuple(logits.shape)}")
         labels_B = self.labels_N[index_B.cpu()].to(logits.device)
         batch = Batch(logits, labels_B, index_B.to(logits.device))
@@ -158,8 +160,8 @@ class SelfAdaptiveLoss:
         Of a sample that was never seen nothing is known: its support is one half.
         """
         if self.started is None or self.epoch <= self.started:
-            after = "yet to be found" if self.started is None else self.started
-            raise RuntimeError(f"{self.epoch} epochs are done, and targets begin to move after {after}: train on first")
+            moves = "when is not found yet" if self.started is None else f"they begin to move after {self.started}"
+            raise RuntimeError(f"the targets have not moved: {self.epoch} epochs are done, and {moves}; train on first")
         evidence = self._method.evidence(self._progress)
         assert evidence is not None
         return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._share_N)
@@ -211,7 +213,9 @@ def _whole_numbers(values: Any, name: str) -> Tensor:
     """A vector of whole numbers as a tensor, from an array, a list, a table's column or a tensor."""
     array = values if isinstance(values, Tensor) else np.asarray(values)
     whole = (
-        not (array.is_floating_point() or array.is_complex()) if isinstance(array, Tensor) else array.dtype.kind in "iu"
+        not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+        if isinstance(array, Tensor)
+        else array.dtype.kind in "iu"
     )
     if array.ndim != 1 or (len(array) and not whole):
         raise ValueError(f"{name} must be a vector of whole numbers, not {tuple(array.shape)} {array.dtype}")

@@ -125,7 +125,7 @@ def test_a_vector_that_is_trained_on_and_tested_with_is_warned_of(tmp_path: Path
     content["x_test"][3] = content["x_train"][70]
     np.savez(path, **content)
     told = run("train", path, "--out", "run", folder=tmp_path).stderr
-    assert "samples in both the training and the test part: 1, first" in told
+    assert "samples of the test part that are in the training part too: 1, first" in told
     assert "flatters" in told
 
 

@@ -260,8 +260,50 @@ def test_of_samples_that_belong_together_one_counts_for_the_guarantee(tmp_path: 
     assert (apart["samples"], apart["left_out"]) == (200, 0)
     assert together["guaranteed_risk"] > apart["guaranteed_risk"]
     assert (
-        "of a group, or of copies, one counts" in run("calibrate", "together", "--risk", "0.9", folder=tmp_path).stdout
+        "of a group, or of copies, one counts at most"
+        in run("calibrate", "together", "--risk", "0.9", folder=tmp_path).stdout
     )
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_what_was_trained_on_does_not_vouch(tmp_path: Path) -> None:
+    """Of people who are in both parts no sample counts; a threshold that goes is told of."""
+    values = np.random.default_rng(0).normal(size=(200, 2)) + 4 * (np.arange(200) % 2)[:, None]
+    rows = [f"{a},{b},{i % 2},{i // 4},{'val' if i % 4 > 1 else 'train'}" for i, (a, b) in enumerate(values.tolist())]
+    few = [row.replace(f",{i // 4},", f",new{i},") if i > 140 else row for i, row in enumerate(rows)]
+    for name, lines in (("all", rows), ("some", few)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,label,person,split", *lines]) + "\n")
+        options = ("--group-column", "person", "--method", "erm", "--epochs", "20", "--out", name)
+        told = run("train", f"{name}.csv", *options, folder=tmp_path).stderr
+        assert "groups that are in both the training and the validation part" in told
+    refused = run("calibrate", "all", "--risk", "0.3", folder=tmp_path)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "none can vouch for the model" in refused.stderr
+    found = run_json("calibrate", "some", "--risk", "0.3", folder=tmp_path)
+    assert found["samples"] == sum(",new" in row and row.endswith("val") for row in few)
+    assert "earlier calibration is removed" in run("calibrate", "some", "--risk", "0.0001", folder=tmp_path).stdout
+    assert "removed" not in run("calibrate", "some", "--risk", "0.0001", folder=tmp_path).stdout
+
+
+def test_files_without_rows_are_no_answers(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(40, 2)).round(4).tolist()
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *(f"{a},{b},{i % 2}" for i, (a, b) in enumerate(values))]))
+    run_json("train", "t.csv", "--method", "erm", "--epochs", "1", "--out", "run", folder=tmp_path)
+    (tmp_path / "empty.csv").write_text("a,b\n")
+    (tmp_path / "short.csv").write_text("a,b\n1\n")
+    (tmp_path / "twice.csv").write_text("a,b,a\n1,2,3\n")
+    empty = run("predict", "run", "empty.csv", folder=tmp_path)
+    assert (empty.returncode, _predicted(empty.stdout)) == (2, [{"path": "empty.csv", "error": "it holds no rows"}])
+    for name, words in (
+        ("short", "row 2 has fewer values than the 2 columns"),
+        ("twice", "two columns of the name 'a'"),
+    ):
+        refused = run("predict", "run", f"{name}.csv", folder=tmp_path)
+        assert (refused.returncode, words in refused.stderr) == (2, True)
+    np.savez(tmp_path / "v.npz", x_train=np.float32(values), y_train=np.arange(40) % 2)
+    run_json("train", "v.npz", "--method", "erm", "--epochs", "1", "--out", "vectors", folder=tmp_path)
+    np.save(tmp_path / "empty.npy", np.zeros((0, 2), np.float32))
+    assert "it holds no rows" in run("predict", "vectors", "empty.npy", folder=tmp_path).stdout
 
 
 def test_what_is_not_a_number_is_no_answer(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def command(
             f"the least that can be guaranteed is {percent(found['guaranteed_risk'])}, at a coverage of "
             f"{percent(found['validation_coverage'])}; more validation samples would help"
         )
+        if found["earlier_removed"]:
+            print("the threshold of an earlier calibration is removed: predict answers everything now")
     else:
         limit = "never" if found["threshold"] == EVERYTHING else f"up to {found['threshold']:.6g}"
         print(f"abstain              {limit} ({found['selector']})")
@@ -66,6 +68,6 @@ def command(
         print(f"validation coverage  {percent(found['validation_coverage'])} of {found['samples']} samples")
         print(f"test error           {percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}")
     if found["left_out"] and not as_json:
-        print(f"left out             {found['left_out']} samples: of a group, or of copies, one counts")
+        print(f"left out             {found['left_out']} samples: of a group, or of copies, one counts at most")
     if found["threshold"] is None:
         raise typer.Exit(1)

@@ -14,7 +14,9 @@ def command(
     data: str | None = typer.Option(
         None, help="Labelled data with a test part. Default: all of the run's; see --limit."
     ),
-    image_size: int | None = typer.Option(None, help="Bring images to a square of this size. Default: the run's."),
+    image_size: int | None = typer.Option(
+        None, min=1, help="Bring images to a square of this size. Default: the run's."
+    ),
     epochs: int = typer.Option(100, help="Epochs of the linear classifier."),
     lr: float = typer.Option(0.4, help="Its learning rate; the paper takes 2 for ImageNet."),
     schedule: str = typer.Option(

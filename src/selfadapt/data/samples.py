@@ -299,8 +299,10 @@ def split_off(
     kept = torch.ones(len(samples), dtype=torch.bool)
     kept[held_out] = False
     if not len(held_out) or not kept.any():
+        together = samples.groups is not None and len(set(samples.groups)) < len(samples)
         raise UserError(
-            f"{len(samples)} samples are too few to set {fraction:.0%} of each class aside; "
+            f"{len(samples)} samples{', of which groups stay together,' if together else ''} are too few to set "
+            f"{fraction:.0%} of each class aside; "
             "add samples, give a validation part, or do without one (--validation 0)"
         )
     return samples.take(kept.nonzero().flatten()), samples.take(held_out)

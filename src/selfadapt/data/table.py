@@ -11,9 +11,19 @@ def csv_rows(path: Path, *, exact: bool = False) -> list[dict[str, Any]]:
     """The rows by column. Blanks before a value are a matter of style, unless `exact`."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file, skipinitialspace=not exact))
+            reader = csv.DictReader(file, skipinitialspace=not exact)
+            rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
+    names = list(reader.fieldnames or ())
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"{path} has two columns of the name {twice[0]!r}; rename one")
+    for number, row in enumerate(rows, start=2):  # row 1 is the head
+        if None in row or None in row.values():
+            more = "more" if None in row else "fewer"
+            raise UserError(f"{path}, row {number} has {more} values than the {len(names)} columns of the head")
+    return rows
 
 
 def parquet_rows(path: Path) -> list[dict[str, Any]]:

@@ -86,9 +86,6 @@ def _check_columns(path: Path, rows: Sequence[Row], wanted: Sequence[str]) -> No
             raise UserError(
                 f"{path} has no column {name!r}; it has {', '.join(map(str, rows[0]))}. Name one with {options}"
             )
-    for position, row in enumerate(rows):
-        if None in row:  # csv files what is too much under None
-            raise UserError(f"{path}, row {position + 2} has more values than the {len(rows[0])} columns of the head")
 
 
 def _parts(path: Path, rows: Sequence[Row]) -> dict[str, list[int]]:

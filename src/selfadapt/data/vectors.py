@@ -116,7 +116,8 @@ def _check_vectors(path: Path, name: str, values: Array, width: int) -> None:
         )
     if values.shape[1] != width:
         raise UserError(f"{path}: {name} holds vectors of {values.shape[1]} values, but x_train had {width}")
-    wrong = np.argwhere(~np.isfinite(values.astype(np.float32)))
+    with np.errstate(over="ignore"):  # what is too large is told below
+        wrong = np.argwhere(~np.isfinite(values.astype(np.float32)))
     if len(wrong):
         row, column = wrong[0].tolist()
         rows = len(np.unique(wrong[:, 0]))

@@ -27,7 +27,7 @@ folds do here.
 Shapes: N samples, F folds, P inner heads, D axes, K classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -89,6 +89,20 @@ def check_enough(labels_N: Tensor) -> None:
         raise ValueError(f"{len(labels_N)} samples are too few to judge labels; pass at least {LEAST_SAMPLES}")
     if torch.bincount(labels_N).max() < LEAST_TO_JUDGE:
         raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
+
+
+def check_spread(labels_N: Tensor, fold_N: Tensor, names: Sequence[str] | None = None) -> None:
+    """A ValueError if all samples of a class share a fold: heads that never saw the class would judge them.
+
+    Where classes have enough samples to be judged, that is because all of one belong together.
+    """
+    for label, count in enumerate(torch.bincount(labels_N).tolist()):
+        if count >= LEAST_TO_JUDGE and len(fold_N[labels_N == label].unique()) == 1:
+            name = f"number {label} (from 0)" if names is None else repr(names[label])
+            raise ValueError(
+                f"all {count} samples of the class {name} belong together, by their group or as copies, so no other "
+                "sample tells what the class is; give groups that run across classes, or leave the class out"
+            )
 
 
 def check_features(features_NF: Tensor) -> None:

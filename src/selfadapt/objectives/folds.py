@@ -6,6 +6,8 @@ saw a sample's label, and in the network how labels go wrong: the audit judges b
 Shapes: N samples, D values of a vector, A axes, K classes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -15,7 +17,14 @@ from torch import Tensor, nn
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, CorrectedClassifier, Normalised, unwrapped
-from selfadapt.objectives.cross_fitting import CrossFitted, CrossFitting, check_enough, check_features, cross_fit
+from selfadapt.objectives.cross_fitting import (
+    CrossFitted,
+    CrossFitting,
+    check_enough,
+    check_features,
+    check_spread,
+    cross_fit,
+)
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained, Vectors
 from selfadapt.objectives.noisy_labels import NoisyLabels
@@ -53,17 +62,17 @@ class SelfAdaptiveFolds(ERM):
 
     def _solve(self, vectors: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
         values_ND, labels_N, groups_N = vectors
-        try:
+        with _as_user_errors():
             check_enough(labels_N)
             check_features(values_ND)
-        except ValueError as error:
-            raise UserError(str(error)) from error
         apart = len(labels_N) if groups_N is None else len(groups_N.unique())
         if apart < _FEWEST:
             raise UserError(
                 f"{apart} samples that do not belong together are too few for folds; give at least {_FEWEST}"
             )
         fold_N = deal_into_folds(labels_N, min(self.folds, apart), self.seed, groups_N)
+        with _as_user_errors():
+            check_spread(labels_N, fold_N)
         corrected = unwrapped(model)
         assert isinstance(corrected, CorrectedClassifier)
         classes = len(corrected.transition_KK)
@@ -79,6 +88,14 @@ class SelfAdaptiveFolds(ERM):
 
     def evidence(self, progress: Progress) -> Evidence | None:
         return Evidence(weighed=True, held_out=True)
+
+
+@contextmanager
+def _as_user_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ Thresholds are fitted on the validation part and measured on the test part, neve
 Shapes: N samples, of which n count.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,7 +176,7 @@ def calibrate(
     held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, on_progress)
     name = _chosen(selector, held_out)
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
-    counted = _one_of_each_group(validation, fine_N, run.settings.seed)
+    counted = _one_of_each_group(validation, fine_N, run.data.train.groups or (), run.settings.seed)
     confidence_n = held_out[name].confidence_N[counted]
     wrong_n = held_out[name].wrong(labels_N[fine_N])[counted]
     found = guarantee(confidence_n, wrong_n, risk=risk, confidence=confidence)
@@ -189,12 +189,14 @@ def calibrate(
         "left_out": int(fine_N.sum()) - len(wrong_n),
     }
     if found is None:
+        earlier = run.folder.calibration_file.exists()
         run.folder.forget_calibration()
         every = candidates(confidence_n, wrong_n, risk=1.0, confidence=confidence)  # the coverage grid for any risk
         nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {
             **content,
             "threshold": None,
+            "earlier_removed": earlier,
             "guaranteed_risk": nearest.guaranteed_risk,
             "validation_coverage": nearest.coverage,
             "test_risk": None,
@@ -218,15 +220,24 @@ def calibrate(
     return content
 
 
-def _one_of_each_group(samples: Samples, fine_N: Tensor, seed: int) -> Tensor:
-    """Which of the answers count: of a group one, by lot, because the bound needs samples that err independently."""
+def _one_of_each_group(samples: Samples, fine_N: Tensor, trained_on: Collection[str], seed: int) -> Tensor:
+    """Which of the answers count: of a group one, by lot, because the bound needs samples that err independently.
+
+    Of groups that were trained on none counts.
+    """
     places = fine_N.nonzero().flatten().tolist()
     if samples.groups is None:
         return torch.arange(len(places))
     first: dict[str, int] = {}
     for answer in torch.randperm(len(places), generator=seeded(seed, "one of each group")).tolist():
         first.setdefault(samples.groups[places[answer]], answer)
-    return torch.tensor(sorted(first.values()))
+    counted = [answer for group, answer in first.items() if group not in set(trained_on)]
+    if not counted:
+        raise UserError(
+            "every validation sample belongs to a group of the training samples, or is a copy of one, so none can "
+            "vouch for the model; calibrate on others"
+        )
+    return torch.tensor(sorted(counted))
 
 
 def _chosen(selector: str | None, offered: Mapping[str, Answers]) -> str:

@@ -51,16 +51,28 @@ def _grouped(data: Data, found: Sequence[Sequence[int]]) -> Data:
 
 
 def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
-    """A picture that is trained on and tested with flatters the accuracy."""
-    count = len(data.train)  # its samples come first
-    leaks = [group for group in found if min(group) < count <= max(group)]
-    if leaks:
-        one = leaks[0]
-        warnings.warn(
-            f"samples in both the training and the test part: {len(leaks)}, first {ids[min(one)]} and "
-            f"{ids[max(one)]}; accuracy on them flatters. duplicates.csv lists all",
-            stacklevel=2,
-        )
+    """A picture that is trained on and tested with flatters the accuracy, and so do groups that are in both."""
+    begin, trained_on = len(data.train), set(data.train.groups or ())
+    for part, samples in list(data.parts.items())[1:]:  # the training samples come first
+        own = range(begin, begin + len(samples))
+        leaks = [
+            (min(group), place) for group in found for place in group if place in own and min(group) < len(data.train)
+        ]
+        if leaks:
+            first, second = (ids[place] for place in leaks[0])
+            warnings.warn(
+                f"samples of the {part} part that are in the training part too: {len(leaks)}, first {second} as "
+                f"{first}; accuracy on them flatters. duplicates.csv lists all",
+                stacklevel=2,
+            )
+        shared = trained_on.intersection(samples.groups or ())
+        if shared:
+            warnings.warn(
+                f"groups that are in both the training and the {part} part: {len(shared)}, such as {min(shared)}; "
+                "accuracy on them flatters",
+                stacklevel=2,
+            )
+        begin += len(samples)
 
 
 class _PicturesOf:

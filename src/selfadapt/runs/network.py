@@ -54,6 +54,7 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
     model, progressive, augment = settings.model, settings.data.progressive, settings.data.augment
     for word, given in (
         ("--mirror", model.mirror),
+        ("--crops picture", settings.data.crops == "picture" and not settings.on_features),
         ("--image-size", settings.data.image_size is not None and not settings.on_features),  # features have their own
         ("--progressive", progressive is not None),
         (f"--augment {augment}", augment not in (None, "none") and settings.kind == "labels"),  # else it is the default
@@ -70,7 +71,8 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
                 bare_backbone(settings, shape).eval()(torch.zeros(2, shape[0], size, size))
         except RuntimeError:
             raise UserError(
-                f"--progressive {size}: {model.name} does not take images of {size} pixels; give a larger size or "
+                f"--progressive {size}: {model.name} does not take images of {size} pixels"
+                f"{', only those of the data' if model.name == 'mlp' else '; give a larger size'}; leave it out, or "
                 "choose another --model"
             ) from None
 

@@ -36,6 +36,7 @@ class DataSettings:
         None,
         "Bring images to a square of this size.",
         least=1,
+        most=4096,
         unset="as they are; 224 with --crops picture",
     )
     crops: Literal["square", "picture"] | None = setting(

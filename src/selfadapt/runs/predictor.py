@@ -31,6 +31,7 @@ from selfadapt.runs.threads import take_useful_threads
 
 _TABLES = (".csv", ".parquet")
 _ARRAYS = (".npy", ".npz")
+_NO_ROWS = "it holds no rows"
 _NO_NUMBER = "what the network says of it is not a number (NaN); are its values on the scale of the training data?"
 
 
@@ -100,7 +101,11 @@ class Predictor:
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
         """A record for each vector, or for each row of a table that the run's reader can read."""
         if self.reader is None and path.suffix in _ARRAYS:
-            for place, record in enumerate(self._records(read_vectors(path, self.shape[0]))):
+            vectors = read_vectors(path, self.shape[0])
+            if not len(vectors):
+                yield {"path": str(path), "error": _NO_ROWS}
+                return
+            for place, record in enumerate(self._records(vectors)):
                 yield {"path": f"{path}[{place}]", **record}
             return
         if self.reader is None or path.suffix not in _TABLES:
@@ -109,7 +114,9 @@ class Predictor:
             )
             raise UserError(f"{path} cannot be read: this run was trained on vectors; give {asked}")
         rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
-        if rows:
+        if not rows:
+            yield {"path": str(path), "error": _NO_ROWS}
+        else:
             table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")
             values_ND = reader_from_state(self.reader).read_all(table)
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):

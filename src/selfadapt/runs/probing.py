@@ -105,12 +105,19 @@ def _opened(
     return keep_decoded(data, stream=run_data["stream"], stream_train=cuts, on_progress=on_progress)
 
 
+def _differ_in_size(data: Data, shape: tuple[int, ...]) -> bool:
+    """Whether both are images of as many channels, the run's square ones."""
+    own = data.train.inputs.shape
+    return len(own) == len(shape) == 3 and own[0] == shape[0] and shape[1] == shape[2]
+
+
 def _test_part(data: Data, shape: tuple[int, ...]) -> Samples:
     """The part to evaluate on, of data that suit a run of this shape."""
     if data.train.inputs.shape != shape:
         raise UserError(
             f"{data.name} has inputs of {data.train.inputs.shape} (images: channels, height, width), the run of "
-            f"{shape}; linear evaluation needs the same: bring images to it with --image-size"
+            f"{shape}; linear evaluation needs the same"
+            + (f": --image-size {shape[-1]} brings images to it" if _differ_in_size(data, shape) else "")
         )
     if data.num_classes < 2 or len(data.train.labels.unique()) < 2:
         raise UserError(f"{data.name} has one class only; give labelled data with --data")

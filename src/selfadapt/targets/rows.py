@@ -105,6 +105,9 @@ class PackedRows(ABC):
         return {"rows": self.table_NM, "writes": torch.tensor(self.writes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        missing = [name for name in ("rows", "writes") if name not in state]
+        if missing:
+            raise ValueError(f"this is not the state of a store of targets: it has no {' and no '.join(missing)}")
         saved_NM = state["rows"]
         if saved_NM.shape != self.table_NM.shape or saved_NM.dtype != self.table_NM.dtype:
             raise ValueError(
