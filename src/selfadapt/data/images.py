@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from selfadapt.data.inputs import Inputs
+from selfadapt.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,7 +27,7 @@ Box = tuple[int, int, int, int]  # left, top, right and bottom in the pixels of 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 ORIENTATION = 0x0112  # the EXIF tag
-_BATCH = 4096  # images that are resized at once
+_BATCH = 256  # images that are resized at once
 
 
 class UnreadableImage(Exception):
@@ -99,11 +100,13 @@ class TensorImages:
         squares_NCHW = self.values_NCHW[:, :, top : top + side, left : left + side]
         if side == size:
             return TensorImages(squares_NCHW.contiguous())
-        pieces = (
-            interpolate(piece.float(), (size, size), mode="bilinear", antialias=True).round().clamp(0, 255).byte()
-            for piece in squares_NCHW.split(_BATCH)
-        )
-        return TensorImages(torch.cat(list(pieces)))
+        try:
+            resized_NCHW = torch.empty(*squares_NCHW.shape[:2], size, size, dtype=torch.uint8)
+        except RuntimeError:
+            raise UserError(f"{len(self)} images of {size}×{size} pixels do not fit into memory") from None
+        for piece, place in zip(squares_NCHW.split(_BATCH), resized_NCHW.split(_BATCH), strict=True):
+            place.copy_(interpolate(piece.float(), (size, size), mode="bilinear", antialias=True).round().clamp(0, 255))
+        return TensorImages(resized_NCHW)
 
 
 def taken(values: Tensor, index_n: Tensor) -> Tensor:

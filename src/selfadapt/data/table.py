@@ -1,6 +1,7 @@
 """Reading the rows of a table, from .csv or .parquet."""
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ def csv_rows(path: Path, *, exact: bool = False) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
     names = list(reader.fieldnames or ())
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UserError(f"{path} has two columns of the name {twice[0]!r}; rename one")
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise UserError(f"{path} has {count} columns of the name {name!r}; rename all but one")
     for number, row in enumerate(rows, start=2):  # row 1 is the head
         if None in row or None in row.values():
             more = "more" if None in row else "fewer"

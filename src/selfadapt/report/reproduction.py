@@ -37,7 +37,9 @@ def write_reproduction(
     with whole_file(path / "table.md") as file:
         file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", made_by))
     figure = _draw(recipe, experiment, rows, path)
-    pictures = [] if figure is None else [Picture.of(recipe.title, recipe.effect, figure, wide=True)]
+    pictures = (
+        [] if figure is None else [Picture.of(recipe.title, f"What to look for: {recipe.effect}", figure, wide=True)]
+    )
     page = page_from(
         "reproduction.html", path / "report.html",
         recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, made_by=made_by,
@@ -108,7 +110,7 @@ def _words_on_cells(recipe: Recipe, scale: str) -> str:
 
 
 def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], words: str, made_by: str) -> str:
-    lines = [f"# {recipe.title}, {scale} scale", "", recipe.effect, "", words, ""]
+    lines = [f"# {recipe.title}, {scale} scale", "", f"What to look for: {recipe.effect}", "", words, ""]
     for part in parts:
         lines += [f"## {part.name}", ""] if part.name else []
         lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]
