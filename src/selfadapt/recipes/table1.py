@@ -22,7 +22,7 @@ METHODS: dict[str, Settings] = {
     "SCE": {"method": "sce"},
     "ELR": {"method": "elr"},
 }
-_OURS, _NONE = "ours", None
+_OURS, _SHORT_ELR, _NONE = "ours", "ELR, momentum of six epochs", None
 PUBLISHED: dict[str, dict[str, tuple[float | None, ...]]] = {
     "ResNet-34": {
         "ERM + early stop": (85.57, 81.82, 76.43, 60.99, 63.70, 48.60, 37.86, 17.28, 89.06, 79.33, 65.37, 46.22),
@@ -81,13 +81,15 @@ def _laptop() -> Experiment:
     columns = ("SN@CIFAR10 0.4", "SN@CIFAR10 0.8", "AN@CIFAR10 0.4")
     place = {column: list(CELLS).index(column) for column in columns}
     trials, entries = [], []
-    for row, method in {**METHODS, _OURS: SMALL_SAT}.items():
+    for row, method in {**METHODS, _SHORT_ELR: {"method": "elr"}, _OURS: SMALL_SAT}.items():
         for column in columns:
             own, name = for_cell(str(method["method"]), column), f"{row} {column}"
+            if row == _SHORT_ELR:  # its authors have six times the epochs
+                own = {**own, "momentum": round(own.get("momentum", 0.7) ** 6, 2)}
             trials.append(Trial(name=name, settings={**SMALL, **method, **own, "noise": CELLS[column][1]}))
-            published = PUBLISHED["ResNet-34"][row][place[column]]
+            published = PUBLISHED["ResNet-34"][row][place[column]] if row != _SHORT_ELR else None
             entries.append(Entry(row=row, column=column, trial=name, published=published))
-    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=27 * SMALL_MINUTES)
+    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=30 * SMALL_MINUTES)
 
 
 RECIPE = Recipe(
@@ -100,6 +102,7 @@ RECIPE = Recipe(
         "All 50,000 images train, but for the methods that choose by a validation part. The result is the last "
         "epoch's.",
         "Joint Opt, DAC, SELF and MentorNet are shown as published; they are not run.",
-        "At laptop scale the whitened network learns 6,000 images of CIFAR10 for 20 epochs without augmentation.",
+        "At laptop scale the whitened network learns 6,000 images of CIFAR10 for 20 epochs without augmentation. "
+        "ELR is run by its authors' momentum for each epoch, and by that of six, as they have 120 epochs.",
     ),
 )
