@@ -23,6 +23,9 @@ SMALL: Settings = {
 SMALL_DATA = {"CIFAR10": "cifar10", "Fashion-MNIST": "fashion-mnist"}
 SMALL_SAT: Settings = {"method": "sat-paper", "start_epoch": 6, "momentum": 0.35}  # tenth(0.9)
 SMALL_MINUTES = 1.2  # of such a run: 120,000 images at about 1,700 a second
+# half of the paper's epochs, of images that networks memorise within them; E_s is to be halved too, and alpha squared
+HALF: Settings = {**CIFAR, "data": "fashion-mnist", "batch_size": 64, "epochs": 100}
+PERCEPTRON: Settings = {"model": "mlp", "width": 256, "augment": "none"}
 
 
 def tenth(alpha: float) -> float:

@@ -1,7 +1,7 @@
 """Table 13: accuracy on CIFAR10-C, mean over 15 kinds of corruption at each level; clean labels."""
 
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Trial
-from selfadapt.recipes.scales import CIFAR, SMALL, SMALL_MINUTES, WHOLE, tenth
+from selfadapt.recipes.scales import CIFAR, HALF, PERCEPTRON, WHOLE
 
 PUBLISHED = {
     "ERM": (95.32, 88.44, 83.22, 77.26, 70.40, 58.91),
@@ -34,13 +34,15 @@ RECIPE = Recipe(
         {**CIFAR, **WHOLE, "data": "cifar10"}, {"start_epoch": 80, "momentum": 0.95}, {"published": True}
     ),
     laptop=_experiment(
-        {**SMALL, "augment": "crop-flip", "limit": 10_000, "batch_size": 250},
-        {"start_epoch": 8, "momentum": tenth(0.95)},
+        {**HALF, **PERCEPTRON, "limit": 10_000},
+        {"start_epoch": 40, "momentum": 0.9},
         {"images": 1_000},
-        minutes=8 * SMALL_MINUTES,
+        minutes=4,
     ),
     notes=(
         "At `paper` the published arrays of CIFAR-10-C; at `laptop` the same 15 corruptions made here from 1,000 test "
-        "images, not to be compared with published numbers.",
+        "images of Fashion-MNIST, not to be compared with published numbers.",
+        "At laptop scale a perceptron with two hidden layers of 256 learns 10,000 images without augmentation, so that "
+        "it fits them.",
     ),
 )
