@@ -293,6 +293,15 @@ def test_weights_of_a_file(photos: Path, tmp_path: Path) -> None:
     assert again["seconds"] == trained["seconds"], "it is the same run"
     (tmp_path / "mine.safetensors").unlink()
     assert _right(_answers("run", photos / "test", folder=tmp_path)) == trained["test_accuracy"]
+    pictures = [Image.open(path).resize((60, 60)) for path in sorted((photos / "test").rglob("*.jpg"))]
+    np.save(tmp_path / "test.npy", [np.array(picture) for picture in pictures])
+    for i, picture in enumerate(pictures):
+        picture.save(tmp_path / f"{i}.png")
+    by_array = _answers("run", tmp_path / "test.npy", folder=tmp_path)
+    for i, answer in enumerate(by_array):
+        (by_file,) = _answers("run", tmp_path / f"{i}.png", folder=tmp_path)
+        assert (answer["path"].endswith(f"test.npy[{i}]"), answer["guess"]) == (True, by_file["guess"])
+        assert answer["confidence"] == pytest.approx(by_file["confidence"], abs=0.02), "Pillow rounds otherwise"
     assert run_json("audit", "run", folder=tmp_path)["not_judged"] == 0
     assert run_json("train", "--resume", "--out", "run", folder=tmp_path)["test_accuracy"] == trained["test_accuracy"]
 

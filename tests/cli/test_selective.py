@@ -107,6 +107,33 @@ def test_paths_from_standard_input_and_files_that_cannot_be_read(folder: Path, m
     assert "none of 1 inputs could be answered" in result.stderr
 
 
+def test_arrays_of_images_are_answered_as_their_files_are(folder: Path) -> None:
+    images = np.stack([np.array(Image.open(path)) for path in sorted((folder / "new").iterdir())])
+    np.save(folder / "new.npy", images)
+    np.savez(folder / "twice.npz", x=images.repeat(2, 1).repeat(2, 2)[..., None])
+    by_file = _predicted(run("predict", "run", "new", "--all", folder=folder).stdout)
+    both = run("predict", "run", "new/00.png", "new.npy", "new/01.png", "twice.npz", "--all", folder=folder)
+    first, *lines = _predicted(both.stdout)
+    assert [line["path"] for line in (first, *lines[:2], lines[20])] == [
+        "new/00.png", "new.npy[0]", "new.npy[1]", "new/01.png",
+    ]  # fmt: skip
+    for line, other in zip((first, *lines[:21]), (by_file[0], *by_file, by_file[1]), strict=True):
+        assert line["guess"] == other["guess"]
+        assert line["confidence"] == pytest.approx(other["confidence"], abs=1e-5)
+    larger = [line["guess"] == other["guess"] for line, other in zip(lines[21:], by_file, strict=True)]
+    assert np.mean(larger) > 0.8, "brought to the size of the network"
+    np.save(folder / "colour.npy", np.zeros((2, 8, 8, 3), np.uint8))
+    np.save(folder / "floats.npy", images / 255)
+    np.save(folder / "none.npy", images[:0])
+    for name, words in (
+        ("colour", "holds images of C×H×W (3, 8, 8), and the network takes (1, 8, 8)"),
+        ("floats", "images must be uint8"),
+        ("none", "none of 1 inputs could be answered"),
+    ):
+        refused = run("predict", "run", f"{name}.npy", folder=folder)
+        assert (refused.returncode, refused.stderr.count("\n"), words in refused.stderr) == (2, 1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

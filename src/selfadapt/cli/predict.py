@@ -17,7 +17,8 @@ EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '
 def command(
     run: Path = typer.Argument(help="The folder of a trained run."),
     paths: list[str] = typer.Argument(
-        help="Image files, folders of them, tables of rows, .npy of vectors, or - to read paths from standard input."
+        help="Image files, folders of them, .npy of images or vectors, tables of rows, or - to read paths from "
+        "standard input."
     ),
     batch_size: int = typer.Option(256, help="Images that are answered together."),
     everything: bool = typer.Option(False, "--all", help="Answer everything, whatever was calibrated."),

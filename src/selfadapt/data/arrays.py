@@ -70,16 +70,7 @@ def _array_part(path: Path, found: Mapping[str, Array], part: str, classes: tupl
     if both is None:
         return None
     (images, labels), images_name = both, f"x_{part}"
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise UserError(
-            f"{path}: {images_name} is {images.dtype} of shape {images.shape}; "
-            "images must be uint8 of shape N×H×W or N×H×W×C"
-        )
-    if images.size and images.ndim == 4 and images.shape[3] not in (1, 3, 4):
-        raise UserError(
-            f"{path}: {images_name} of shape {images.shape} has {images.shape[3]} channels; channels come last and are "
-            "1, 3 or 4. Move them with x.transpose(0, 2, 3, 1) if they come first"
-        )
+    _check_images(path, images_name, images)
     if not images.size:
         return None
     return samples_from_arrays(
@@ -105,13 +96,46 @@ def part_arrays(path: Path, found: Mapping[str, Array], part: str) -> tuple[Arra
     return inputs, labels
 
 
+def _check_images(path: Path, name: str, images: Array) -> None:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise UserError(
+            f"{path}: {name} is {images.dtype} of shape {images.shape}; images must be uint8 of shape N×H×W or N×H×W×C"
+        )
+    if images.size and images.ndim == 4 and images.shape[3] not in (1, 3, 4):
+        raise UserError(
+            f"{path}: {name} of shape {images.shape} has {images.shape[3]} channels; channels come last and are "
+            "1, 3 or 4. Move them with x.transpose(0, 2, 3, 1) if they come first"
+        )
+
+
+def read_unlabelled(path: Path) -> Array:
+    """Inputs to predict: an .npy, or an .npz that holds them as `x`."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else found["x"]
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} cannot be read as an .npy or .npz of plain arrays: {error}") from error
+    except KeyError:
+        raise UserError(f"{path} holds {sorted(found)}; what is to be predicted must be called x") from None
+
+
+def read_images(path: Path) -> TensorImages:
+    """Images without labels, as arrays of them are trained on."""
+    images = read_unlabelled(path)
+    _check_images(path, "x", images)
+    return _channels_first(images)
+
+
 def samples_from_arrays(images: Array, labels: Tensor, prefix: str, places: Sequence[str] | None = None) -> Samples:
     """Samples over uint8 images of shape N×H×W or N×H×W×C, whose ids are hashes of the images."""
-    channels_last = images if images.ndim == 4 else images[..., None]
-    tensor = torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1)))
     return Samples(
-        inputs=TensorImages(tensor), labels=labels, truth=None, ids=content_ids(prefix, images), paths=places
+        inputs=_channels_first(images), labels=labels, truth=None, ids=content_ids(prefix, images), paths=places
     )
+
+
+def _channels_first(images: Array) -> TensorImages:
+    channels_last = images if images.ndim == 4 else images[..., None]
+    return TensorImages(torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1))))
 
 
 def content_ids(prefix: str, values: Array | Sequence[bytes]) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from torch import Tensor
 
-from selfadapt.data.arrays import Array, array_classes, content_ids, part_arrays, read_arrays
+from selfadapt.data.arrays import Array, array_classes, content_ids, part_arrays, read_arrays, read_unlabelled
 from selfadapt.data.classes import numbered
 from selfadapt.data.images import content, taken
 from selfadapt.data.samples import Data, Samples
@@ -97,13 +97,7 @@ def _given_ids(path: Path, found: Mapping[str, Array], name: str, count: int) ->
 
 def read_vectors(path: Path, width: int) -> VectorInputs:
     """Vectors without labels: an .npy of N×D floats, or an .npz that holds them as `x`."""
-    try:
-        found = np.load(path, allow_pickle=False)
-        values = found if isinstance(found, np.ndarray) else found["x"]
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as an .npy or .npz of plain arrays: {error}") from error
-    except KeyError:
-        raise UserError(f"{path} holds {sorted(found)}; the vectors to predict must be called x") from None
+    values = read_unlabelled(path)
     _check_vectors(path, "x", values, width)
     return VectorInputs(torch.from_numpy(np.ascontiguousarray(values, np.float32)))
 

@@ -7,7 +7,7 @@ PUBLISHED = {
     "ERM": (95.32, 88.44, 83.22, 77.26, 70.40, 58.91),
     "ours": (95.80, 89.41, 84.53, 78.83, 71.90, 60.77),
 }
-VALUES = {"CIFAR10": "shift/clean_accuracy", **{f"level {n}": f"shift/levels/{n}" for n in range(1, 6)}}
+VALUES = {"clean": "shift/clean_accuracy", **{f"level {n}": f"shift/levels/{n}" for n in range(1, 6)}}
 
 
 def _experiment(shared: Settings, adaptive: Settings, ask: Settings, minutes: float | None = None) -> Experiment:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from selfadapt.data.arrays import read_images
 from selfadapt.data.images import Frame, ImageFiles, TensorImages, UnreadableImage, decode
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.names import NO_TEXT, as_text
@@ -19,7 +21,7 @@ from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import outputs
 from selfadapt.evaluation.mc_dropout import mc_dropout
-from selfadapt.models.features import features_of
+from selfadapt.models.features import FramedImages, features_of
 from selfadapt.models.pretrained import Pretrained
 from selfadapt.objectives.objective import Objective
 from selfadapt.report.results import RunFolder
@@ -91,6 +93,14 @@ class Predictor:
             for path in paths:
                 yield from self._rows(path)
             return
+        for in_arrays, group in groupby(paths, lambda path: path.suffix in _ARRAYS):
+            if in_arrays:
+                for path in group:
+                    yield from self._numbered(path, self._images(path))
+            else:
+                yield from self._files(list(group))
+
+    def _files(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         inputs, errors = self._features(paths) if self.network is not None else self._pixels(paths)
         records = self._records(inputs) if len(inputs) else iter(())
         for position, path in enumerate(paths):
@@ -101,12 +111,7 @@ class Predictor:
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
         """A record for each vector, or for each row of a table that the run's reader can read."""
         if self.reader is None and path.suffix in _ARRAYS:
-            vectors = read_vectors(path, self.shape[0])
-            if not len(vectors):
-                yield {"path": str(path), "error": _NO_ROWS}
-                return
-            for place, record in enumerate(self._records(vectors)):
-                yield {"path": f"{path}[{place}]", **record}
+            yield from self._numbered(path, read_vectors(path, self.shape[0]))
             return
         if self.reader is None or path.suffix not in _TABLES:
             asked = (
@@ -121,6 +126,26 @@ class Predictor:
             values_ND = reader_from_state(self.reader).read_all(table)
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
                 yield {"path": str(path), "row": number, **record}
+
+    def _numbered(self, path: Path, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        """A record for each input of an array."""
+        if not len(inputs):
+            yield {"path": str(path), "error": _NO_ROWS}
+            return
+        for place, record in enumerate(self._records(inputs)):
+            yield {"path": f"{path}[{place}]", **record}
+
+    def _images(self, path: Path) -> Inputs:
+        """The images of an array in the shape that the network was trained on."""
+        images = read_images(path)
+        if self.network is not None:
+            return VectorInputs(features_of(images, self.network, device=self.device, keep=False).values_NF)
+        channels, height, width = self.shape
+        if images.shape == self.shape or not len(images):
+            return images
+        if images.shape[0] != channels or height != width or 0 in images.shape:
+            raise UserError(f"{path}: x holds images of C×H×W {images.shape}, and the network takes {self.shape}")
+        return FramedImages(images, self.frame) if self.frame is not None else images.brought_to(height)
 
     def _features(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
         assert self.network is not None
