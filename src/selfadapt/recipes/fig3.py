@@ -2,7 +2,7 @@
 
 from selfadapt.recipes.fig1 import KINDS, TESTED
 from selfadapt.recipes.recipe import Entry, Experiment, OverColumns, Recipe, Settings, Trial
-from selfadapt.recipes.scales import CIFAR, HALF, PERCEPTRON, SAT
+from selfadapt.recipes.scales import AUGMENTED, AUGMENTED_MINUTES, AUGMENTED_SAT, CIFAR, HALF, PERCEPTRON, SAT
 
 ERRORS = {
     "generalisation error": "last/train_accuracy_given - last/validation_accuracy_given",
@@ -49,8 +49,6 @@ def _recipe(name: str, title: str, paper: Experiment, laptop: Experiment, *notes
     )
 
 
-_SMALL: Settings = {**HALF, "limit": 2_000, "validation": 0.2, "image_size": 14, "model": "whitened", "width": 16}
-_SMALL_SAT: Settings = {"method": "sat-paper", "start_epoch": 30, "momentum": 0.81}
 _SMALL_WITHOUT: Settings = {**HALF, **PERCEPTRON, "limit": 5_000}
 _SMALL_SAT_WITHOUT: Settings = {"method": "sat-paper", "start_epoch": 12, "momentum": 0.49}
 
@@ -58,7 +56,7 @@ FIG3 = _recipe(
     "fig3",
     "Figure 3: errors over the noise rate",
     _experiment(RATES, {**CIFAR, "data": "cifar10"}, SAT),
-    _experiment(SMALL_RATES, _SMALL, _SMALL_SAT, minutes=25),
+    _experiment(SMALL_RATES, AUGMENTED, AUGMENTED_SAT, minutes=34 * AUGMENTED_MINUTES),
     "At laptop scale the whitened network learns 2,000 images of Fashion-MNIST at 14 pixels, few and small enough that "
     "it memorises them through crops and flips.",
 )

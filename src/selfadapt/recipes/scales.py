@@ -26,6 +26,10 @@ SMALL_MINUTES = 1.2  # of such a run: 120,000 images at about 1,700 a second
 # half of the paper's epochs, of images that networks memorise within them; E_s is to be halved too, and alpha squared
 HALF: Settings = {**CIFAR, "data": "fashion-mnist", "batch_size": 64, "epochs": 100}
 PERCEPTRON: Settings = {"model": "mlp", "width": 256, "augment": "none"}
+# few and small enough that a network memorises them through crops and flips
+AUGMENTED: Settings = {**HALF, "limit": 2_000, "validation": 0.2, "image_size": 14, "model": "whitened", "width": 16}
+AUGMENTED_SAT: Settings = {"method": "sat-paper", "start_epoch": 30, "momentum": 0.81}
+AUGMENTED_MINUTES = 0.75
 
 
 def tenth(alpha: float) -> float:
