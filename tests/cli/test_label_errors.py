@@ -157,6 +157,13 @@ def test_little_is_found_where_little_is_wrong(tmp_path: Path) -> None:
     [
         (("train", "digits", "--method", "sat-folds"), "--method sat-folds fits a linear head"),
         (("train", "digits.npz", "--epochs", "4"), "--method sat-folds has no epochs"),
+        (("train", "digits.npz", "--lr", "9"), "--method sat-folds takes no steps, so --lr would do nothing"),
+        (("train", "digits.npz", "--optimizer", "adam"), "so --optimizer would do nothing"),
+        (("train", "digits.npz", "--dropout", "0.5"), "so --dropout would do nothing"),
+        (("train", "digits.npz", "--width", "8"), "--width 8 would do nothing: linear has its own"),
+        (("train", "digits.npz", "--head", "mlp"), "for vectors, choose --model mlp"),
+        (("train", "digits.npz", "--group-column", "person"), "--group-column is for tables"),
+        (("train", "digits.npz", "--noise", "gaussian:0.3"), "--noise gaussian:0.3 is of images"),
         (("train", "digits.npz", "--folds", "2"), "--folds is an option of sat-folds, not of sat"),
         (("train", "digits.npz", "--method", "sat-folds", "--folds", "2"), "--folds 2 must be at least 3"),
     ],

@@ -21,10 +21,16 @@ def test_every_method_says_what_it_is(tmp_path: Path) -> None:
     (entry,) = run_json("methods", "co-teaching", folder=tmp_path)["methods"]
     assert [own["option"] for own in entry["settings"]] == ["--noise-rate"]
     assert "noise rate" in entry["needs"]
-    assert "--method elr: early-learning regularisation" in run("methods", folder=tmp_path).stdout
+    words = run("methods", folder=tmp_path).stdout
+    assert "--method elr: early-learning regularisation" in words
+    options = {own["option"] for entry in listed for own in entry["settings"]}
+    assert options <= set(words.split()), "each stands apart from its words"
 
 
 def test_help_shows_the_options_of_the_method_asked_for(tmp_path: Path) -> None:
+    without = run("pretrain", "--help", folder=tmp_path).stdout
+    assert "0.00005" in without, "what is chosen without labels"
+    assert "fine-tuning" not in without
     assert "--reward" in run("train", "--method", "deep-gamblers", "--help", folder=tmp_path).stdout
     assert "--reward" not in run("train", "--help", folder=tmp_path).stdout
     assert "--queue" in run("pretrain", "--method=moco", "--help", folder=tmp_path).stdout

@@ -19,7 +19,8 @@ from data.tables import write_table
 from selfadapt.data.decoded import keep_decoded
 from selfadapt.data.headers import header
 from selfadapt.data.images import ImageFiles, TensorImages, UnreadableImage, decode
-from selfadapt.data.sources import open_data
+from selfadapt.data.seeds import seeded
+from selfadapt.data.sources import Columns, open_data
 from selfadapt.errors import UserError
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -95,6 +96,35 @@ def test_awrite_table(zoo: Path) -> None:
     assert same.train.labels.tolist() == data.train.labels.tolist()
 
 
+def test_columns_of_a_table_of_images(zoo: Path) -> None:
+    rows = [
+        {"path": f"{kind}/{i}.png", "species": kind, "label": "animal", "patient": f"{kind} {i // 5}"}
+        for kind in ("cat", "dog")
+        for i in range(10)
+    ]
+    path = str(write_table(zoo / "patients.csv", rows))
+    data = open_data(path, columns=Columns(label="species", group="patient"))
+    assert (data.classes, set(data.train.groups or ())) == (("cat", "dog"), {"cat 0", "cat 1", "dog 0", "dog 1"})
+    split = data.with_validation(0.5, seeded("any"))
+    assert split.validation is not None
+    assert split.train.groups is not None
+    assert split.validation.groups is not None
+    assert not set(split.train.groups) & set(split.validation.groups), "what belongs together is not parted"
+    for columns, words in (
+        (Columns(label="kind"), "lacks the column kind"),
+        (Columns(label="species", group="ward"), "lacks the column ward"),
+    ):
+        with pytest.raises(UserError, match=words):
+            open_data(path, columns=columns)
+    blank = write_table(zoo / "blank.csv", [*rows[:-1], {**rows[-1], "patient": ""}])
+    with pytest.raises(UserError, match="row 21: patient is empty"):
+        open_data(str(blank), columns=Columns(group="patient"))
+    for source in (str(zoo), "digits"):
+        for other, option in ((Columns(group="patient"), "--group-column"), (Columns(text="words"), "--text-column")):
+            with pytest.raises(UserError, match=f"{option} is for tables"):
+                open_data(source, columns=other)
+
+
 def test_numbers_as_class_names_are_in_order(zoo: Path) -> None:
     rows = [{"path": f"cat/{i}.png", "label": str(i)} for i in (9, 2, 0, 5)] + [{"path": "dog/1.png", "label": "10"}]
     assert open_data(str(write_table(zoo / "n.csv", rows))).classes == ("0", "2", "5", "9", "10")
@@ -141,7 +171,7 @@ UNTIDY = {
     "no column": "no column tells samples apart",
     "no rows": "has no rows",
     "duplicate id": "the id 'same' stands in rows 2 and 3",
-    "empty label": "row 2: path or label is empty",
+    "empty label": "row 2: label is empty",
     "bad split": "row 2: split is 'exam'; write train, val or test",
     "control character": "cannot be the name of a class",
     "no files": "none of 2 files can be read as an image, such as gone0.png: there is no such file",

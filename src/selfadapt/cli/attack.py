@@ -21,7 +21,10 @@ def command(
     eps: float | None = typer.Option(None, help="The radius. Default: 0.031 in linf, 0.5 in l2."),
     norm: str = typer.Option("linf", help="linf (each pixel by itself) or l2 (the length of the whole change)."),
     steps: int | None = typer.Option(None, help="Steps. Default: those in the name; AutoAttack's own."),
-    step: float | None = typer.Option(None, help="The length of a step of PGD. Default: 0.23 of the radius."),
+    step: float | None = typer.Option(
+        None,
+        help="The length of a step of PGD. Default: 0.23 of the radius, more for fewer than five.",
+    ),
     restarts: int | None = typer.Option(None, help="Random starts of PGD; the worst counts. Default: 1."),
     loss: str | None = typer.Option(None, help="What PGD raises: cross-entropy or margin. Default: cross-entropy."),
     queries: int | None = typer.Option(None, help="Queries of AutoAttack's square. Default: 5000."),

@@ -12,7 +12,7 @@ EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run with a validation and a test part."),
+    run: Path = typer.Argument(help="The folder of a trained run with a validation part."),
     risk: float = typer.Option(help="The largest share of wrong answers, such as 0.02."),
     confidence: float = typer.Option(0.95, help="The confidence with which the guarantee is to hold."),
     selector: str | None = typer.Option(

@@ -19,7 +19,8 @@ def get(
 ) -> None:
     """Fetch a named data set, verify it and keep it for later.
 
-    It goes below $SELFADAPT_HOME (by default ~/.cache/selfadapt). A broken download goes on where it stopped.
+    It goes below $SELFADAPT_HOME (by default ~/.cache/selfadapt). A broken download of mnist or cifar10 goes on
+    where it stopped.
     """
     from selfadapt.data.sources import get_data
 

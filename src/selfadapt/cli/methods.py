@@ -39,10 +39,11 @@ def command(
     if as_json:
         print_json({"methods": found})
         return
+    widest = max((len(own["option"]) for entry in found for own in entry["settings"]), default=0)
     for entry in found:
         print(f"{entry['command']} --method {entry['name']}: {entry['words']}")
         if entry["needs"]:
             print(f"    needs {entry['needs']}")
         for own in entry["settings"]:
-            print(f"    {own['option']:<20}{own['words']}. Default: {own['told']}")
+            print(f"    {own['option']:<{widest}}  {own['words']}. Default: {own['told']}")
         print(f"    {entry['paper']}")

@@ -30,7 +30,7 @@ def command(
     seed: int = typer.Option(0, help="Decides the order of its batches, and how images are augmented."),
     limit: int | None = typer.Option(
         None,
-        help="Use so many training samples: the first of a named set, of your own a seeded share of each class.",
+        help="Use so many training samples: the first of most named sets, of your own a seeded share of each class.",
     ),
     test_limit: int | None = typer.Option(None, help="Use so many test samples, chosen likewise."),
     device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),

@@ -19,7 +19,9 @@ def command(
         None, help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz. May be left out with --resume."
     ),
     method: str | None = typer.Option(
-        None, help="`selfadapt methods` lists all, and --method NAME --help shows the options of one. Default: sat."
+        None,
+        help="`selfadapt methods` lists all, and --method NAME --help shows the options of one. Default: sat; "
+        "sat-folds for a linear head (photos on a CPU, vectors, tables).",
     ),
     out: Path | None = Out,
     resume: bool = Resume,

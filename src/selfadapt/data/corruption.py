@@ -69,6 +69,8 @@ class Noise:
 
 def corrupt(data: Data, noise: Noise, seed: int) -> Data:
     """The data with noise in training and validation. Test data stay as they are."""
+    if noise.of_images and len(data.train.inputs.shape) != 3:
+        raise UserError(f"--noise {noise} is of images, and {data.name} holds vectors; choose a kind of label noise")
     statistics = channel_statistics(data.train.inputs) if noise.of_images else None
 
     def corrupted(part: str, samples: Samples) -> Samples:

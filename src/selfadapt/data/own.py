@@ -30,6 +30,7 @@ class Entry:
     path: Path
     label: str
     part: str = "train"
+    group: str | None = None  # what it belongs to, such as a patient
 
 
 def size_of_images(paths: Iterable[Path]) -> Literal["photos", "small images"]:
@@ -68,7 +69,15 @@ def folder(root: Path, *, resize: int | None = None, unlabelled: bool = False, w
     return from_entries(root.name or "folder", entries, resize=resize, white=white)
 
 
-def table(path: Path, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:
+def table(
+    path: Path,
+    *,
+    label_column: str = "label",
+    group_column: str | None = None,
+    resize: int | None = None,
+    unlabelled: bool = False,
+    white: float | None = None,
+) -> Data:
     """A .csv or .parquet with path and label, optionally id and split; paths count from the table's folder.
 
     With `unlabelled`, there may be no label; then only the training rows count.
@@ -76,17 +85,20 @@ def table(path: Path, *, resize: int | None = None, unlabelled: bool = False, wh
     rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
     if not rows:
         raise UserError(f"{path} has no rows")
-    without = unlabelled and all(row.get("label") in (None, "") for row in rows)
-    missing = ({"path"} if without else {"path", "label"}) - set(rows[0])
+    without = unlabelled and all(row.get(label_column) in (None, "") for row in rows)
+    needed = {"path": True, label_column: not without, group_column: group_column is not None}
+    missing = [name for name, asked in needed.items() if name is not None and asked and name not in rows[0]]
     if missing:
         raise UserError(
-            f"{path} lacks the column {' and '.join(sorted(missing))}; it has {', '.join(map(str, rows[0]))}"
+            f"{path} lacks the column {' and '.join(sorted(missing))}; it has {', '.join(map(str, rows[0]))}. "
+            "--label-column and --group-column name others"
         )
     entries: list[Entry] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):  # row 1 of a table is its head
-        if not row["path"] or (not without and row["label"] in (None, "")):
-            raise UserError(f"{path}, row {number}: path or label is empty")
+        for name in [name for name, asked in needed.items() if name is not None and asked]:
+            if row[name] in (None, ""):
+                raise UserError(f"{path}, row {number}: {name} is empty")
         sample_id = str(row.get("id") or row["path"])
         if sample_id in seen:
             raise UserError(
@@ -96,9 +108,10 @@ def table(path: Path, *, resize: int | None = None, unlabelled: bool = False, wh
         part = str(row.get("split") or "train").lower()
         if part not in PARTS:
             raise UserError(f"{path}, row {number}: split is {part!r}; write train, val or test")
-        label = UNLABELLED if without else str(row["label"])
+        label = UNLABELLED if without else str(row[label_column])
+        group = None if group_column is None else str(row[group_column])
         if PARTS[part] == "train" or not without:
-            entries.append(Entry(sample_id, path.parent / str(row["path"]), label, PARTS[part]))
+            entries.append(Entry(sample_id, path.parent / str(row["path"]), label, PARTS[part], group))
     return from_entries(path.stem, entries, resize=resize, white=white)
 
 
@@ -148,12 +161,14 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
         chosen = [entry for entry, _ in fine if entry.part == which]
         if not chosen:
             return None
+        groups = [entry.group for entry in chosen if entry.group is not None]  # all have one, or none
         return Samples(
             inputs=ImageFiles([entry.path for entry in chosen], (channels, height, width), image_size, white, broken),
             labels=numbered([entry.label for entry in chosen], classes, lambda i: f"{name}: {chosen[i].id}"),
             truth=None,
             ids=[entry.id for entry in chosen],
             paths=[str(entry.path) for entry in chosen],
+            groups=groups or None,
         )
 
     train = part("train")

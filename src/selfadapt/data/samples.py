@@ -105,7 +105,7 @@ class Data:
     test: Samples | None
     unlabelled: Inputs | None = None
     augment: AugmentName = "crop"  # what suits the images
-    validation_last: int = 0  # the last so many training samples are for validation, where a paper says so
+    validation_last: bool = False  # the last training samples are for validation, as a paper says
     unreadable: Sequence[tuple[str, str]] = ()  # files that were skipped, and why
     white: float | None = None  # the value that became 255 in images of over 8 bits, if there are any
     mixed: bool = False  # the order mixes the classes, so that the first so many are a fair share
@@ -136,7 +136,8 @@ class Data:
         if self.validation is not None or not fraction:
             return self
         if self.validation_last:
-            kept, held_out = torch.arange(len(self.train)).tensor_split([len(self.train) - self.validation_last])
+            count = len(self.train)
+            kept, held_out = torch.arange(count).tensor_split([count - round(fraction * count)])
             return replace(self, train=self.train.take(kept), validation=self.train.take(held_out))
         train, validation = split_off(self.train, fraction, generator)
         return replace(self, train=train, validation=validation)

@@ -57,6 +57,16 @@ class Columns:
     text: str | None = None  # to be encoded; without it the columns themselves are the data
     group: str | None = None  # samples that belong together
 
+    def refuse(self, source: str) -> None:
+        """Raise a UserError if any is named; `source` has none."""
+        for option, given in (
+            ("--label-column", self.label != "label"),
+            ("--text-column", self.text is not None),
+            ("--group-column", self.group is not None),
+        ):
+            if given:
+                raise UserError(f"{option} is for tables (.csv, .parquet), and {source} is none; leave it out")
+
     def open(self, path: Path, state: Mapping[str, Any] | None, on_progress: ProgressCallback) -> Data:
         """A table of values or texts, read as it was when the reader had this state."""
         from selfadapt.data.columns import fit_columns
@@ -102,10 +112,12 @@ def open_data(
     """The data set that a name or a path stands for. A name wins over a path; write ./NAME for the path.
 
     With `unlabelled`, labels may be missing. `white` is what becomes 255 in files of over 8 bits; if not given, it is
-    found. `columns` and the state of a `reader` are for tables that hold no images.
+    found. `columns` are those of tables, and the state of a `reader` is for tables that hold no images.
     """
     columns = columns or Columns()
     check_there(source)
+    if source in SOURCES or Path(source).suffix not in (".csv", ".parquet"):
+        columns.refuse(source)
     if source in SOURCES:
         folder = home() / "data" / source
         return replace(SOURCES[source].open(folder, resize), mixed=SOURCES[source].mixed)
@@ -115,7 +127,14 @@ def open_data(
     if path.suffix in (".csv", ".parquet"):
         if kind_of(source, columns) == "vectors":
             return columns.open(path, reader, on_progress)
-        return own.table(path, resize=resize, unlabelled=unlabelled, white=white)
+        return own.table(
+            path,
+            label_column=columns.label,
+            group_column=columns.group,
+            resize=resize,
+            unlabelled=unlabelled,
+            white=white,
+        )
     if path.suffix == ".npz":
         vectors = kind_of(source, columns) == "vectors"
         return vector_arrays(path, unlabelled=unlabelled) if vectors else arrays(path, unlabelled=unlabelled)
@@ -219,7 +238,7 @@ def _cifar(name: str, classes: tuple[str, ...], train: tuple[Any, Any], test: tu
         validation=None,
         test=_samples(f"{name}/test", *test),
         augment="crop-flip",
-        validation_last=len(train[1]) // 10,
+        validation_last=True,
     )
 
 

@@ -198,12 +198,13 @@ class _Opened:
         return found
 
     def _open(self) -> "dict[str, tuple[Inputs, int]]":
-        from selfadapt.data.sources import open_data
+        from selfadapt.data.sources import Columns, open_data
 
         run = self._folder.read_run()
         own = run["settings"]["data"]
         try:
-            data = open_data(own["source"], resize=own["image_size"], white=run["data"].get("white"))
+            columns = Columns(label=own.get("label_column", "label"), group=own.get("group_column"))
+            data = open_data(own["source"], resize=own["image_size"], white=run["data"].get("white"), columns=columns)
         except UserError as error:
             raise NoPicture(str(error)) from error
         wanted = set(self._verdicts.ids)

@@ -25,6 +25,7 @@ def with_duplicates(data: Data) -> Data:
     read_pixels = None if None in pictures else _PicturesOf([own for own in pictures if own is not None])
     found = find_duplicates(vectors_ND, read_pixels=read_pixels)
     _warn_of_leaks(data, ids, found)
+    warn_of_shared_groups(data)
     grouped = _grouped(data, found)
     return replace(grouped, duplicates=[[ids[place] for place in group] for group in found])
 
@@ -51,8 +52,8 @@ def _grouped(data: Data, found: Sequence[Sequence[int]]) -> Data:
 
 
 def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
-    """A picture that is trained on and tested with flatters the accuracy, and so do groups that are in both."""
-    begin, trained_on = len(data.train), set(data.train.groups or ())
+    """A picture that is trained on and tested with flatters the accuracy."""
+    begin = len(data.train)
     for part, samples in list(data.parts.items())[1:]:  # the training samples come first
         own = range(begin, begin + len(samples))
         leaks = [
@@ -65,6 +66,13 @@ def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]
                 f"{first}; accuracy on them flatters. duplicates.csv lists all",
                 stacklevel=2,
             )
+        begin += len(samples)
+
+
+def warn_of_shared_groups(data: Data) -> None:
+    """So do groups that are in both."""
+    trained_on = set(data.train.groups or ())
+    for part, samples in list(data.parts.items())[1:]:
         shared = trained_on.intersection(samples.groups or ())
         if shared:
             warnings.warn(
@@ -72,7 +80,6 @@ def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]
                 "accuracy on them flatters",
                 stacklevel=2,
             )
-        begin += len(samples)
 
 
 class _PicturesOf:

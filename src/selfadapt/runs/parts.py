@@ -37,7 +37,8 @@ class DataSettings:
         "Bring images to a square of this size.",
         least=1,
         most=4096,
-        unset="as they are; 224 with --crops picture",
+        unset="as they are, of many sizes their middle, 64 at most; what one of timm's networks takes; 224 with "
+        "--crops picture",
     )
     crops: Literal["square", "picture"] | None = setting(
         None,
@@ -66,7 +67,7 @@ class DataSettings:
     label_share: float | None = setting(
         None, "Learn from this share of each class only, such as 0.01.", above=0, most=1, unset="all"
     )
-    label_column: str = setting("label", "The column of a table that holds the labels.")
+    label_column: str = setting("label", "The column of a table, of images too, that holds the labels.")
     text_column: str | None = setting(
         None, "The column of a table that holds texts, to be encoded as vectors.", unset="none: columns are the data"
     )
@@ -76,7 +77,7 @@ class DataSettings:
     stream: bool = setting(False, "Decode image files on demand instead of keeping a decoded copy.")
     limit: int | None = setting(
         None,
-        "Use so many training samples: the first of a named set, a seeded share of each class of your own.",
+        "Use so many training samples: the first of most named sets, a seeded share of each class of your own.",
         least=1,
         unset="all",
     )
@@ -137,14 +138,13 @@ class TrainingSettings:
         None,
         "How often every sample is seen.",
         least=1,
-        unset="60; 20 for a head; 15 for fine-tuning; 100 without labels",
+        unset="60; 20 for a head, where the method has epochs; 15 for fine-tuning",
     )
     batch_size: int | None = setting(
         None,
         "Samples in a step.",
         least=1,
-        unset="256, or 64 below 5,000 samples; for a head a sixteenth of the samples, 256 at most; 32 for fine-tuning; "
-        "128 or 512 without labels",
+        unset="256, or 64 below 5,000 samples; for a head a sixteenth of the samples, 256 at most; 32 for fine-tuning",
     )
     micro_batches: int = setting(
         1,
@@ -161,7 +161,9 @@ class TrainingSettings:
     weight_decay: float | None = setting(
         None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head"
     )
-    warmup_epochs: float | None = setting(None, "Epochs in which the learning rate grows.", least=0, unset="0")
+    warmup_epochs: float | None = setting(
+        None, "Epochs in which the learning rate grows.", least=0, unset="0; 1 for fine-tuning"
+    )
     warmup_from: float = setting(0.0, "Learning rate at the start of the warm-up.", least=0)
     schedule: str = setting(
         "cosine",

@@ -23,7 +23,7 @@ from selfadapt.errors import UserError
 from selfadapt.models.pretrained import network_shape, timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.results import RunFolder
-from selfadapt.runs.copies import with_duplicates, with_known_duplicates
+from selfadapt.runs.copies import warn_of_shared_groups, with_duplicates, with_known_duplicates
 from selfadapt.runs.network import with_features
 from selfadapt.runs.settings import RunSettings
 
@@ -138,6 +138,8 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
         data = data.limited(own.limit, own.test_limit, seed)
         data = with_features(data, settings, on_progress) if settings.on_features else data
         data = with_duplicates(data)
+    else:
+        warn_of_shared_groups(data)
     data = data.holding_out(held_out) if held_out else data.with_validation(own.validation, seeded(seed, "split"))
     if not vectors:
         data = data.limited(own.limit, own.test_limit, seed)

@@ -26,6 +26,9 @@ SMALL_SET = 5_000  # training samples
 FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
 _PICTURE_SIZE = 224  # pixels that crops from pictures are brought to, if nobody says
 _WARM_UP = 30 / 800  # of the epochs without labels, as in the paper
+_OF_STEPS = (
+    "batch_size", "micro_batches", "optimizer", "lr", "weight_decay", "warmup_epochs", "warmup_from", "schedule",
+)  # fmt: skip
 
 
 _PARTS: dict[str, type] = {"data": DataSettings, "model": ModelSettings, "fit": TrainingSettings}
@@ -33,6 +36,13 @@ _WORD_FOR_PART = {"data": "source", "model": "name"}  # parts that a user calls 
 _DEFAULTS: dict[Kind, dict[str, Any]] = {
     "labels": {"method": "sat"},
     "pretraining": {"method": "sat", "model": "resnet18", "augment": "self-supervised"},
+}
+_UNSET_WITHOUT_LABELS = {  # in words, where it is not as with labels
+    "epochs": "100",
+    "batch_size": "128, or 512 from 50,000 samples on",
+    "lr": "0.1",
+    "weight_decay": "0.00005",
+    "warmup_epochs": "30 of 800",
 }
 _OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
     "labels": {"views"},
@@ -178,6 +188,11 @@ class RunSettings:
         if self.kind == "pretraining":
             return replace(self, model=model)
         if timm_name(model.name) is None:
+            if model.head != "linear":
+                raise UserError(
+                    f"--head {model.head} is for features of timm's networks; {model.name} is none of them"
+                    f"{': for vectors, choose --model mlp' if model.name == 'linear' else ''}"
+                )
             for word, value in (("--weights", model.weights), ("--tune", model.tune)):
                 if value not in (None, "none", "all"):
                     raise UserError(f"{word} {value} is for networks of timm's; {model.name} is none, and begins anew")
@@ -188,6 +203,10 @@ class RunSettings:
             if tune == "head" and weights == "none":
                 raise UserError("--tune head needs a network that knows something; leave --weights none out")
             model = replace(model, weights=weights, tune=tune)
+        assert model.name is not None
+        on_mlp = model.tune == "head" and model.head == "mlp"
+        if model.width is not None and (model.name == "linear" or timm_name(model.name) is not None) and not on_mlp:
+            raise UserError(f"--width {model.width} would do nothing: {model.name} has its own; leave it out")
         return replace(self, model=model)
 
     def _with_crops(self) -> "RunSettings":
@@ -261,7 +280,9 @@ class RunSettings:
         """
         from selfadapt.runs.environment import device_name
 
-        fit = {name: value for name, value in self._chosen_fit(data).items() if getattr(self.fit, name) is None}
+        chosen = self._chosen_fit(data)
+        self._refuse_steps({**plain(TrainingSettings()), **chosen})
+        fit = {name: value for name, value in chosen.items() if getattr(self.fit, name) is None}
         settled = replace(
             self,
             data=replace(
@@ -273,6 +294,16 @@ class RunSettings:
             device=device_name(self.device),
         )
         return replace(settled, method=settled.method.suited(settled.task(data)))
+
+    def _refuse_steps(self, usual: Mapping[str, Any]) -> None:
+        """Raise a UserError if a method that takes no steps is told how to take them, as that would do nothing."""
+        given = [name for name in _OF_STEPS if getattr(self.fit, name) not in (None, usual[name])]
+        given += ["dropout"] if self.model.dropout else []
+        if given and self.method.settles:
+            raise UserError(
+                f"--method {self.method_name} takes no steps, so {option_of(given[0])} would do nothing; leave it out, "
+                "or choose another method"
+            )
 
     def _chosen_fit(self, data: "Data") -> dict[str, Any]:
         size, epochs = len(data.train), self.fit.epochs
@@ -329,7 +360,8 @@ def shared_settings(kind: Kind) -> dict[str, Setting]:
     for word, (part, own) in _homes().items():
         if word != "data" and word not in _OF_THE_OTHER_KIND[kind]:
             known = settings_in(RunSettings if part == "own" else _PARTS[part])[own]
-            found[word] = replace(known, default=_DEFAULTS[kind].get(word, known.default))
+            unset = _UNSET_WITHOUT_LABELS.get(word, known.unset) if kind == "pretraining" else known.unset
+            found[word] = replace(known, default=_DEFAULTS[kind].get(word, known.default), unset=unset)
     return found
 
 
