@@ -86,17 +86,16 @@ def table(
     if not rows:
         raise UserError(f"{path} has no rows")
     without = unlabelled and all(row.get(label_column) in (None, "") for row in rows)
-    needed = {"path": True, label_column: not without, group_column: group_column is not None}
-    missing = [name for name, asked in needed.items() if name is not None and asked and name not in rows[0]]
-    if missing:
+    needed = ["path", *([] if without else [label_column]), *([group_column] if group_column else [])]
+    if missing := [name for name in needed if name not in rows[0]]:
         raise UserError(
-            f"{path} lacks the column {' and '.join(sorted(missing))}; it has {', '.join(map(str, rows[0]))}. "
+            f"{path} lacks the column {' and '.join(missing)}; it has {', '.join(map(str, rows[0]))}. "
             "--label-column and --group-column name others"
         )
     entries: list[Entry] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):  # row 1 of a table is its head
-        for name in [name for name, asked in needed.items() if name is not None and asked]:
+        for name in needed:
             if row[name] in (None, ""):
                 raise UserError(f"{path}, row {number}: {name} is empty")
         sample_id = str(row.get("id") or row["path"])
