@@ -222,6 +222,19 @@ def test_a_run_on_the_corrected_table(vectors: Path, audited: Path) -> None:
         assert words in failed.stderr
 
 
+def test_corrections_of_a_named_set_are_not_wrong(tmp_path: Path) -> None:
+    """Its own labels are no longer the truth."""
+    options = ("digits", "--model", "mlp", "--width", "16", "--epochs", "1")
+    run_json("train", *options, "--out", "one", folder=tmp_path)
+    rows = [(row["id"], row["given"]) for row in _rows(tmp_path / "one" / "samples.csv")]
+    lines = [f"{name},{(int(label) + 1) % 10 if i < 30 else label}" for i, (name, label) in enumerate(rows)]
+    (tmp_path / "corrected.csv").write_text("\n".join(["id,label", *lines]) + "\n")
+    done = run_json("train", *options, "--corrected", "corrected.csv", "--out", "two", folder=tmp_path)
+    assert done["label_recovery"] is None
+    assert not any(row["truth"] for row in _rows(tmp_path / "two" / "samples.csv"))
+    assert "truth" not in _rows(tmp_path / "two" / "labels.csv")[0]
+
+
 @pytest.mark.filterwarnings("default")
 def test_the_table_decides_the_parts_and_must_leave_two_classes(vectors: Path, audited: Path) -> None:
     rows = _rows(vectors / "run" / "labels.csv")

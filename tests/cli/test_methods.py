@@ -39,6 +39,14 @@ def test_help_shows_the_options_of_the_method_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("train", "digits", "--schedule", "multistep:75,90"), "the rate would not fall before the end, epoch 60"),
+        (("train", "digits", "--epochs", "5", "--warmup-epochs", "5"), "--warmup-epochs 5 must end before training"),
+        (("train", "digits", "--warmup-from", "0.1"), "would do nothing without --warmup-epochs"),
+        (
+            ("train", "digits", "--method", "deep-gamblers", "--epochs", "9", "--cross-entropy-epochs", "9"),
+            "it would never gamble",
+        ),
+        (("pretrain", "digits", "--model", "timm/resnet18", "--width", "8"), "--width 8 would do nothing"),
         (("train", "digits", "--reward", "3"), "--reward is an option of deep-gamblers, not of sat"),
         (("train", "digits", "--method", "erm", "--start-epoch", "3"), "--start-epoch is an option of sat"),
         (("train", "digits", "--method", "sta"), "--method 'sta' is not known; choose one of sat"),

@@ -280,6 +280,26 @@ def test_a_network_of_timm_s_from_nothing(tmp_path: Path, photos: Path) -> None:
     assert _json(tmp_path / "grey" / "run.json")["data"]["shape"] == [3, 32, 32], "it has learned three colours"
 
 
+def test_arrays_and_one_of_timm_s_networks_of_another_size(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
+    labels = np.arange(40) % 2
+    np.savez(tmp_path / "c.npz", x_train=images, y_train=labels, x_test=images[:10], y_test=labels[:10])
+    options = ("c.npz", "--model", "test_efficientnet", "--image-size", "32", "--epochs", "1")
+    run_json("train", *options, "--weights", "none", "--method", "erm", "--out", "labels", folder=tmp_path)
+    run_json("pretrain", *options, "--out", "none", folder=tmp_path)
+    for name in ("labels", "none"):
+        assert _json(tmp_path / name / "run.json")["data"]["shape"] == [3, 32, 32]
+    assert run_json("probe", "none", folder=tmp_path)["test_accuracy"] > 0
+    for arguments, words in (
+        (("train", *options, "--weights", "none", "--head", "mlp"), "--head mlp is for features that are taken once"),
+        (("export", "labels", "--out", "a.onnx"), "not the name of a file of --format safetensors"),
+    ):
+        refused = run(*arguments, folder=tmp_path)
+        assert (refused.returncode, words in refused.stderr) == (2, True)
+    run("report", "labels", "--out", "page.html", folder=tmp_path)
+    assert (tmp_path / "page.html").read_text() == (tmp_path / "labels" / "report.html").read_text()
+
+
 def test_weights_of_a_file(photos: Path, tmp_path: Path) -> None:
     """The run keeps them, so the file may go; given by another path they are still the same."""
     theirs = timm.create_model("test_efficientnet").eval()

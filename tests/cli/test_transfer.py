@@ -91,6 +91,7 @@ def test_a_segmenter(small: Path) -> None:
     [
         (("VOC2007", "--task", "dreams"), "--task 'dreams' is not known; choose detection or segmentation"),
         (("VOC2007", "--detector", "c5"), "--detector 'c5' is not known; choose pyramid or c4"),
+        (("VOC2007", "--task", "segmentation", "--detector", "c4"), "--detector c4 is for detection; leave it out"),
         (("nowhere", "--detector", "c4"), "not in VOC's form"),
         (("VOC2007", "--detector", "c4", "--steps", "0"), "--steps 0 must be at least 1"),
         (("VOC2007", "--steps", "2", "--epochs", "2"), "give --steps or --epochs, not both"),

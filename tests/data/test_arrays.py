@@ -13,7 +13,7 @@ from data.tables import write_table
 from selfadapt.data.arrays import IndexedDataset, samples_from_dataset
 from selfadapt.data.given_labels import apply_labels
 from selfadapt.data.images import ImageFiles, TensorImages
-from selfadapt.data.samples import split_off
+from selfadapt.data.samples import Samples, split_off
 from selfadapt.data.seeds import seeded
 from selfadapt.data.sources import open_data
 from selfadapt.errors import UserError
@@ -200,3 +200,14 @@ def test_label_tables_are_taken_to_the_letter(tmp_path: Path) -> None:
     path.write_text(f"id,label\n{first},dog\nnobody,dog\n")
     with pytest.warns(UserWarning, match="1 ids are not in the training set"):
         apply_labels(data, path)
+
+
+def test_a_share_of_each_class_takes_whole_groups_and_every_class() -> None:
+    labels = torch.tensor([0] * 20 + [1] * 3)
+    inputs = TensorImages(torch.zeros(23, 1, 2, 2, dtype=torch.uint8))
+    ids = [str(i) for i in range(23)]
+    samples = Samples(inputs=inputs, labels=labels, truth=None, ids=ids, groups=[*ids[:20], "one", "one", "one"])
+    _, few = split_off(samples, 0.5, seeded("few"), fewest=1)
+    assert torch.bincount(few.labels).tolist() == [10, 3]
+    _, validation = split_off(samples, 0.5, seeded("few"))
+    assert torch.bincount(validation.labels, minlength=2).tolist() == [10, 0], "a class is not held out as a whole"

@@ -87,6 +87,15 @@ def test_a_second_look_takes_nothing_wherever_the_files_are(
     assert features_of(photos, network, keep=False).taken == 40
 
 
+def test_another_white_gives_other_features(network: Pretrained, tmp_path: Path) -> None:
+    Image.fromarray(np.arange(1600, dtype=np.uint16).reshape(40, 40)).save(tmp_path / "deep.png")
+    dark, bright = (
+        features_of(ImageFiles([tmp_path / "deep.png"], (3, 1, 1), white=w), network) for w in (65535, 4095)
+    )
+    assert (dark.taken, bright.taken) == (1, 1)
+    assert not torch.allclose(dark.values_NF, bright.values_NF)
+
+
 def test_broken_files_give_nan_and_are_listed(photos: ImageFiles, network: Pretrained, tmp_path: Path) -> None:
     content = photos.paths[2].read_bytes()
     photos.paths[2].write_bytes(content[: len(content) // 2])

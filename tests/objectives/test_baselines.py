@@ -15,7 +15,9 @@ from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.errors import UserError
+from selfadapt.models.heads import FineTuned
 from selfadapt.models.mlp import MLP
+from selfadapt.models.whitened import WhitenedNet
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers, estimate_noise_rate
 from selfadapt.objectives.baselines.early_learning import EarlyLearning
@@ -261,6 +263,16 @@ def test_the_two_networks_differ() -> None:
     pair = TwoClassifiers(MLP(16, width=8), 3)
     first, second = pair(torch.rand(5, 1, 4, 4)).chunk(2, 1)
     assert not torch.allclose(first, second)
+
+
+def test_of_two_pretrained_networks_only_the_heads_differ() -> None:
+    pair = TwoClassifiers(FineTuned(MLP(16, width=8)), 3)
+    first, second = pair.first.state_dict(), pair.second.state_dict()
+    assert {name for name in first if not torch.equal(first[name], second[name])} == {"head.weight", "head.bias"}
+    whitened = TwoClassifiers(WhitenedNet(channels=3, width=8), 3)
+    pairs = zip(whitened.first.parameters(), whitened.second.parameters(), strict=True)
+    assert any(not one.requires_grad for one in whitened.first.parameters())
+    assert all(torch.equal(one, two) for one, two in pairs if not one.requires_grad), "filters that are not learned"
 
 
 def _training(objective: Objective, samples: Samples, epochs: int = 5) -> Training:

@@ -56,6 +56,19 @@ def check_inputs(images_BCHW: Tensor) -> None:
 
 
 @contextmanager
+def without_mirror(model: nn.Module) -> Iterator[None]:
+    """The network as training sees it: without the mean over an image and its mirror image."""
+    mirrored: list[Any] = [module for module in model.modules() if getattr(module, "mirror", False)]
+    for module in mirrored:
+        module.mirror = False
+    try:
+        yield
+    finally:
+        for module in mirrored:
+            module.mirror = True
+
+
+@contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Every module in evaluation mode; afterwards each is as it was, also where they differed."""
     training = [module for module in model.modules() if module.training]

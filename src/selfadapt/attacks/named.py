@@ -33,7 +33,7 @@ def named_attack(
     given = {"--steps": steps, "--step": step, "--restarts": restarts, "--loss": loss, "--queries": queries}
     parts = AutoAttack.parts if name == "autoattack" else (name,)
     if set(parts) <= set(AutoAttack.parts):
-        _refuse(name, given, {"--steps", "--queries"})
+        _refuse(name, given, {"--queries" if part == "square" else "--steps" for part in parts})
         sizes = {word: value for word, value in (("steps", steps), ("queries", queries)) if value is not None}
         return AutoAttack(eps=radius, norm=own, parts=parts, **sizes)
     found = re.fullmatch(r"pgd(\d{1,6})?", name)

@@ -26,7 +26,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
-from selfadapt.attacks.attack import STANDS, WRONG, Norm, check_inputs, check_radius, evaluation_mode, predicted
+from selfadapt.attacks.attack import (
+    STANDS,
+    WRONG,
+    Norm,
+    check_inputs,
+    check_radius,
+    evaluation_mode,
+    predicted,
+    without_mirror,
+)
 from selfadapt.errors import UserError
 
 LossName = Literal["cross-entropy", "margin", "kl"]
@@ -85,10 +94,10 @@ def fgsm(eps: float = 0.031, *, norm: Norm = "linf", loss: LossName = "cross-ent
 def perturb(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD, generator: torch.Generator) -> Tensor:
     """One path for every image, right or wrong: the attack that training makes on its own network.
 
-    The network is in evaluation mode meanwhile, and its parameters get no gradient. It must be the bare module:
-    DistributedDataParallel cannot take gradients by the input.
+    The network is in evaluation mode meanwhile, but sees no mirror images, and its parameters get no gradient. It must
+    be the bare module: DistributedDataParallel cannot take gradients by the input.
     """
-    with evaluation_mode(model), torch.enable_grad():
+    with evaluation_mode(model), without_mirror(model), torch.enable_grad():
         start_BCHW = starting_points(images_BCHW, attack, generator)
         return ascend(model, images_BCHW, start_BCHW, loss_of(model, images_BCHW, labels_B, attack.loss), attack)
 

@@ -21,7 +21,9 @@ def command(
     from selfadapt.report.results import RunFolder
 
     pages = [write_run_page(RunFolder(run)) for run in runs]
-    if len(runs) > 1 or out is not None:
+    if len(runs) == 1 and out is not None:
+        pages.append(write_run_page(RunFolder(runs[0]), out))
+    elif len(runs) > 1:
         pages.append(write_comparison_page([RunFolder(run) for run in runs], out or Path("report.html")))
     if as_json:
         print_json({"report": str(pages[-1])})

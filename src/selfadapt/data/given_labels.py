@@ -55,7 +55,7 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
         taken = samples if len(chosen) == len(samples) else samples.take(torch.tensor(chosen))
         found = [lines[sample_id] for sample_id in taken.ids]
         labels = numbered([label for label, _ in found], data.classes, lambda i: f"{path}, line {found[i][1]}")
-        return replace(taken, labels=labels)
+        return replace(taken, labels=labels, truth=None)  # what the data say is no longer known to be right
 
     parts = {name: corrected(samples) for name, samples in data.parts.items()}
     known = {sample_id for samples in data.parts.values() for sample_id in samples.ids}

@@ -295,7 +295,7 @@ def split_off(
         shuffled = members[torch.randperm(len(members), generator=generator)]
         chosen.append(shuffled[: max(fewest, round(fraction * len(members)))])
     held_out = _whole_groups(samples, torch.cat(chosen)).sort().values
-    if samples.groups is not None:
+    if samples.groups is not None and not fewest:  # else it is the fraction that must have every class
         held_out = _without_whole_classes(samples, held_out)
     kept = torch.ones(len(samples), dtype=torch.bool)
     kept[held_out] = False

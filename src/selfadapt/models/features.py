@@ -151,7 +151,7 @@ def features_of(
 def _digests(images: Inputs) -> list[bytes]:
     if isinstance(images, ImageFiles):
         with ThreadPoolExecutor() as pool:
-            return list(pool.map(_file_digest, images.paths))
+            return list(pool.map(lambda path: _file_digest(path, images.white), images.paths))
     shape = repr(images.shape).encode()
     return [
         content_digest(shape, pixels.numpy().tobytes())
@@ -160,9 +160,10 @@ def _digests(images: Inputs) -> list[bytes]:
     ]
 
 
-def _file_digest(path: Path) -> bytes:
+def _file_digest(path: Path, white: float | None) -> bytes:
+    """By the content of the file and, among images of over 8 bits, by what is white."""
     try:
-        return content_digest(path.read_bytes())
+        return content_digest(path.read_bytes(), *([] if white is None else [repr(white).encode()]))
     except OSError:
         return content_digest(b"unreadable", os.fsencode(path))  # decoding will say why
 

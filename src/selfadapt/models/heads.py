@@ -3,6 +3,7 @@
 Shapes: B images, C channels, F features, K outputs.
 """
 
+from collections.abc import Iterable
 from typing import cast
 
 import torch
@@ -104,6 +105,15 @@ class FineTuned(Backbone):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return cast(Tensor, self.backbone(images_BCHW))
+
+
+def draw_anew(modules: Iterable[nn.Module]) -> None:
+    """Other random weights, drawn as the backbones draw theirs."""
+    for module in modules:
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            module.reset_parameters()
 
 
 class Classifier(nn.Module):

@@ -47,14 +47,14 @@ def page_from(template: str, path: Path, /, **content: Any) -> Path:
     return path
 
 
-def write_run_page(folder: RunFolder) -> Path:
-    """Draw the figures of a run, with labels or without, and write its report.html."""
+def write_run_page(folder: RunFolder, path: Path | None = None) -> Path:
+    """Draw the figures of a run, with labels or without, and write its report.html, or its page at `path`."""
     if folder.read_run()["settings"]["kind"] == "pretraining":
-        return _write_pretraining_page(folder)
+        return _write_pretraining_page(folder, path or folder.page)
     pictures = _draw(folder)
     return page_from(
         "run.html",
-        folder.page,
+        path or folder.page,
         **_run_context(folder),
         pictures=pictures,
         labels=_suspects(folder),
@@ -62,8 +62,8 @@ def write_run_page(folder: RunFolder) -> Path:
     )
 
 
-def _write_pretraining_page(folder: RunFolder) -> Path:
-    """Draw the figures of a run without labels and write its report.html."""
+def _write_pretraining_page(folder: RunFolder, page: Path) -> Path:
+    """Draw the figures of a run without labels and write its page."""
     metrics = folder.read_metrics()
     pictures = []
     if metrics:
@@ -75,7 +75,7 @@ def _write_pretraining_page(folder: RunFolder) -> Path:
         )
         pictures.append(Picture.of("Over training", caption, path, wide=True))
     probe = folder.read_if_there(folder.probe_file)
-    return page_from("pretraining.html", folder.page, **_run_context(folder), pictures=pictures, probe=probe)
+    return page_from("pretraining.html", page, **_run_context(folder), pictures=pictures, probe=probe)
 
 
 def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:

@@ -17,6 +17,7 @@ from selfadapt.report.results import RunFolder, draft_of
 from selfadapt.runs.network import load_pretrained
 from selfadapt.runs.settings import RunSettings
 
+_SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth")
 TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
@@ -27,6 +28,8 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
     if saved is None:
         raise UserError(f"{folder.path} holds no trained network")
+    if out is not None and (out.suffix == ".onnx") != (form == "onnx") and out.suffix in _SUFFIXES:
+        raise UserError(f"--out {out} is not the name of a file of --format {form}; give another")
     if form == "onnx":
         from selfadapt.runs.onnx_file import write_onnx  # which needs what needs this module
 

@@ -24,7 +24,7 @@ from selfadapt.progress import ProgressCallback
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.environment import choose_device
 from selfadapt.runs.parts import ModelSettings, parse_progressive
-from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.settings import RunSettings, shared_settings
 
 
 def load_pretrained(
@@ -57,7 +57,7 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
         ("--crops picture", settings.data.crops == "picture" and not settings.on_features),
         ("--image-size", settings.data.image_size is not None and not settings.on_features),  # features have their own
         ("--progressive", progressive is not None),
-        (f"--augment {augment}", augment not in (None, "none") and settings.kind == "labels"),  # else it is the default
+        (f"--augment {augment}", augment not in (None, "none", shared_settings(settings.kind)["augment"].default)),
         ("--sync-bn", settings.fit.sync_bn and settings.kind == "labels"),  # else a projector has it
     ):
         if given and len(shape) == 1:

@@ -37,8 +37,8 @@ class DataSettings:
         "Bring images to a square of this size.",
         least=1,
         most=4096,
-        unset="as they are, of many sizes their middle, 64 at most; what one of timm's networks takes; 224 with "
-        "--crops picture",
+        unset="as they are, files of many sizes their middle, 64 at most; files for one of timm's networks what it "
+        "takes; 224 with --crops picture",
     )
     crops: Literal["square", "picture"] | None = setting(
         None,
@@ -188,6 +188,17 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         check_settings(self)
         parse_schedule(self.schedule, self.epochs or 1)
+
+    def check_rate(self) -> None:
+        """Raise a UserError if the learning rate would not go as asked within the epochs, which are settled."""
+        epochs, warm_up = self.epochs or 0, self.warmup_epochs or 0
+        after = parse_schedule(self.schedule, epochs).get("milestones")
+        if after is not None and not any(epoch < epochs for epoch in after):
+            raise UserError(f"--schedule {self.schedule}: the rate would not fall before the end, epoch {epochs}")
+        if warm_up and warm_up >= epochs:
+            raise UserError(f"--warmup-epochs {warm_up:g} must end before training does, in epoch {epochs}")
+        if self.warmup_from and not warm_up:
+            raise UserError(f"--warmup-from {self.warmup_from:g} would do nothing without --warmup-epochs")
 
 
 def parse_progressive(text: str | None) -> tuple[tuple[int, float], ...]:

@@ -69,8 +69,8 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
         on_progress=on_progress,
     )
     if timm_name(settings.model.name or "") is not None:
-        data = _for_network(data, settings)  # whose network brings images in memory to its size itself
-    elif (size := settings.data.image_size) is not None:
+        data = _for_network(data, settings)
+    if (size := settings.data.image_size) is not None and not settings.on_features:  # features have their own way
         data = data.with_images(lambda images: images.brought_to(size))
     from_pictures = settings.data.crops == "picture"
     if from_pictures:

@@ -14,6 +14,7 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs, predicted_classes
 from selfadapt.evaluation.probe import collapsed, effective_rank, spread
 from selfadapt.models.heads import Backbone, Normalised, unwrapped
+from selfadapt.models.pretrained import timm_name
 from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.bench import RunBench
@@ -110,8 +111,10 @@ def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = Tr
     own = {name.removeprefix("backbone."): value for name, value in saved.model.items() if name.startswith("backbone.")}
     torch.manual_seed(settings.seed)
     shape = tuple(content["data"]["shape"])
-    mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
-    network = Normalised(bare_backbone(settings, shape), mean_C, std_C, spatial=len(shape) == 3)
+    network = bare_backbone(settings, shape)
+    if timm_name(settings.model.name or "") is None:  # whose networks bring their own scale
+        mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
+        network = Normalised(network, mean_C, std_C, spatial=len(shape) == 3)
     if trained:
         network.load_state_dict(own)
     return network.to(device)

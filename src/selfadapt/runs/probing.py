@@ -24,7 +24,6 @@ from selfadapt.errors import UserError
 from selfadapt.evaluation.accuracy import accuracy, outputs
 from selfadapt.evaluation.probe import Features, LinearClassifier, ProbeSettings, linear_probe, nearest_neighbours
 from selfadapt.models.heads import Backbone
-from selfadapt.models.pretrained import timm_name
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.report.page import write_run_page
 from selfadapt.report.results import RunFolder
@@ -96,7 +95,7 @@ def _opened(
     white = content["data"].get("white") if source == run_data["source"] else None
     size = image_size or run_data["image_size"]
     data = open_data(source, resize=size, white=white)
-    if size is not None and timm_name(content["settings"]["model"]["name"]) is None:
+    if size is not None:
         data = data.with_images(lambda images: images.brought_to(size))
     from_pictures = run_data.get("crops") == "picture"
     if from_pictures:

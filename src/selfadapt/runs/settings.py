@@ -53,6 +53,7 @@ _OF_THE_OTHER_KIND: dict[Kind, set[str]] = {
         "validation",
         "label_share",
         "dropout",
+        "mirror",
         "pretrained",
         "weights",
         "tune",
@@ -186,7 +187,7 @@ class RunSettings:
             model = replace(model, name={"photos": PHOTOS, "vectors": "linear"}.get(found, "resnet-small"))
         assert model.name is not None
         if self.kind == "pretraining":
-            return replace(self, model=model)
+            return replace(self, model=_checked_width(model))
         if timm_name(model.name) is None:
             if model.head != "linear":
                 raise UserError(
@@ -202,12 +203,10 @@ class RunSettings:
             tune = model.tune or ("all" if on_gpu or weights == "none" else "head")
             if tune == "head" and weights == "none":
                 raise UserError("--tune head needs a network that knows something; leave --weights none out")
+            if tune == "all" and model.head != "linear":
+                raise UserError(f"--head {model.head} is for features that are taken once: --tune head")
             model = replace(model, weights=weights, tune=tune)
-        assert model.name is not None
-        on_mlp = model.tune == "head" and model.head == "mlp"
-        if model.width is not None and (model.name == "linear" or timm_name(model.name) is not None) and not on_mlp:
-            raise UserError(f"--width {model.width} would do nothing: {model.name} has its own; leave it out")
-        return replace(self, model=model)
+        return replace(self, model=_checked_width(model))
 
     def _with_crops(self) -> "RunSettings":
         """These settings with what random crops are cut from, and the size that they are brought to."""
@@ -293,6 +292,7 @@ class RunSettings:
             fit=replace(self.fit, **fit),
             device=device_name(self.device),
         )
+        settled.fit.check_rate()
         return replace(settled, method=settled.method.suited(settled.task(data)))
 
     def _refuse_steps(self, usual: Mapping[str, Any]) -> None:
@@ -352,6 +352,17 @@ _ANOTHER_KIND = {
     "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
     "pretraining": "this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe",
 }
+
+
+def _checked_width(model: ModelSettings) -> ModelSettings:
+    """The same, if its network has a width to set."""
+    from selfadapt.models.pretrained import timm_name
+
+    name = model.name or ""
+    on_mlp = model.tune == "head" and model.head == "mlp"
+    if model.width is not None and (name == "linear" or timm_name(name) is not None) and not on_mlp:
+        raise UserError(f"--width {model.width} would do nothing: {name} has its own; leave it out")
+    return model
 
 
 def shared_settings(kind: Kind) -> dict[str, Setting]:

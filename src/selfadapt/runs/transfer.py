@@ -5,6 +5,7 @@ feature pyramid is a quicker one. Sizes and rates are options, because VOC at fu
 one process, so batch normalisation sees the whole batch, which is what synchronised batch normalisation is for.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from selfadapt.data.row_cache import content_digest
 from selfadapt.data.seeds import draw, seeded
 from selfadapt.data.voc import VOC, Sample
 from selfadapt.engine import checkpoint
@@ -82,6 +84,8 @@ class TransferSettings:
         for name, known in (("task", ("detection", "segmentation")), ("detector", ("pyramid", "c4"))):
             if getattr(self, name) not in known:
                 raise UserError(f"--{name} {getattr(self, name)!r} is not known; choose {' or '.join(known)}")
+        if self.task == "segmentation" and self.detector != "pyramid":
+            raise UserError(f"--detector {self.detector} is for detection; leave it out")
         if self.steps is not None and self.epochs is not None:
             raise UserError("give --steps or --epochs, not both")
         usual = self.usual
@@ -150,7 +154,8 @@ def transfer(
     kind = settings.detector if settings.task == "detection" and settings.detector != "pyramid" else ""
     words = ("+".join(root.name for root in roots), settings.task, kind, "scratch" if settings.scratch else "")
     key = " ".join(word for word in words if word)
-    checkpoints = folder.path / "transfer" / re.sub(r"[^A-Za-z0-9+]+", "-", key)
+    asked = content_digest(json.dumps([asdict(settings), *(str(root.resolve()) for root in roots)]).encode()).hex()
+    checkpoints = folder.path / "transfer" / f"{re.sub(r'[^A-Za-z0-9+]+', '-', key)}-{asked}"
     _train(model, downstream, settings, own, checkpoints, on_progress)
     model.eval()
     with torch.inference_mode():
@@ -281,16 +286,15 @@ def samples_of_step(train: Sequence[Sample], batch_size: int, step: int, seed: i
 def _save(
     model: nn.Module, optimizer: torch.optim.Optimizer, settings: TransferSettings, checkpoints: Path, done: int
 ) -> None:
-    state = {"settings": asdict(settings), "optimizer": optimizer.state_dict()}
+    state = {"optimizer": optimizer.state_dict()}
     saved = checkpoint.Checkpoint(epoch=0, step=done, model=model.state_dict(), targets=None, state=state)
     checkpoint.save(checkpoints, saved)
 
 
 def _resumed(model: nn.Module, optimizer: torch.optim.Optimizer, settings: TransferSettings, checkpoints: Path) -> int:
-    """The steps that are done: those of a checkpoint with the same settings, which is loaded, or none."""
+    """The steps that are done: those of a checkpoint, which is loaded, or none."""
     saved = checkpoint.load_newest(checkpoints) if checkpoints.exists() else None
-    if saved is None or saved.state["settings"] != asdict(settings):
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    if saved is None:
         return 0
     model.load_state_dict(saved.model)
     optimizer.load_state_dict(saved.state["optimizer"])

@@ -42,6 +42,10 @@ class Storage:
     top_k: int | None = None
     sharded: bool = False
 
+    def __post_init__(self) -> None:
+        if self.top_k is not None and (self.file is not None or self.dtype != torch.float32):
+            raise ValueError("top_k keeps rows in memory and in a format of its own; leave file and dtype out")
+
     @classmethod
     def parse(cls, text: str, *, device: torch.device | str = "cpu", file: Path | None = None) -> "Storage":
         """The storage that `--targets` names; `file` is the place to use if it asks for one."""

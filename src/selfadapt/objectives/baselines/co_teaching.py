@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.heads import Backbone, Classifier, FineTuned, draw_anew
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.baselines.forward_correction import estimate_transition
 from selfadapt.objectives.erm import ERM
@@ -37,17 +37,17 @@ _HELD_OUT = 0.1  # of the training samples, to estimate the noise rate from
 
 
 class TwoClassifiers(nn.Module):
-    """Two networks of the same kind with other weights; the outputs of the first come first."""
+    """Two networks of the same kind with other weights, but for pretrained and frozen ones.
+
+    The outputs of the first come first.
+    """
 
     def __init__(self, backbone: Backbone, num_classes: int) -> None:
         super().__init__()
         self.first = Classifier(backbone, num_classes)
         self.second = copy.deepcopy(self.first)
-        for module in self.second.modules():
-            if isinstance(module, nn.Conv2d):  # drawn as the backbones draw them
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.Linear):
-                module.reset_parameters()
+        learns_anew = self.second.head if isinstance(backbone, FineTuned) else self.second
+        draw_anew(own for own in learns_anew.modules() if all(weight.requires_grad for weight in own.parameters()))
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return torch.cat([self.first(images_BCHW), self.second(images_BCHW)], 1)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone
+from selfadapt.models.heads import Backbone, draw_anew
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Progress
@@ -117,11 +117,7 @@ class RandomNetwork(Pretraining):
         encoders = super().build(backbone, num_classes)
         assert isinstance(encoders, Encoders)
         assert encoders.momentum_encoder is not None
-        for module in encoders.momentum_encoder.modules():
-            if isinstance(module, nn.Conv2d):  # drawn as the backbones draw them
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.Linear):
-                module.reset_parameters()
+        draw_anew(encoders.momentum_encoder.modules())
         return encoders
 
     def losses(
