@@ -156,8 +156,8 @@ def test_the_audit_reads_the_targets_of_trades_sat(folder: Path) -> None:
 
 
 def test_autoattack_and_its_parts(folder: Path) -> None:
-    small = ("--images", "20", "--steps", "5", "--queries", "20", *RADIUS)
-    found = run_json("attack", "plain", "--with", "autoattack", *small, folder=folder)
+    small = ("--images", "20", "--steps", "5", *RADIUS)
+    found = run_json("attack", "plain", "--with", "autoattack", *small, "--queries", "20", folder=folder)
     assert list(found["by_attack"]) == ["apgd-ce", "apgd-t", "fab-t", "square"]
     assert found["robust_accuracy"] == min(found["by_attack"].values())
     assert "not the standard AutoAttack" in found["notes"][0]
@@ -166,6 +166,8 @@ def test_autoattack_and_its_parts(folder: Path) -> None:
     words = run("attack", "plain", "--with", "apgd-ce", *small, folder=folder).stdout
     assert "after apgd-ce" in words
     assert "note: not the standard AutoAttack" in words
+    refused = run("attack", "plain", "--with", "square", *small, folder=folder)
+    assert (refused.returncode, "--steps is no setting of square" in refused.stderr) == (2, True)
 
 
 def test_a_table_of_corruptions(folder: Path) -> None:

@@ -31,7 +31,8 @@ from selfadapt.runs.transfer import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
 TINY: Settings = {
-    "epochs": 1, "start_epoch": 0, "batch_size": 16, "width": 4, "warmup_epochs": 0.0, "schedule": "cosine",
+    "epochs": 1, "start_epoch": 0, "batch_size": 16, "width": 4, "warmup_epochs": 0.0, "warmup_from": 0.0,
+    "schedule": "cosine", "cross_entropy_epochs": 0,
     "hidden": 8, "dimensions": 4, "steps": 1, "curve_start": 0, "curve_images": 4, "limit": 48, "test_limit": 12,
     "progressive": "12:0.5",
 }  # fmt: skip

@@ -317,7 +317,8 @@ class RunSettings:
             epochs = 1 if self.method.settles else 20
             return {"epochs": epochs, "lr": 0.003, "batch_size": batch_size, "weight_decay": 0.3, "warmup_epochs": 0.0}
         if self.fine_tunes:
-            return {"epochs": 15, "lr": 0.01, "batch_size": 32, "weight_decay": 5e-4, "warmup_epochs": 1.0}
+            warm_up = 0.0 if epochs == 1 else 1.0
+            return {"epochs": 15, "lr": 0.01, "batch_size": 32, "weight_decay": 5e-4, "warmup_epochs": warm_up}
         small = size < SMALL_SET
         batch_size, weight_decay = (64, 5e-3) if small else (256, 5e-4)
         return {"epochs": 60, "lr": 0.1, "batch_size": batch_size, "weight_decay": weight_decay, "warmup_epochs": 0.0}
