@@ -70,7 +70,7 @@ def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]
 
 
 def warn_of_shared_groups(data: Data) -> None:
-    """So do groups that are in both."""
+    """Samples of a group that is trained on flatter the accuracy, too."""
     trained_on = set(data.train.groups or ())
     for part, samples in list(data.parts.items())[1:]:
         shared = trained_on.intersection(samples.groups or ())
