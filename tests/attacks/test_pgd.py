@@ -16,6 +16,8 @@ from attacked import RADIUS, digits_network
 from selfadapt.attacks.attack import STANDS, WRONG, Norm
 from selfadapt.attacks.pgd import PGD, LossName, StartName, fgsm, loss_of, margin, perturb, worst_of_restarts
 from selfadapt.errors import UserError
+from selfadapt.models.heads import Normalised
+from selfadapt.models.mlp import MLP
 
 PGD20 = PGD(eps=RADIUS, step=RADIUS / 4)
 
@@ -117,6 +119,20 @@ def test_the_model_is_as_it_was() -> None:
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())  # batch norm's too
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+
+
+def test_training_attacks_the_network_without_its_mirror_images() -> None:
+    """Outside training the answer may be the mean over an image and its mirror image; what is trained is not."""
+    plain, mirrored = (
+        nn.Sequential(Normalised(MLP(64, width=8), torch.zeros(1), torch.ones(1), mirror=mirror), nn.Linear(8, 10))
+        for mirror in (False, True)
+    )
+    mirrored.load_state_dict(plain.state_dict())
+    _, images, labels = digits_network()
+    moved = [perturb(model, images, labels, PGD20, _generator()) for model in (plain, mirrored)]
+    assert torch.equal(*moved)
+    assert mirrored[0].mirror, "as it was"
+    assert not torch.equal(plain.eval()(images), mirrored.eval()(images))
 
 
 def test_losses_are_what_they_say() -> None:

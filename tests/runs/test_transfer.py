@@ -1,6 +1,7 @@
 """Detection by a narrow network on pictures that are drawn here: it learns, and goes on where it was stopped."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_c4_finds_what_was_drawn(home: Path) -> None:
     assert result["voc07"]["ap50"] > 0.5
 
 
+class _Steps:
+    """What is told of progress."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done.append(done)
+
+
 def test_one_that_was_stopped_goes_on_to_the_same_numbers(home: Path) -> None:
     folder, roots, seen = RunFolder(home / "run"), [home / "voc"], list[int]()
     whole = transfer(folder, roots, _settings(4, seed=1), "cpu", lambda done, total: None)
@@ -65,6 +76,11 @@ def test_one_that_was_stopped_goes_on_to_the_same_numbers(home: Path) -> None:
 
     with pytest.raises(Interrupted, match="stopped after step 2 of 4"):
         transfer(folder, roots, _settings(4, seed=1), "cpu", stop_after_two)
+    shutil.copytree(home / "voc", home / "elsewhere" / "voc")
+    for others, seed in (([home / "elsewhere" / "voc"], 1), (roots, 2)):  # they begin anew, and take nothing away
+        steps = _Steps()
+        transfer(folder, others, _settings(4, seed=seed), "cpu", steps)
+        assert steps.done[0] == 1
     again = transfer(folder, roots, _settings(4, seed=1), "cpu", lambda done, total: seen.append(done))
     assert seen[:4] == [1, 2, 3, 4]
     assert again == whole

@@ -1,6 +1,7 @@
 """The target store: what it computes, what it refuses, and how it is kept."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,3 +216,9 @@ def test_what_is_not_finite_never_reaches_a_row(kind: str, bad: float) -> None:
         store.move(torch.tensor([1, 3]), prediction)
     assert caught.value.samples == [3]
     assert torch.equal(_all(store), before)
+
+
+@pytest.mark.parametrize("other", [{"file": Path("targets.bin")}, {"dtype": torch.float16}])
+def test_one_format_at_a_time(other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="top_k keeps rows in memory and in a format of its own"):
+        Storage(top_k=3, **other)

@@ -29,7 +29,7 @@ PERCEPTRON: Settings = {"model": "mlp", "width": 256, "augment": "none"}
 # few and small enough that a network memorises them through crops and flips
 AUGMENTED: Settings = {**HALF, "limit": 2_000, "validation": 0.2, "image_size": 14, "model": "whitened", "width": 16}
 AUGMENTED_SAT: Settings = {"method": "sat-paper", "start_epoch": 30, "momentum": 0.81}
-AUGMENTED_MINUTES = 0.75
+AUGMENTED_MINUTES = 0.75  # of such a run, two at once
 
 
 def tenth(alpha: float) -> float:
