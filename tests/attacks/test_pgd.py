@@ -159,7 +159,7 @@ def test_the_inner_attack_of_trades_starts_beside_the_image() -> None:
     inside = (images > 0.01) & (images < 0.99)
     assert (start - images)[inside].std().item() == pytest.approx(0.001, rel=0.05)
     wrong = (model(perturb(model, images, labels, inner, _generator())).argmax(1) != labels).double().mean()
-    assert wrong > 0.25  # without an attack 0.035
+    assert wrong > 0.15  # without an attack 0.035
 
 
 def test_fgsm_is_one_signed_step() -> None:
