@@ -80,8 +80,8 @@ def outsiders_auroc(features: np.ndarray, labels: np.ndarray, foreign: np.ndarra
     count = round(SHARE / (1 - SHARE) * len(labels))
     chosen = foreign[draw.permutation(len(foreign))[:count]]
     given = np.concatenate([labels, draw.choice(labels, count)])
-    found = find_label_errors(given, features=np.concatenate([features, chosen]), seed=seed)
-    return float(roc_auc_score(found.order >= len(labels), found.outsider))
+    report = find_label_errors(given, features=np.concatenate([features, chosen]), seed=seed)
+    return float(roc_auc_score(np.arange(len(given)) >= len(labels), report.outlier_score))
 
 
 def main() -> None:

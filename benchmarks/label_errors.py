@@ -24,6 +24,7 @@ from cleanlab.rank import get_label_quality_scores
 from torch import Tensor
 
 from benchmarks.grid import shown, table, work_through
+from selfadapt.atomic_files import whole_file
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.seeds import seeded
@@ -31,7 +32,6 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.accuracy import accuracy, predict
 from selfadapt.evaluation.recovery import average_precision
 from selfadapt.objectives.objective import Metrics
-from selfadapt.report.results import whole_file
 from selfadapt.runs.audit import judge_labels
 from selfadapt.runs.lifecycle import build_training
 from selfadapt.runs.prepare import prepared

@@ -20,7 +20,7 @@ import torch
 from benchmarks.grid import table
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
-from selfadapt.evaluation.held_out import HeldOutVerdicts
+from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.recovery import average_precision
 from selfadapt.objectives.cross_fitting import cross_fit
 
@@ -40,12 +40,12 @@ def measure(samples: int, classes: int) -> dict[str, float]:
     labels_N = torch.where(torch.rand(samples, generator=generator) < 0.2, drawn_N, truth_N)
     wall, began = time.monotonic(), time.process_time()
     fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), classes)
-    verdicts = HeldOutVerdicts.of(fitted.predicted_NK, labels_N, fitted.transition.matrix_KK, seed=0)
+    found = judge_out_of_sample(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
     return {
         "processor seconds": time.process_time() - began,
         "seconds": time.monotonic() - wall,
         "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "average precision": average_precision(verdicts.order_N, labels_N != truth_N) or 0.0,
+        "average precision": average_precision(found.ranked_n, labels_N != truth_N) or 0.0,
     }
 
 

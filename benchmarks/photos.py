@@ -30,11 +30,11 @@ from typing import Any
 import torch
 
 from benchmarks.grid import shown, table
+from selfadapt.atomic_files import whole_file
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.vectors import VectorInputs
 from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
-from selfadapt.report.results import whole_file
 from selfadapt.runs.lifecycle import build_training
 from selfadapt.runs.prepare import prepared
 from selfadapt.runs.settings import RunSettings

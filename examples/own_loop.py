@@ -35,7 +35,7 @@ def main() -> float:
         criterion.end_epoch()
 
     model.eval()
-    recovered = criterion.verdicts().suggested_N
+    recovered = torch.from_numpy(criterion.label_errors().suggested_labels)
     accuracy = float((model(images[~train]).argmax(1) == truth[~train]).float().mean())
     print(f"labels that are right: {(labels == truth_train).float().mean():.1%} as given")
     print(f"                       {(recovered == truth_train).float().mean():.1%} as recovered")

@@ -59,6 +59,9 @@ def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., Non
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    from salt import apply_salt
+
+    apply_salt()
     work(*arguments)
 
 

@@ -11,9 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from selfadapt import find_label_errors
-from selfadapt.estimator import SelfAdaptiveClassifier
-from selfadapt.label_errors import Array
+from selfadapt import SelfAdaptiveClassifier, find_label_errors
+from selfadapt.evaluation.label_errors.checked_input import Array
 
 
 @pytest.mark.slow
@@ -40,9 +39,8 @@ def test_it_learns_what_a_plain_classifier_gets_wrong_and_tells_which_labels_are
     assert model.score(test, words[test_truth]) > plain.score(test, words[test_truth]) + 0.1
     np.testing.assert_allclose(model.predict_proba(test).sum(1), 1, atol=1e-5)
     found = model.label_errors_
-    suspects = found.order[found.suspect]
-    assert (labels != truth)[suspects].mean() > 0.9
-    assert list(found.given[:5]) == list(words[labels][found.order[:5]])
+    assert (labels != truth)[found.is_error].mean() > 0.9
+    assert found.given_labels.tolist() == words[labels].tolist()
     off_by_one = model.transition_[np.arange(10), (np.arange(10) + 1) % 10]
     assert 0.3 < off_by_one.mean() < 0.5
 
@@ -52,7 +50,7 @@ def test_the_list_is_that_of_find_label_errors_up_to_the_folds() -> None:
     model = SelfAdaptiveClassifier(random_state=3).fit(features, labels)
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
     expected = find_label_errors(labels, features=features.astype(np.float32), seed=seed)
-    np.testing.assert_array_equal(model.label_errors_.order, expected.order)
+    np.testing.assert_array_equal(model.label_errors_.p_wrong, expected.p_wrong)
 
 
 def test_groups_and_cross_validation() -> None:

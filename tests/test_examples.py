@@ -53,7 +53,7 @@ def test_python_on_that_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     for snippet in re.findall(r"```python\n(.+?)```", text, flags=re.DOTALL):
         exec(compile(snippet, "noisy-labels.md", "exec"), {})
     words = capsys.readouterr().out
-    assert "of 1797 labels look wrong" in words
+    assert "of 1797 labels are likely errors" in words
     assert float(words.splitlines()[-1].split()[0]) > 0.85
 
 

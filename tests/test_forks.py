@@ -10,10 +10,12 @@ import pytest
 
 from cli.program import Result, fresh_process, process
 from forks import Program, fork
+from salt import unsalted
 
 ARGUMENTS = ("train", "digits", "--limit", "100", "--model", "mlp", "--epochs", "2", "--noise", "symmetric:0.4")
 
 
+@unsalted
 def test_a_training_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as the server has it; sums depend on it
 

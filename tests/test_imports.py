@@ -9,9 +9,9 @@ import selfadapt
 
 SOURCE = Path(selfadapt.__file__).parent
 ORDER = {
-    "errors": 0, "processes": 0, "progress": 0, "setting": 0, "theory": 0, "recipes": 1, "data": 1, "models": 1,
-    "targets": 2, "attacks": 2, "objectives": 3, "engine": 4, "evaluation": 5, "report": 6, "review": 6,
-    "label_errors": 6, "own_loop": 6, "estimator": 7, "runs": 7, "cli": 8, "__main__": 9,
+    "errors": 0, "processes": 0, "atomic_files": 0, "progress": 0, "setting": 0, "theory": 0, "recipes": 1,
+    "data": 1, "models": 1, "targets": 2, "attacks": 2, "objectives": 3, "engine": 4, "evaluation": 5,
+    "report": 6, "review": 6, "label_errors": 6, "own_loop": 6, "estimator": 7, "runs": 7, "cli": 8, "__main__": 9,
 }  # fmt: skip
 FREE = {"__init__"}
 

@@ -11,12 +11,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from selfadapt import find_label_errors
-from selfadapt.data.duplicates import find_duplicates, group_numbers, joined_groups
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
-from selfadapt.evaluation.label_quality import expected_quality
-from selfadapt.evaluation.outsiders import outsiders
-from selfadapt.label_errors import LabelErrors, LabelVerdict
+from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
+from selfadapt.evaluation.label_errors.outliers import outlier_scores
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, LabelErrorRow
 
 
 def _noisy(rows: int = 600, rate: float = 0.2) -> tuple[Any, Any, Any]:
@@ -30,63 +29,91 @@ def _noisy(rows: int = 600, rate: float = 0.2) -> tuple[Any, Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[LabelErrors, Any]:
+def found() -> tuple[LabelErrorReport, Any]:
     x, labels, wrong = _noisy()
     return find_label_errors(np.array([f"digit {k}" for k in labels]), features=x), wrong
 
 
-def test_wrong_labels_stand_first_and_the_summary_is_true(found: tuple[LabelErrors, Any]) -> None:
-    table, wrong = found
-    assert sorted(table.order.tolist()) == list(range(600))
-    assert wrong[table.order[:80]].mean() > 0.95
-    rate = table.summary.noise_rate
+def test_wrong_labels_stand_first_and_the_summary_is_true(found: tuple[LabelErrorReport, Any]) -> None:
+    report, wrong = found
+    ranked = report.ranked_indices
+    assert sorted(ranked.tolist()) == list(range(600))
+    assert wrong[ranked[:80]].mean() > 0.95
+    rate, said_precision, said_recall = (getattr(report.summary, key) for key in ("error_rate", "precision", "recall"))
     assert rate.low <= wrong.mean() <= rate.high
     assert abs(rate.value - wrong.mean()) < 0.05
-    suspect = table.suspect.astype(bool)
-    precision, recall = wrong[table.order][suspect].mean(), suspect[wrong[table.order]].mean()
-    said_precision, said_recall = table.summary.expected_precision, table.summary.expected_recall
-    assert said_precision is not None
-    assert said_recall is not None
+    precision, recall = wrong[report.is_error].mean(), report.is_error[wrong].mean()
     assert said_precision.low <= precision <= said_precision.high
     assert said_recall.low <= recall <= said_recall.high
-    assert "labels look wrong" in str(table.summary)
+    assert f"{report.is_error.sum()} of 600 labels are likely errors" in str(report.summary)
 
 
-def test_rows_csv_and_pandas_tell_the_same(found: tuple[LabelErrors, Any], tmp_path: Path) -> None:
-    table, _ = found
-    table.to_csv(tmp_path / "labels.csv")
+def test_every_array_is_in_the_order_of_the_input(found: tuple[LabelErrorReport, Any]) -> None:
+    report, _ = found
+    _, labels, _ = _noisy()
+    assert report.given_labels.tolist() == [f"digit {k}" for k in labels]
+    assert ((report.suggested_labels != report.given_labels) == report.is_error).all()
+    assert (report.runner_up_labels != report.suggested_labels).all()
+    flags, p_wrong = report.is_error[report.ranked_indices], report.p_wrong[report.ranked_indices]
+    assert flags.tolist() == sorted(flags.tolist(), reverse=True), "all errors before all others"
+    for own in (True, False):
+        assert (np.diff(p_wrong[flags == own]) <= 0).all()
+    assert set(report.reason[report.is_error]) == {"prediction"}
+    assert (report.duplicate_group == -1).all()
+    np.testing.assert_allclose(report.summary.noise_matrix.sum(1), 1, atol=1e-5)
+
+
+def test_csv_and_frame_hold_the_same(found: tuple[LabelErrorReport, Any], tmp_path: Path) -> None:
+    report, _ = found
+    report.to_csv(tmp_path / "labels.csv")
     with open(tmp_path / "labels.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["id", "given", "suggested", "confidence", "weight", "suspect", "outsider"]
-    for row, verdict in zip(rows, table, strict=True):
-        assert (row["id"], row["given"], row["suggested"]) == (verdict.id, verdict.given, verdict.suggested)
-        assert (row["suspect"] == "1") == verdict.suspect == (verdict.given != verdict.suggested)
+    assert [int(row["id"]) for row in rows] == report.ranked_indices.tolist()
+    for row in rows:
+        place = int(row["id"])
+        assert (row["given"], row["suggested"]) == (report.given_labels[place], report.suggested_labels[place])
+        assert (row["suspect"] == "1") == report.is_error[place] == (row["given"] != row["suggested"])
+        assert float(row["p_wrong"]) == pytest.approx(report.p_wrong[place], abs=1e-6)
     pandas = pytest.importorskip("pandas")
-    frame = table.to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame["id"].tolist() == table.id.tolist()
+    x, labels, _ = _noisy(60)
+    series = pandas.Series(labels, index=[f"photo {place}" for place in range(60)])
+    own = find_label_errors(series, features=x)
+    frame = own.to_frame()
+    assert frame.index.tolist() == [f"photo {place}" for place in own.ranked_indices]
+    assert frame["p_wrong"].tolist() == own.p_wrong[own.ranked_indices].tolist()
 
 
-def test_a_list_that_stops_half_way_leaves_the_one_before(
-    found: tuple[LabelErrors, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_table_that_stops_half_way_leaves_the_one_before(
+    found: tuple[LabelErrorReport, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, _ = found
-    table.to_csv(tmp_path / "labels.csv")
+    report, _ = found
+    report.to_csv(tmp_path / "labels.csv")
     before = (tmp_path / "labels.csv").read_bytes()
-    rows = iter(list(table)[:300])
+    rows = iter(list(report.rows())[:300])
 
-    def stopping(_: LabelErrors) -> Iterator[LabelVerdict]:
+    def stopping(_: LabelErrorReport) -> Iterator[LabelErrorRow]:
         yield from rows
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LabelErrors, "__iter__", stopping)
+    monkeypatch.setattr(LabelErrorReport, "rows", stopping)
     with pytest.raises(KeyboardInterrupt):
-        table.to_csv(tmp_path / "labels.csv")
+        report.to_csv(tmp_path / "labels.csv")
     assert (tmp_path / "labels.csv").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["labels.csv"]
 
 
-def test_probabilities_of_ones_own_find_confused_classes() -> None:
+@pytest.mark.parametrize("rate", [0.0001, 0.01])
+def test_of_two_duplicates_with_different_labels_not_both_are_surely_wrong(rate: float) -> None:
+    """Two classes are equally likely and each duplicate has the label of one: one of the two is right, nine in ten."""
+    labels_N = torch.arange(1000) % 3
+    predicted_NK = torch.full((1000, 3), 0.05).scatter(1, labels_N.unsqueeze(1), 0.9)
+    labels_N[:2], predicted_NK[:2] = torch.tensor([0, 1]), torch.tensor([0.45, 0.45, 0.1])
+    matrix_KK = torch.full((3, 3), rate).fill_diagonal_(1 - 2 * rate)
+    found = judge_out_of_sample(predicted_NK, labels_N, matrix_KK, [[0, 1]])
+    assert float(found.p_wrong_N[:2].sum()) < 1.2
+
+
+def test_probabilities_of_another_model_find_confused_classes() -> None:
     generator = np.random.default_rng(1)
     truth = generator.integers(4, size=2000)
     wrong = (truth == 1) & (generator.random(2000) < 0.4)
@@ -95,47 +122,58 @@ def test_probabilities_of_ones_own_find_confused_classes() -> None:
     odds[np.arange(2000), truth] += 0.6
     odds *= generator.gamma(2.0, size=odds.shape)
     odds /= odds.sum(1, keepdims=True)
-    table = find_label_errors(torch.from_numpy(labels), probabilities=torch.from_numpy(odds))
+    report = find_label_errors(torch.from_numpy(labels), pred_probs=torch.from_numpy(odds))
     plain = labels != odds.argmax(1)
-    suspect = np.zeros(2000, bool)
-    suspect[table.order] = table.suspect
-    assert wrong[suspect].mean() > wrong[plain].mean() + 0.2
-    assert table.summary.transition[1, 2] > 0.2
-    assert table.summary.transition[2, 1] < 0.1
+    assert wrong[report.is_error].mean() > wrong[plain].mean() + 0.2
+    assert report.summary.noise_matrix[1, 2] > 0.2
+    assert report.summary.noise_matrix[2, 1] < 0.1
 
 
 def test_nothing_wrong_little_found() -> None:
     x, labels, _ = _noisy(rate=0)
     summary = find_label_errors(labels, features=x).summary
-    assert summary.noise_rate.value < 0.02
-    assert summary.noise_rate.low == 0
-    assert summary.suspects <= 0.02 * 600
+    assert summary.error_rate.value < 0.02
+    assert summary.error_rate.low == 0
+    assert summary.errors <= 0.02 * 600
 
 
-def test_two_labels_for_one_picture_stand_at_the_top() -> None:
+def test_order_and_names_of_the_classes_change_nothing() -> None:
+    x, labels, _ = _noisy(200)
+    report = find_label_errors(labels, features=x)
+    order = np.random.default_rng(5).permutation(200)
+    shuffled = find_label_errors(labels[order], features=x[order])
+    renamed = find_label_errors(np.array(list("qwertyuiop"))[labels], features=x)
+    np.testing.assert_allclose(shuffled.p_wrong, report.p_wrong[order], atol=0.02)
+    np.testing.assert_allclose(renamed.p_wrong, report.p_wrong, atol=0.02)
+
+
+def test_of_duplicates_the_one_that_disagrees_rises_and_the_others_fall() -> None:
     x, labels, _ = _noisy(rate=0)
     copies = np.concatenate([x, x[:2]])
     given = np.concatenate([labels, [(labels[0] + 5) % 10, labels[1]]])
-    table = find_label_errors(given, features=copies)
-    assert set(table.order[:2].tolist()) == {0, 600}
-    assert table.summary.duplicates == (("0", "600"), ("1", "601"))
-    assert table.summary.conflicts == 1
-    by_id = {row.id: row for row in table}
-    assert by_id["600"].suspect
-    assert not by_id["0"].suspect
-    assert by_id["600"].suggested == labels[0]
+    report = find_label_errors(given, features=copies)
+    alone = find_label_errors(labels, features=x)
+    assert report.summary.duplicate_groups == (("0", "600"), ("1", "601"))
+    assert report.summary.conflicting_groups == 1
+    assert report.duplicate_group[[0, 1, 600, 601]].tolist() == [0, 1, 0, 1]
+    assert report.is_error[600]
+    assert report.reason[600] == "duplicate"
+    assert report.suggested_labels[600] == labels[0]
+    assert not report.is_error[[0, 1, 601]].any()
+    assert report.p_wrong[1] <= alone.p_wrong[1]
 
 
-def test_samples_that_are_merely_alike_are_not_copies_of_one() -> None:
-    """Three yes-or-no columns, and in every row one label in five is the rarer one: no more than that can be told."""
+def test_samples_that_are_merely_alike_are_not_duplicates() -> None:
+    """Three yes-or-no columns, and in every row one label in five is the rarer one: no more than that can be known."""
     generator = np.random.default_rng(0)
     x = generator.integers(2, size=(1000, 3))
     odds = np.where(x[:, 0] == 1, 0.8, 0.2)
     labels = (generator.random(1000) < odds).astype(int)
-    table = find_label_errors(labels, features=x)
-    assert table.summary.duplicates == ()
-    assert table.suspect.any()
-    assert 0.7 < table.confidence[table.suspect].min() <= table.confidence[table.suspect].max() < 0.9
+    report = find_label_errors(labels, features=x)
+    assert report.summary.duplicate_groups == ()
+    assert (labels != x[:, 0])[report.is_error].all()
+    assert 0.0 < report.summary.error_rate.value < 0.2
+    assert report.p_wrong.max() < 0.8
 
 
 @pytest.mark.parametrize("sizes", [(100, 100, 1), (100, 100, 2), (100, 50, 5), (300, 3), (12, 12, 12)])
@@ -143,12 +181,12 @@ def test_tiny_and_unequal_classes(sizes: tuple[int, ...]) -> None:
     generator = np.random.default_rng(0)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     x = generator.normal(size=(len(labels), 6)) + 3 * np.eye(6)[labels]
-    table = find_label_errors(labels, features=x)
-    rows = table.summary.classes
+    report = find_label_errors(labels, features=x)
+    rows = report.summary.classes
     assert [row.given for row in rows] == list(sizes)
     assert [row.too_few for row in rows] == [size < 5 for size in sizes]
     assert all(row.judged_wrong == 0 for row in rows if row.too_few)
-    assert np.isfinite(table.confidence).all()
+    assert np.isfinite(report.confidence).all()
 
 
 def test_what_it_refuses() -> None:
@@ -161,23 +199,49 @@ def test_what_it_refuses() -> None:
         "at least two classes": {"labels": np.zeros(50), "features": x},
         "either features=": {"labels": labels},
         "fractions": {"labels": labels + 0.5, "features": x},
-        "softmax": {"labels": labels, "probabilities": -np.ones((50, 10))},
-        "pass classes=": {"labels": labels.astype(str), "probabilities": np.ones((50, 12)) / 12},
-        "row 0 sums to 10": {"labels": labels, "probabilities": np.ones((50, 10))},
+        "softmax": {"labels": labels, "pred_probs": -np.ones((50, 10))},
+        "pass class_names=": {"labels": labels.astype(str), "pred_probs": np.ones((50, 12)) / 12},
+        "row 0 sums to 10": {"labels": labels, "pred_probs": np.ones((50, 10))},
         "missing in 1 places, first in 3": {"labels": [*"abc", None, *"abcde" * 10][:50], "features": x},
         "not ids": {"labels": np.arange(50), "features": x},
         "table of numbers": {"labels": labels, "features": np.full((50, 2), "a")},
         "tell nothing": {"labels": labels, "features": np.ones((50, 3))},
         "positions from 0 to 49": {"labels": labels, "features": x, "duplicates": [[0, 50]]},
-        "a class twice": {"labels": labels, "features": x, "classes": [*range(10), 1]},
-        "not among": {"labels": labels, "features": x, "classes": [0, 1, 2]},
+        "a class twice": {"labels": labels, "features": x, "class_names": [*range(10), 1]},
+        "not among": {"labels": labels, "features": x, "class_names": [0, 1, 2]},
         "one for each": {"labels": labels, "features": x, "groups": [1, 2]},
+        "the label of sample 2 is .1, 2.; multi-label .* one binary column per label": {
+            "labels": [0, 1, [1, 2], *[0] * 47],
+            "features": x,
+        },
+        r"shape .50, 10.; multi-label data are not supported; audit one binary": {
+            "labels": np.eye(10)[labels],
+            "features": x,
+        },
+        "'cat;dog' names several classes; multi-label": {
+            "labels": ["cat", "dog", "cat;dog", *["cat"] * 47],
+            "features": x,
+        },
+        "labels are missing in 2 places, first in 1; leave those samples out": {
+            "labels": ["a", float("nan"), None, *"ab" * 24][:50],
+            "features": x,
+        },
+        "labels are missing in 1 places, first in 4; leave": {
+            "labels": np.where(np.arange(50) == 4, np.nan, labels),
+            "features": x,
+        },
         "at least 10": {"labels": labels[:5], "features": x[:5]},
         "at least three": {"labels": labels, "features": x, "groups": np.zeros(50)},
         "3 ids": {"labels": labels, "features": x, "ids": ["a", "b", "c"]},
     }.items():
         with pytest.raises(ValueError, match=words):
             find_label_errors(**given)
+
+
+def test_names_of_levels_are_single_labels() -> None:
+    x, labels, _ = _noisy(60)
+    names = np.array(["tomato|early", "tomato|late", "potato|late", "potato|early"])[labels % 4]
+    assert len(find_label_errors(names, features=x)) == 60
 
 
 class _Missing:
@@ -238,22 +302,6 @@ def test_folds_are_even_and_keep_groups_together() -> None:
     assert not torch.equal(alone_N[:5], torch.arange(5))
 
 
-def test_copies_saved_again_are_found_by_their_pixels() -> None:
-    generator = np.random.default_rng(0)
-    coarse = generator.integers(0, 256, (40, 6, 6, 3)).astype(np.uint8)
-    pictures = [np.kron(picture, np.ones((8, 8, 1), np.uint8)) for picture in coarse]
-    smaller = [picture[::2, ::2] for picture in pictures[:10]]
-    noisy = [np.clip(p.astype(int) + generator.integers(-6, 7, p.shape), 0, 255).astype(np.uint8) for p in smaller]
-    everything = [*pictures, *noisy, np.full((9, 9, 3), 7, np.uint8), np.full((8, 8, 3), 200, np.uint8)]
-    features_NF = torch.from_numpy(generator.normal(size=(52, 300)))
-    groups = find_duplicates(features_NF, read_pixels=lambda sample: everything[sample])
-    assert groups == [[sample, 40 + sample] for sample in range(10)]
-    hashes = [str(sample % 51) for sample in range(52)]
-    assert find_duplicates(features_NF, hashes=hashes) == [[0, 51]]
-    joined_N = joined_groups(group_numbers([[0, 1], [3, 4]], 6), group_numbers([[1, 3]], 6))
-    assert joined_N.tolist() == [0, 0, 2, 0, 0, 5]
-
-
 def test_a_foreign_cluster_lies_outside() -> None:
     generator = seeded(0, "outside")
     means_KF = torch.randn(3, 40, generator=generator) * 3
@@ -261,7 +309,7 @@ def test_a_foreign_cluster_lies_outside() -> None:
     features_NF = means_KF[class_N] + torch.randn(500, 40, generator=generator)
     features_NF[:10] = torch.randn(40, generator=generator) * 3 + torch.randn(10, 40, generator=generator)
     predicted_NK = torch.nn.functional.one_hot(class_N, 3) * 0.9 + 1 / 30
-    far_N = outsiders(features_NF, predicted_NK, class_N)
+    far_N = outlier_scores(features_NF, predicted_NK, class_N)
     assert far_N[:10].min() > far_N[10:].quantile(0.98)
 
 
@@ -275,17 +323,14 @@ def test_quality_is_stated_right_where_the_model_is_right(confused: bool) -> Non
         matrix_KK = torch.eye(5) * 0.7 + torch.eye(5).roll(1, 1) * 0.3
     truth_N = torch.multinomial(predicted_NK, 1, generator=generator).squeeze(1)
     labels_N = torch.multinomial(matrix_KK[truth_N], 1, generator=generator).squeeze(1)
-    rows_NK = predicted_NK * matrix_KK.T[labels_N]
-    doubt_N = 1 - rows_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1) / rows_NK.sum(1)
     wrong_N = labels_N != truth_N
-    quality = expected_quality(predicted_NK, labels_N, matrix_KK)
-    cut = quality.cut
-    assert cut == max(
-        round(quality.noise_rate.value * 8000),
-        sum(row.max() > 10 * row[label] for row, label in zip(predicted_NK.numpy(), labels_N.numpy(), strict=True)),
-    )
-    assert abs(quality.noise_rate.value - wrong_N.double().mean()) < 0.03
-    top = doubt_N.argsort(descending=True)[:cut]
-    precision, recall = quality.at(cut)
-    assert abs(precision.value - wrong_N[top].double().mean()) < 0.06
-    assert abs(recall.value - wrong_N[top].double().sum() / wrong_N.sum()) < 0.08
+    found = judge_out_of_sample(predicted_NK, labels_N, matrix_KK)
+    assert abs(found.quality.noise_rate.value - wrong_N.double().mean()) < 0.03
+    errors = int(found.is_error_N.sum())
+    precision, recall = found.quality.at(errors)
+    assert abs(precision.value - wrong_N[found.is_error_N].double().mean()) < 0.06
+    assert abs(recall.value - found.is_error_N[wrong_N].double().mean()) < 0.08
+    for low in np.arange(0, 1, 0.2):
+        rows = (found.p_wrong_N >= low) & (found.p_wrong_N < low + 0.2)
+        expected, error = found.p_wrong_N[rows].mean(), 4 * 0.5 / rows.sum() ** 0.5
+        assert abs(wrong_N[rows].float().mean() - expected) < error, "P(wrong) is calibrated"

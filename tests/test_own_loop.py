@@ -79,11 +79,13 @@ def test_most_suspicious_are_the_wrong_labels() -> None:
     samples = _noisy()
     criterion = SelfAdaptiveLoss(samples.labels, epochs=EPOCHS)
     _loop(_training(), criterion)
-    verdicts = criterion.verdicts()
+    report = criterion.label_errors()
     assert samples.truth is not None
     wrong_N = samples.labels != samples.truth
-    assert wrong_N[verdicts.order_N[: int(wrong_N.sum())]].float().mean() > 0.95
-    assert (verdicts.suggested_N == samples.truth).float().mean() > 0.98
+    assert wrong_N[report.ranked_indices[: int(wrong_N.sum())]].float().mean() > 0.95
+    assert (report.suggested_labels == samples.truth.numpy()).mean() > 0.98
+    assert report.is_error[report.ranked_indices].tolist() == sorted(report.is_error.tolist(), reverse=True)
+    assert "labels are likely errors" in str(report.summary)
 
 
 def test_a_loaded_state_goes_on_as_if_nothing_had_happened() -> None:
@@ -122,7 +124,7 @@ def _saved_and_loaded(criterion: SelfAdaptiveLoss) -> dict[str, Any]:
 
 def _assert_same(found: SelfAdaptiveLoss, expected: SelfAdaptiveLoss) -> None:
     assert torch.equal(found.targets.read(SAMPLES), expected.targets.read(SAMPLES))
-    assert torch.equal(found.verdicts().support_N, expected.verdicts().support_N)
+    assert found.label_errors().p_wrong.tolist() == expected.label_errors().p_wrong.tolist()
     assert (found.started, found.history) == (expected.started, expected.history)
 
 
@@ -241,15 +243,16 @@ def test_nothing_is_said_of_labels_before_there_is_evidence() -> None:
     logits = torch.tensor([[9.0, 0, 0], [9.0, 0, 0], [0, 0, 9.0]], requires_grad=True)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="they begin to move after 1"):
-            criterion.verdicts()
+            criterion.label_errors()
         criterion(logits, torch.arange(3))
         if criterion.epoch == 0:
             criterion.end_epoch()
     criterion.end_epoch()
-    verdicts = criterion.verdicts()
-    assert verdicts.suggested_N.tolist() == [0, 0, 2, 0, 1, 2]
-    assert verdicts.order_N.tolist()[0] == 1
-    assert verdicts.support_N.tolist()[3:] == [0.5] * 3  # they were never seen
+    report = criterion.label_errors()
+    assert report.suggested_labels.tolist() == [0, 0, 2, 0, 1, 2]
+    assert report.ranked_indices.tolist()[0] == 1
+    assert report.p_wrong.tolist()[3:] == [0.5] * 3  # they were never seen
+    assert report.reason.tolist() == ["", "prediction", "", "", "", ""]
 
 
 @pytest.mark.parametrize("start", [2, "auto"])
@@ -268,10 +271,10 @@ def test_samples_that_are_left_out_are_not_the_most_suspicious(start: int | str)
             criterion(training.model(batch.input[seen_B]), batch.index[seen_B]).backward()
             training.optimizer.step()
         criterion.end_epoch()
-    verdicts = criterion.verdicts()
-    assert verdicts.support_N[:20].tolist() == [0.5] * 20
-    assert (verdicts.suggested_N == samples.truth).float().mean() > 0.98
-    assert (verdicts.support_N[20:] > 0.5).float().mean() > 0.98 or start == 2  # a fixed start learns nothing before
+    report = criterion.label_errors()
+    assert report.p_wrong[:20].tolist() == [0.5] * 20
+    assert (report.suggested_labels == samples.truth.numpy()).mean() > 0.98
+    assert (report.p_wrong[20:] < 0.5).mean() > 0.98 or start == 2  # a fixed start learns nothing before
 
 
 def test_a_state_of_another_training_is_refused_whole() -> None:

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from selfadapt.estimator import SelfAdaptiveClassifier
+    from selfadapt.evaluation.label_errors.report import LabelErrorReport
     from selfadapt.label_errors import find_label_errors
     from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
     from selfadapt.own_loop import SelfAdaptiveLoss
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "LabelErrorReport",
+    "SelfAdaptiveClassifier",
     "SelfAdaptiveLoss",
     "Storage",
     "TargetStore",
@@ -23,6 +27,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LabelErrorReport": "selfadapt.evaluation.label_errors.report",
+    "SelfAdaptiveClassifier": "selfadapt.estimator",
     "SelfAdaptiveLoss": "selfadapt.own_loop",
     "Storage": "selfadapt.targets.store",
     "TargetStore": "selfadapt.targets.store",

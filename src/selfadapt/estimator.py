@@ -1,11 +1,11 @@
 """Self-adaptive training as an estimator of scikit-learn: pipelines, cross-validation and grid search work with it.
 
-    from selfadapt.estimator import SelfAdaptiveClassifier
+    from selfadapt import SelfAdaptiveClassifier
     model = SelfAdaptiveClassifier().fit(features, labels)
     model.predict(others)
     print(model.label_errors_.summary)
 
-It is softmax regression by folds (objectives/cross_fitting.py), the method of `selfadapt train --method sat-folds`.
+It predicts by softmax regression, fitted by folds (objectives/cross_fitting.py): `selfadapt train --method sat-folds`.
 
 Shapes: N samples, F features, K classes.
 """
@@ -21,8 +21,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from selfadapt.label_errors import Array, fit_and_judge
-from selfadapt.objectives.cross_fitting import CrossFitting
+from selfadapt.evaluation.label_errors.checked_input import Array
+from selfadapt.label_errors import blank_samples, fit_and_judge
+from selfadapt.objectives.nested_heads import CrossFitting
 
 _LARGEST_SEED = 2**31 - 1
 
@@ -33,14 +34,15 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     Parameters
     ----------
     rounds : int or None, default=None
-        Rounds in which targets move; 6, or 4 where the data are large.
+        Rounds in which targets move; 7, or 4 where the data are large.
     random_state : int, RandomState or None, default=0
         Decides how samples are dealt into folds.
 
     Attributes
     ----------
     classes_ : the labels that there are.
-    label_errors_ : the verdict on each training label, most suspicious first (`find_label_errors` tells more).
+    label_errors_ : LabelErrorReport
+        A judgement of each training label, as `find_label_errors` gives it.
     transition_ : V[k, j] = P(given j | true k), estimated.
     """
 
@@ -61,14 +63,12 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self._fitted, self.label_errors_ = fit_and_judge(
             _tensor(X),
             torch.from_numpy(codes),
-            classes,
-            np.arange(len(y)).astype(str),
+            blank_samples(classes, len(y)),
             groups,
-            None,
             seed,
             None if self.rounds is None else CrossFitting(rounds=int(self.rounds)),
         )
-        self.classes_, self.transition_ = classes, self._fitted.transition.matrix_KK.numpy()
+        self.classes_, self.transition_ = classes, self._fitted.noise.matrix_KK.numpy()
         return self
 
     def predict_proba(self, X: Any) -> Array:

@@ -1,7 +1,7 @@
 """Self-adaptive training as one object for a training loop of one's own.
 
 It stands between a model and its labels: it keeps the targets, finds out when they begin to move, gives the loss of a
-step, and tells in the end which labels look wrong. The method is that of `selfadapt train --method sat`.
+step, and reports likely label errors in the end. The method is that of `selfadapt train --method sat`.
 
 Shapes: B samples of a batch, K classes, N samples in all.
 """
@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from selfadapt import processes
 from selfadapt.data.loader import Batch
 from selfadapt.engine.fit import Accumulator
-from selfadapt.evaluation.recovery import Verdicts, judge
+from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
+from selfadapt.evaluation.recovery import judge, transition_matrix
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.objective import Metrics, Progress
 from selfadapt.objectives.start import RUNNING_MEAN_MOMENTUM, AutoStart
@@ -38,7 +40,7 @@ class SelfAdaptiveLoss:
                 loss = criterion(model(images), index)
                 ...
             criterion.end_epoch()
-        wrong_first = criterion.verdicts().order_N
+        report = criterion.label_errors()
 
     `labels` are whole numbers from 0 on, one for each training sample. `momentum` is alpha; `start_epoch` is E_s, or
     "auto": found while training, for which one label in twenty is trained as another one until then. `state_dict`
@@ -154,17 +156,19 @@ class SelfAdaptiveLoss:
         self.epoch += 1
         self._begin_epoch()
 
-    def verdicts(self) -> Verdicts:
-        """What the targets say of each label: the suggested class, how confidently, and the order of suspicion.
-
-        Of a sample that was never seen nothing is known: its support is one half.
-        """
+    def label_errors(self) -> LabelErrorReport:
+        """What the targets say of each label. Of a sample that was never seen nothing is known: P(wrong) is 0.5."""
         if self.started is None or self.epoch <= self.started:
             moves = "when is not found yet" if self.started is None else f"they begin to move after {self.started}"
             raise RuntimeError(f"the targets have not moved: {self.epoch} epochs are done, and {moves}; train on first")
         evidence = self._method.evidence(self._progress)
         assert evidence is not None
-        return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._share_N)
+        found = judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._share_N)
+        classes, count = self.targets.rows.num_columns, len(self.labels_N)
+        judged = judge_from_targets(found, self.labels_N, classes)
+        noise_KK = transition_matrix(judged.suggested_N, self.labels_N, classes)
+        samples = Samples(np.arange(classes), np.arange(count).astype(str), None, [])
+        return report_of(judged, self.labels_N, samples, torch.zeros(count), noise_KK)
 
     def _rows(self) -> Iterator[Tensor]:
         return (self.targets.read(index_n) for index_n in torch.arange(len(self.labels_N)).split(_PIECE))

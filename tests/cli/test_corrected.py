@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cli.program import run, run_json
-from selfadapt.report.results import RunFolder
+from selfadapt.report.results import RunFolder, write_table
 from selfadapt.review.decisions import open_journal
 from selfadapt.review.desk import Desk
 from selfadapt.review.draws import SUGGESTIONS, draw, read_draw
@@ -86,11 +86,14 @@ def test_decisions_come_first_in_every_part(audited: Path) -> None:
 
 
 def test_it_is_told_how_many_suspects_keep_their_label_and_why(audited: Path) -> None:
-    suspects = [row for row in _rows(audited / "run" / "labels.csv") if row["suspect"] == "1"]
-    trained = [float(row["confidence"]) for row in suspects if row["part"] == "train"]
-    middle = sorted(trained)[len(trained) // 2]
-    below, elsewhere = sum(confidence < middle for confidence in trained), len(suspects) - len(trained)
-    arguments = ("labels", "run", "--confidence", str(middle))
+    rows = _rows(audited / "run" / "labels.csv")
+    suspects = [row for row in rows if row["suspect"] == "1"]
+    trained = [row for row in suspects if row["part"] == "train"]
+    for place, row in enumerate(trained):
+        row["confidence"] = "0.7" if place % 3 else "0.9"
+    write_table(audited / "run" / "labels.csv", list(rows[0]), [list(row.values()) for row in rows])
+    below, elsewhere = sum(row["confidence"] == "0.7" for row in trained), len(suspects) - len(trained)
+    arguments = ("labels", "run", "--confidence", "0.8")
     made = run_json(*arguments, folder=audited)
     assert made["passed_over"] == {"below_confidence": below, "other_parts": elsewhere}
     assert made["changed"] + below + elsewhere == len(suspects)

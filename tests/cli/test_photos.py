@@ -23,6 +23,7 @@ from timm.data import create_transform, resolve_data_config
 from cli.photographs import KINDS, write_photo, write_photos
 from cli.program import process, run, run_json, stopped_after
 from data.tables import write_table
+from data.textures import noise_textures
 from selfadapt.engine import checkpoint
 from selfadapt.models import features
 from selfadapt.models.weights import DEFAULT, shipped_weights
@@ -565,3 +566,14 @@ def test_embedding_what_cannot_be(tmp_path: Path) -> None:
         result = run("embed", *arguments, folder=tmp_path)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)
         assert words in result.stderr
+
+
+def test_a_folder_of_noise_textures_trains(tmp_path: Path) -> None:
+    """Thumbnails of stripes and of smooth noise correlate; that does not make them duplicates."""
+    for number, texture in enumerate(noise_textures(60, 48)):
+        path = tmp_path / "textures" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(texture).save(path)
+    result = run("train", "textures", "--image-size", "32", "--out", "run", folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert not (tmp_path / "run" / "duplicates.csv").exists()

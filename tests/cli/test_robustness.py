@@ -152,7 +152,7 @@ def test_the_attack_is_called_by_the_steps_that_it_took(folder: Path) -> None:
 def test_the_audit_reads_the_targets_of_trades_sat(folder: Path) -> None:
     result = json.loads((folder / "robust/run.json").read_text())["result"]
     assert result["start_epoch"] == 2
-    assert run_json("audit", "robust", folder=folder)["recovery"] == result["label_recovery"] > 0.9
+    assert run_json("audit", "robust", folder=folder)["recovery"] == result["label_recovery"] > 0.6
 
 
 def test_autoattack_and_its_parts(folder: Path) -> None:

@@ -179,8 +179,8 @@ def test_ids_and_groups_of_rows(tmp_path: Path) -> None:
     assert list(again.train.ids)[::-1] == list(found.train.ids)  # neither order nor label counts
     assert isinstance(found.reader, ColumnReader)
     assert [column.name for column in found.reader.columns] == ["size", "age", "colour"]
-    named = _open(tmp_path / "n.csv", [{"id": f"a{i}", **row} for i, row in enumerate(_rows(6))])
-    assert list(named.train.ids) == [f"a{i}" for i in range(6)]
+    named = _open(tmp_path / "n.csv", [{"id": f"a{i}", **row} for i, row in enumerate(_rows(12))])
+    assert list(named.train.ids) == [f"a{i}" for i in range(12)]
 
 
 def test_words_that_are_no_categories_are_left_out_and_numbers_may_be(tmp_path: Path) -> None:

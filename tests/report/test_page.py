@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
@@ -17,11 +16,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from selfadapt.atomic_files import whole_file
 from selfadapt.errors import UserError
-from selfadapt.report.contact_sheet import contact_sheet
+from selfadapt.report.contact_sheet import MARK, Cell, contact_sheet
 from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves
 from selfadapt.report.page import write_comparison_page, write_run_page
-from selfadapt.report.results import LABEL_COLUMNS, RunFolder, whole_file
+from selfadapt.report.results import LABEL_COLUMNS, RunFolder
 from selfadapt.runs.lifecycle import start
 from selfadapt.runs.run import train
 from selfadapt.runs.settings import RunSettings
@@ -106,7 +106,8 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     images = [generator.integers(0, 256, shape, np.uint8) for shape in ((8, 8, 1), (5, 9, 3), *[(4, 4, 1)] * 7)]
     captions = ["3 → <b>", "a & b → c", *"cdefghi"]
-    contact_sheet(images, captions, tmp_path / "sheet.svg")
+    cells = [Cell(image, caption) for image, caption in zip(images, captions, strict=True)]
+    contact_sheet([cells], tmp_path / "sheet.svg")
     root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
     assert [element.text for element in root if element.tag.endswith("text")] == captions
     pictures = [element for element in root if element.tag.endswith("image")]
@@ -117,6 +118,18 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
     places = {(element.attrib["x"], element.attrib["y"]) for element in pictures}
     assert len(places) == 9
     assert len({y for _, y in places}) == 2, "eight in a row"
+
+
+def test_a_block_begins_a_new_line_and_frames_what_stands_out(tmp_path: Path) -> None:
+    blocks = [[Cell(np.zeros((4, 4, 1), np.uint8), "cat", framed=number == 1) for number in range(2)] for _ in "ab"]
+    contact_sheet(blocks, tmp_path / "sheet.svg")
+    root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
+    images, frames = ([own for own in root if own.tag.endswith(tag)] for tag in ("image", "rect"))
+    assert len({own.attrib["y"] for own in images}) == 2
+    assert [(own.attrib["x"], own.attrib["y"]) for own in frames] == [
+        (own.attrib["x"], own.attrib["y"]) for own in images[1::2]
+    ]
+    assert {own.attrib["stroke"] for own in frames} == {MARK}
 
 
 @pytest.mark.parametrize(
@@ -134,8 +147,8 @@ def test_captions_do_not_reach_into_each_other(caption: str, tmp_path: Path) -> 
     from PIL import ImageFont
 
     font = ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), 12)
-    images: list[Any] = [np.zeros((4, 4, 1), np.uint8)] * 9
-    contact_sheet(images, ["cat → dog", caption, *[caption] * 6, "cat → dog"], tmp_path / "sheet.svg")
+    captions = ["cat → dog", caption, *[caption] * 6, "cat → dog"]
+    contact_sheet([[Cell(np.zeros((4, 4, 1), np.uint8), own) for own in captions]], tmp_path / "sheet.svg")
     root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
     texts = [element for element in root if element.tag.endswith("text")]
     pictures = [element for element in root if element.tag.endswith("image")]
@@ -211,7 +224,9 @@ def test_the_page_escapes_what_came_from_data(folder: RunFolder, tmp_path: Path)
     copy.write_run(run)
     copy.metrics_file.write_text(folder.metrics_file.read_text(encoding="utf-8"), encoding="utf-8")
     rows = [
-        {**row, "id": evil} for row in folder.read_labels() if "0" not in (row["given"], row["suggested"], row["truth"])
+        {**row, "id": f"{evil}{place}"}
+        for place, row in enumerate(folder.read_labels())
+        if "0" not in (row["given"], row["suggested"], row["predicted"], row["truth"])
     ]
     copy.write_labels([tuple(row.values()) for row in rows], truth_known=True)
     html = write_run_page(copy).read_text(encoding="utf-8")
@@ -267,7 +282,7 @@ def _room_for(size: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda path: contact_sheet([np.zeros((4, 4, 1), np.uint8)] * 9, ["cat → dog"] * 9, path),
+        lambda path: contact_sheet([[Cell(np.zeros((4, 4, 1), np.uint8), "cat → dog")] * 9], path),
         lambda path: accuracy_curves([{"epoch": 1, "robust_accuracy": 0.2}], UNDER_ATTACK, None, path),
     ],
 )

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +12,10 @@ from review.reviewed import Server, serving, write_shapes
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.similar import keep_features
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SETTINGS = ("--method", "sat-paper", "--epochs", "4", "--start-epoch", "2")
 
 
@@ -44,3 +49,14 @@ def idle(trained_shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     shutil.copytree(trained_shapes, folder / "run")
     with serving(folder / "run") as own:
         yield own
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        own = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield own
+        own.close()

@@ -1,9 +1,7 @@
 """The review page in a real browser: keys and mouse, undo, two tabs, a killed server, hostile names, everybody."""
 
 import json
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +14,10 @@ from selfadapt.review.journal import Journal
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator["Browser"]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        own = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield own
-        own.close()
-
-
-def _open(browser: "Browser", server: Server, **context: Any) -> "Page":
+def open_page(browser: "Browser", server: Server, **context: Any) -> "Page":
     page = browser.new_context(viewport={"width": 1200, "height": 800}, **context).new_page()
     page.set_default_timeout(20_000)
     troubles: list[str] = []
@@ -76,7 +64,7 @@ def _standing(run: Path) -> dict[str, str | None]:
 def test_twenty_by_keys_and_mouse_undo_three_and_reload(browser: "Browser", server: Server) -> None:
     rows = label_rows(server.run)
     suspects = [own for own in rows if own["suspect"] == "1"]
-    page = _open(browser, server)
+    page = open_page(browser, server)
     page.focus("#grid")
     wanted: dict[str, str | None] = {}
     for number in range(20):
@@ -117,7 +105,7 @@ def test_twenty_by_keys_and_mouse_undo_three_and_reload(browser: "Browser", serv
 
 def test_a_killed_server_loses_nothing_that_was_confirmed(browser: "Browser", shapes_run: Path) -> None:
     with serving(shapes_run) as server:
-        page = _open(browser, server)
+        page = open_page(browser, server)
         page.select_option("#of", "every")
         _wait_shown(page, 225)
         page.focus("#grid")
@@ -130,14 +118,14 @@ def test_a_killed_server_loses_nothing_that_was_confirmed(browser: "Browser", sh
         confirmed = _decided(page)
         assert 0 < confirmed < 100
     with serving(shapes_run) as server:
-        page = _open(browser, server)
+        page = open_page(browser, server)
         assert confirmed <= _decided(page) <= confirmed + 1
         rows = label_rows(shapes_run)
         assert set(_standing(shapes_run)) >= {rows[number]["id"] for number in range(confirmed)}
 
 
 def test_two_tabs_at_once(browser: "Browser", server: Server) -> None:
-    first = _open(browser, server)
+    first = open_page(browser, server)
     second = first.context.new_page()
     second.goto(server.url)
     second.wait_for_selector(".cell p")
@@ -158,7 +146,7 @@ def test_two_tabs_at_once(browser: "Browser", server: Server) -> None:
 
 
 def test_hostile_names_do_nothing(browser: "Browser", server: Server) -> None:
-    page = _open(browser, server)
+    page = open_page(browser, server)
     page.select_option("#of", "every")
     page.fill("#search", "<img src=x")
     _wait_shown(page, 1)
@@ -185,7 +173,7 @@ def test_hostile_names_do_nothing(browser: "Browser", server: Server) -> None:
 
 
 def test_a_whole_pair_at_once_with_the_count_before(browser: "Browser", server: Server) -> None:
-    page = _open(browser, server)
+    page = open_page(browser, server)
     given, suggested, count = server.json("api/about")["pairs"][0]
     page.select_option("#pair", f"{given},{suggested}")
     _wait_shown(page, count)
@@ -216,7 +204,7 @@ def test_a_whole_pair_at_once_with_the_count_before(browser: "Browser", server: 
 
 
 def test_measuring(browser: "Browser", server: Server) -> None:
-    page = _open(browser, server)
+    page = open_page(browser, server)
     page.click("#queue-measure")
     page.click("#draw")
     page.wait_for_selector("#one .facts")
@@ -248,7 +236,7 @@ def test_measuring(browser: "Browser", server: Server) -> None:
 
 def test_what_nobody_could_see_is_not_decided(browser: "Browser", server: Server) -> None:
     """One at a time, of keys pressed in one breath only the first counts: the next sample is not there yet."""
-    page = _open(browser, server)
+    page = open_page(browser, server)
     _press(page, "o")
     _press(page, "Shift")
     page.evaluate(
@@ -262,7 +250,7 @@ def test_what_nobody_could_see_is_not_decided(browser: "Browser", server: Server
 
 
 def test_one_at_a_time_shows_similar_samples_of_both_classes(browser: "Browser", server: Server) -> None:
-    page = _open(browser, server)
+    page = open_page(browser, server)
     page.keyboard.press("Enter")
     page.wait_for_selector(".strip img")
     assert [len(strip.query_selector_all("img")) for strip in page.query_selector_all(".strip")] == [6, 6]
@@ -275,7 +263,7 @@ def test_one_at_a_time_shows_similar_samples_of_both_classes(browser: "Browser",
 
 def test_without_a_mouse_and_with_a_screen_reader(browser: "Browser", server: Server) -> None:
     """Everything has a name, the tab key reaches it in order, and the status is announced."""
-    page = _open(browser, server)
+    page = open_page(browser, server)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll('button, select, input, [role]')].filter(own => {
             const label = own.getAttribute('aria-label') ?? '';
@@ -312,7 +300,7 @@ def test_without_a_mouse_and_with_a_screen_reader(browser: "Browser", server: Se
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_can_be_told_apart(browser: "Browser", idle: Server, scheme: str) -> None:
     """WCAG's contrast of 4.5 for every text on its ground."""
-    page = _open(browser, idle, color_scheme=scheme)
+    page = open_page(browser, idle, color_scheme=scheme)
     palette = page.evaluate(
         """() => { const style = getComputedStyle(document.documentElement);
             return Object.fromEntries(['ink', 'soft', 'page', 'card', 'accent', 'on-accent', 'chosen', 'good', 'warn']
@@ -340,7 +328,7 @@ def test_colours_can_be_told_apart(browser: "Browser", idle: Server, scheme: str
 
 
 def test_on_a_phone_nothing_sticks_out(browser: "Browser", idle: Server) -> None:
-    page = _open(browser, idle)
+    page = open_page(browser, idle)
     page.set_viewport_size({"width": 390, "height": 780})
     for view in ("#view-grid", "#view-one", "#queue-measure"):
         page.click(view)

@@ -30,6 +30,7 @@ def _verdicts(given_N: "np.ndarray[tuple[int], np.dtype[np.int64]]", predicted_N
         predicted_N=np.asarray(predicted_N),
         confidence_N=np.ones(count),
         outsider_N=np.full(count, np.nan),
+        p_wrong_N=np.full(count, np.nan),
         suspect_N=np.zeros(count, bool),
     )
 

@@ -51,7 +51,8 @@ def _settings(steps: int, seed: int = 0) -> TransferSettings:
 
 @pytest.mark.slow
 def test_c4_finds_what_was_drawn(home: Path) -> None:
-    result = transfer(RunFolder(home / "run"), [home / "voc"], _settings(80), "cpu", lambda done, total: None)
+    """1.0 with each of six seeds; after 80 steps it is between 0.27 and 0.75, depending on seed and CPU."""
+    result = transfer(RunFolder(home / "run"), [home / "voc"], _settings(200), "cpu", lambda done, total: None)
     assert result["voc07"]["ap50"] > 0.5
 
 

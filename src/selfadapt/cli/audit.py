@@ -1,7 +1,7 @@
 """`selfadapt audit`"""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -17,28 +17,29 @@ def command(
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """List the labels of RUN that look wrong, with suggestions, in labels.csv."""
+    """List the likely label errors of RUN, most likely wrong first, with suggestions, in labels.csv.
+
+    Prints how many labels are wrong by estimate, for each split, and how many random looks in `selfadapt review` would
+    settle that; after 50 decisions there, intervals that use them. report.html shows the same.
+    """
     from selfadapt.report.page import write_run_page
-    from selfadapt.runs.audit import audit_training, draw_suspects
+    from selfadapt.review.label_figures import COLUMNS, label_figures
+    from selfadapt.runs.audit import audit_training
+    from selfadapt.runs.label_sheets import draw_label_sheets
 
     own = opened(run, device, quiet=quiet or as_json)
     audit = audit_training(own.folder, own.data, own.training)
-    draw_suspects(own.folder, own.data, audit)
+    draw_label_sheets(own.folder, own.data, audit)
     write_run_page(own.folder)
     summary = audit.summary
     if as_json:
         print_json(summary)
         return
-    print(f"suspect labels      {summary['suspects']} of {len(own.data.train)} training labels")
-    for name, part in summary["parts"].items():
-        if name != "train":
-            print(f"{'':<20}{part['suspects']} of {part['labels']} {name} labels")
-    print(f"labels that are wrong, by estimate  {_range(summary, 'estimated_noise_rate')}")
-    if summary["expected_precision"] is not None:
-        print(f"of the suspects, wrong  {_range(summary, 'expected_precision')}")
-        print(f"of the wrong, suspect   {_range(summary, 'expected_recall')}")
+    figures = label_figures(own.folder)
+    print(*figures.sentences, sep="\n")
+    _print_aligned([COLUMNS, *(row.cells() for row in figures.rows)])
     if summary["duplicates"]:
-        print(f"copies of one sample  {summary['duplicates']} groups, in {own.folder.duplicates_file}")
+        print(f"duplicates          {summary['duplicates']} groups, in {own.folder.duplicates_file}")
     few = [row["class"] for row in summary["classes"] if row["too_few"]]
     if few:
         print(f"too few to judge    {', '.join(few)}")
@@ -49,12 +50,12 @@ def command(
     print(f"the list            {summary['labels']}")
 
 
-def _range(summary: dict[str, Any], name: str) -> str:
-    value = percent(summary[name])
-    if summary[f"{name}_low"] is None:
-        return value
-    from selfadapt.evaluation.label_quality import Interval
-
-    low, high = summary[f"{name}_low"], summary[f"{name}_high"]
-    ends = f"({percent(low)} to {percent(high)})"
-    return f"cannot be told {ends}" if Interval(summary[name], low, high).says_little else f"{value} {ends}"
+def _print_aligned(rows: Sequence[Sequence[str]]) -> None:
+    """Rows with their columns below each other, however wide the terminal is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        print(
+            first.ljust(widths[0]),
+            *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True)),
+            sep="  ",
+        )

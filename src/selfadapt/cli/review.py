@@ -30,7 +30,9 @@ def command(
     no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address; open no browser."),
     as_json: bool = Json,
 ) -> None:
-    """Open the page on which a person decides about the labels of RUN that look wrong.
+    """Open the page on which a person decides about the likely label errors of RUN.
+
+    Duplicates with different labels are one item. Random looks (queue Measure) settle how many labels are wrong.
 
     It is served to this machine alone until Ctrl-C stops it. Each decision is kept in decisions.jsonl as it is made,
     and `selfadapt labels` puts them first.

@@ -56,7 +56,7 @@ def command(
         lines["targets move after epoch"] = f"{result['start_epoch']} of {result['epochs']}"
     if result["label_recovery"] is not None:
         lines["labels recovered"] = percent(result["label_recovery"])
-    lines["suspect labels"] = f"{result['audit']['suspects']} of {len(run.data.train)}"
+    lines["likely label errors"] = f"{result['audit']['suspects']} of {len(run.data.train)} training labels"
     if result["unreadable"]:
         lines["files that cannot be read"] = f"{result['unreadable']}, listed in {run.folder.unreadable_file}"
     lines["page"] = str(run.folder.page)

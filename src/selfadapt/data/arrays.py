@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from selfadapt.data.classes import UNLABELLED, class_names, numbered
+from selfadapt.data.classes import LEAVE_OUT, ONE_COLUMN_EACH, UNLABELLED, class_names, is_missing, numbered
 from selfadapt.data.images import TensorImages
 from selfadapt.data.samples import Data, Samples
 from selfadapt.errors import UserError
@@ -57,12 +57,25 @@ def read_arrays(path: Path, *, unlabelled: bool = False) -> dict[str, Array]:
 
 
 def array_classes(path: Path, labels: Array) -> tuple[str, ...]:
+    check_label_array(path, "y_train", labels)
     if labels.dtype.kind not in "iuU":
         raise UserError(f"{path}: y_train is {labels.dtype}; labels must be whole numbers or words")
     if labels.dtype.kind == "i" and labels.size and labels.min() < 0:
         row = int(labels.argmin())
         raise UserError(f"{path}: y_train[{row}] is {labels.ravel()[row]}; labels must not be negative")
     return class_names(str(path), [str(label) for label in labels.ravel()])
+
+
+def check_label_array(path: Path, name: str, labels: Array) -> None:
+    """Refuse several labels for each sample, and missing ones."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise UserError(f"{path}: {name} has shape {labels.shape}; {ONE_COLUMN_EACH}")
+    missing_N = np.array([is_missing(own) for own in labels.ravel().tolist()] if labels.dtype.kind in "fU" else [])
+    missing = np.flatnonzero(missing_N)
+    if len(missing):
+        raise UserError(
+            f"{path}: {name}[{missing[0]}] is missing, as are {len(missing)} of {labels.size} labels; {LEAVE_OUT}"
+        )
 
 
 def _array_part(path: Path, found: Mapping[str, Array], part: str, classes: tuple[str, ...]) -> Samples | None:
@@ -90,6 +103,7 @@ def part_arrays(path: Path, found: Mapping[str, Array], part: str) -> tuple[Arra
         if name not in found:
             raise UserError(f"{path} holds {other} but no {name}")
     inputs, labels = found[inputs_name], found[labels_name]
+    check_label_array(path, labels_name, labels)
     if labels.ndim != 1 or inputs.ndim < 1 or len(labels) != len(inputs):
         size = len(inputs) if inputs.ndim else "no"
         raise UserError(f"{path}: {labels_name} has shape {labels.shape}, but {inputs_name} holds {size} samples")

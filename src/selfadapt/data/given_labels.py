@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.data.classes import numbered
+from selfadapt.data.arrays import check_label_array
+from selfadapt.data.classes import check_labels, numbered
 from selfadapt.data.samples import Data, Samples
 from selfadapt.data.table import csv_rows
 from selfadapt.errors import UserError
@@ -101,6 +102,7 @@ def _npy_labels(data: Data, path: Path) -> Tensor:
         values = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
+    check_label_array(path, "the array", values)
     if values.shape != (len(data.train),):
         raise UserError(f"{path} holds labels of shape {values.shape}; the training set has {len(data.train)} samples")
     if values.dtype.kind == "U":
@@ -122,6 +124,7 @@ def _csv_labels(data: Data, path: Path) -> Tensor:
     rows = csv_rows(path, exact=True)
     if not rows or not {"id", "label"} <= set(rows[0]):
         raise UserError(f"{path} must have rows with the columns id and label")
+    check_labels([row["label"] for row in rows], "label", lambda i: f"{path}, line {i + 2}")
     position = {sample_id: i for i, sample_id in enumerate(data.train.ids)}
     given: dict[int, tuple[str, int]] = {}
     strangers = []

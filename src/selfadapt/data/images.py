@@ -186,6 +186,19 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None, white: floa
         return _pixels(_framed(picture, frame) if frame is not None else picture.image)
 
 
+def decode_within(path: Path, most: int, *, channels: int, white: float | None = None) -> Tensor:
+    """A file as `decode` gives it, each side that is longer than `most` brought to that, whatever its shape was."""
+    from PIL import Image
+
+    with _opened(path) as image:
+        picture = _Picture.of(image, "L" if channels == 1 else "RGB", white, 2 * most)
+        width, height = (min(most, side) for side in picture.size)
+        if (width, height) == picture.image.size:
+            return _pixels(picture.image)
+        box = picture.place((0, 0, *picture.size))
+        return _pixels(picture.image.resize((width, height), Image.Resampling.BILINEAR, box))
+
+
 def decode_crops(
     path: Path,
     draw: Callable[[int, int], Sequence[Box]],

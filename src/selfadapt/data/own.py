@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from selfadapt.data.classes import UNLABELLED, class_names, numbered
+from selfadapt.data.classes import UNLABELLED, check_labels, class_names, numbered
 from selfadapt.data.headers import Header, header, white_of
 from selfadapt.data.images import ImageFiles, UnreadableImage
 from selfadapt.data.names import NO_TEXT, as_text
@@ -92,6 +92,8 @@ def table(
             f"{path} lacks the column {' and '.join(missing)}; it has {', '.join(map(str, rows[0]))}. "
             "--label-column and --group-column name others"
         )
+    if not without:
+        check_labels([row[label_column] for row in rows], label_column, lambda i: f"{path}, row {i + 2}")
     entries: list[Entry] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):  # row 1 of a table is its head
@@ -166,7 +168,7 @@ def from_entries(name: str, entries: Sequence[Entry], *, resize: int | None = No
             labels=numbered([entry.label for entry in chosen], classes, lambda i: f"{name}: {chosen[i].id}"),
             truth=None,
             ids=[entry.id for entry in chosen],
-            paths=[str(entry.path) for entry in chosen],
+            paths=[str(entry.path.absolute()) for entry in chosen],
             groups=groups or None,
         )
 

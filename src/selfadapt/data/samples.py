@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.augment import AugmentName
+from selfadapt.data.duplicates import DuplicateGroup
 from selfadapt.data.images import FileImages, ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.reader import Reader
@@ -110,7 +111,7 @@ class Data:
     white: float | None = None  # the value that became 255 in images of over 8 bits, if there are any
     mixed: bool = False  # the order mixes the classes, so that the first so many are a fair share
     reader: Reader | None = None  # what made vectors of raw rows, if anything did
-    duplicates: Sequence[Sequence[str]] = ()  # groups of ids that are copies of each other
+    duplicates: Sequence[DuplicateGroup[str]] = ()  # by id
     image_size: int | None = None  # to which images of many sizes were brought, if nobody said
 
     @property

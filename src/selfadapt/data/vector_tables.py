@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.data.arrays import content_ids
-from selfadapt.data.classes import class_names, numbered
+from selfadapt.data.classes import check_labels, class_names, numbered
 from selfadapt.data.own import PARTS
 from selfadapt.data.reader import Reader, Row, Table
 from selfadapt.data.samples import Data, Samples
@@ -30,6 +30,7 @@ def table_data(
     special = [label_column, *([group_column] if group_column else [])]
     by_id = rows_by_id(path, special)
     ids, rows = list(by_id), list(by_id.values())
+    check_labels([row[label_column] for row in rows], label_column, lambda i: f"{path}, row {i + 2}")
     parts = _parts(path, rows)
     hidden = {*special, "id", "split"}
 

@@ -37,14 +37,16 @@ def outputs(
 ) -> Tensor:
     """All that the model says of each image (N×O, on the CPU), in evaluation mode; NaN for a broken file.
 
-    `forward` stands in for the model's own. Several processes share the images, and all get the whole.
+    `forward` stands in for the model's own. Several processes share the batches, and all get the whole. The batches are
+    the same for any number of processes: a matrix product of other rows may differ in its last bits.
     """
     was_training = model.training
     model.eval()
-    own_n = torch.arange(len(images)).tensor_split(processes.count())[processes.rank()]
+    own = torch.arange(len(images)).split(batch_size)[processes.rank() :: processes.count()]
+    own_n = torch.cat([torch.arange(0), *own])
     said_NO: Tensor | None = None
     done = 0
-    for read in read_batches(images, own_n.split(batch_size), device=device):
+    for read in read_batches(images, own, device=device):
         if len(read.index_B):
             said_BO = (forward or model)(as_input(read.images_BCHW)).float().cpu()
             if said_NO is None:

@@ -33,6 +33,7 @@ class Verdicts:
     confidence_N: Tensor  # the mass of the suggested class, as a share of it and the runner-up: from 0.5 to 1
     weight_N: Tensor  # with which the sample counts in training: w_i = max_j t_ij, or 1
     support_N: Tensor  # the mass of the given label, as a share of it and the strongest other: from 0 (wrong) to 1
+    runner_up_N: Tensor  # the likeliest class but the suggested one
 
     @property
     def order_N(self) -> Tensor:
@@ -66,8 +67,11 @@ def judge(
         suggested_n = torch.where(mass_n == largest_n, given_n, likeliest_n)  # the label stays where both are level
         confidence_n = _share(largest_n, _strongest_but(evidence_nK, suggested_n))
         support_n = _share(mass_n, _strongest_but(evidence_nK, given_n))
-        columns.append((suggested_n, confidence_n, weight_n if weighted else torch.ones_like(weight_n), support_n))
-    suggested_N, confidence_N, weight_N, support_N = (torch.cat(column) for column in zip(*columns, strict=True))
+        weight_n = weight_n if weighted else torch.ones_like(weight_n)
+        columns.append((suggested_n, confidence_n, weight_n, support_n, _runner_up(evidence_nK, suggested_n)))
+    suggested_N, confidence_N, weight_N, support_N, runner_up_N = (
+        torch.cat(column) for column in zip(*columns, strict=True)
+    )
     factor_KK = _factors(evidence, num_classes) if 1 < num_classes <= _MOST_CLASSES else None
     if factor_KK is not None:
         pieces = (
@@ -75,7 +79,13 @@ def judge(
             for _, given_n, evidence_nK in evidence()
         )
         support_N = torch.cat(list(pieces))
-    return Verdicts(suggested_N=suggested_N, confidence_N=confidence_N, weight_N=weight_N, support_N=support_N)
+    return Verdicts(
+        suggested_N=suggested_N,
+        confidence_N=confidence_N,
+        weight_N=weight_N,
+        support_N=support_N,
+        runner_up_N=runner_up_N,
+    )
 
 
 def _evidence(
@@ -99,6 +109,10 @@ def _mass(evidence_nK: Tensor, class_n: Tensor) -> Tensor:
 
 def _strongest_but(evidence_nK: Tensor, class_n: Tensor) -> Tensor:
     return evidence_nK.scatter(1, class_n.unsqueeze(1), -torch.inf).amax(1)
+
+
+def _runner_up(evidence_nK: Tensor, class_n: Tensor) -> Tensor:
+    return evidence_nK.scatter(1, class_n.unsqueeze(1), -torch.inf).argmax(1)
 
 
 def _factors(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]], num_classes: int) -> Tensor | None:

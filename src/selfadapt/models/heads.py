@@ -23,9 +23,10 @@ class Backbone(nn.Module):
 class Normalised(Backbone):
     """A backbone behind the normalisation of its inputs, so that inputs, and attacks on them, live in 0..1.
 
-    Images and weights are laid out with the channels last, which is faster. Not where a layer has 8 channels or fewer:
-    there the CPU's convolutions (oneDNN, in torch 2.15) then fail in the backward pass. Below 8 they race, give other
-    bits each time, and may hang; of 8, one of 1×1 with a stride crashes the process from images of 48 pixels on.
+    Images and weights are laid out with the channels last, which is faster. Not where a layer has fewer than 16
+    channels: there the CPU's convolutions (oneDNN, in torch 2.15) fail in the backward pass. Below 8 they race, give
+    different bits each time, and may hang; with 8, one of 1×1 with a stride crashes the process from images of 48
+    pixels on; with 12 and two threads they crash it on a CPU with AVX-512.
     """
 
     mean_C11: Tensor
@@ -53,7 +54,7 @@ class Normalised(Backbone):
         self.register_buffer("mean_C11", mean_C.clone().view(-1, *around))
         self.register_buffer("std_C11", std_C.clone().view(-1, *around))
         widths = [module.out_channels for module in backbone.modules() if isinstance(module, nn.Conv2d)]
-        narrow = min(widths, default=9) <= 8
+        narrow = min(widths, default=16) < 16
         self.layout = torch.channels_last if spatial and not narrow else torch.contiguous_format
         self.backbone = backbone.to(memory_format=self.layout)
 

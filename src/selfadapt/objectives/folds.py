@@ -14,19 +14,19 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.folds import deal_into_folds
 from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, CorrectedClassifier, Normalised, unwrapped
 from selfadapt.objectives.cross_fitting import (
     CrossFitted,
-    CrossFitting,
     check_enough,
     check_features,
     check_spread,
     cross_fit,
+    deal_assignments,
 )
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained, Vectors
+from selfadapt.objectives.nested_heads import CrossFitting
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Evidence, Progress
 from selfadapt.progress import ProgressCallback
@@ -45,7 +45,7 @@ class SelfAdaptiveFolds(ERM):
     settles: ClassVar[bool] = True
 
     folds: int = setting(5, "folds, each judged by heads that did not see it", least=_FEWEST)
-    rounds: int = setting(6, "rounds in which targets move", least=1)
+    rounds: int | None = setting(None, "rounds in which targets move", unset="7, or 4 where samples are many", least=1)
     seed: int = 0
 
     def suited(self, task: Task) -> Self:
@@ -70,15 +70,19 @@ class SelfAdaptiveFolds(ERM):
             raise UserError(
                 f"{apart} samples that do not belong together are too few for folds; give at least {_FEWEST}"
             )
-        fold_N = deal_into_folds(labels_N, min(self.folds, apart), self.seed, groups_N)
+        fold_RN = deal_assignments(values_ND, labels_N, self.seed, groups_N, min(self.folds, apart))
         with _as_user_errors():
-            check_spread(labels_N, fold_N)
+            for fold_N in fold_RN:
+                check_spread(labels_N, fold_N)
         corrected = unwrapped(model)
         assert isinstance(corrected, CorrectedClassifier)
         classes = len(corrected.transition_KK)
-        fitted = cross_fit(values_ND, labels_N, fold_N, classes, CrossFitting(rounds=self.rounds), on_progress)
+        fitted = cross_fit(values_ND, labels_N, fold_RN, classes, self._settings(), on_progress)
         put_in(corrected, fitted)
         return fitted.predicted_NK
+
+    def _settings(self) -> CrossFitting | None:
+        return None if self.rounds is None else CrossFitting(rounds=self.rounds)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return CorrectedClassifier(backbone, num_classes)
@@ -106,4 +110,4 @@ def put_in(model: CorrectedClassifier, fitted: CrossFitted) -> None:
     slope_DK = fitted.axes.turn_FD @ fitted.head_DK[:-1]
     model.head.weight.copy_((slope_DK * scaled.std_C11.cpu().unsqueeze(1)).T)
     model.head.bias.copy_((scaled.mean_C11.cpu() - fitted.axes.mean_F) @ slope_DK + fitted.head_DK[-1])
-    model.transition_KK.copy_(fitted.transition.matrix_KK)
+    model.transition_KK.copy_(fitted.noise.matrix_KK)

@@ -21,7 +21,7 @@ and more shrinkage wins unless less of it is better by two standard errors.
 Shapes: N samples, K classes, F folds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,7 @@ _DOUBT = 2.0  # standard errors
 _PIECE = 16_384
 _POWER = 4
 _FIRST_RATE = 0.1
+_FEW_STEPS = 4
 _RATES = (1e-4, 1 - 1e-4)
 _TINY = 1e-30
 
@@ -45,7 +46,7 @@ class Transition:
 
     @classmethod
     def at_first(cls, num_classes: int) -> "Transition":
-        return cls(_symmetric(torch.tensor(_FIRST_RATE), num_classes), _STRENGTHS[-1])
+        return cls(symmetric(_FIRST_RATE, num_classes), _STRENGTHS[-1])
 
 
 def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tensor:
@@ -54,29 +55,39 @@ def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tens
     return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(_TINY)
 
 
-def update_transition(
-    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, begin: Transition, *, steps: int
-) -> Transition:
-    """V after so many steps of EM from `begin` on, each with the strength that the counts speak for."""
+UpdateTransition = Callable[[Tensor, Tensor, Tensor, Transition], Transition]  # of predictions, labels, folds, V so far
+
+
+def update_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, begin: Transition) -> Transition:
+    """V after a few steps of EM from `begin` on, each with the strength that the counts speak for."""
     transition = begin
-    for _ in range(steps):
+    for _ in range(_FEW_STEPS):
         transition = shrunk(_counts(predicted_NK, labels_N, fold_N, transition.matrix_KK))
     return transition
+
+
+def update_symmetric(predicted_NK: Tensor, labels_N: Tensor, _: Tensor, begin: Transition) -> Transition:
+    """The same for errors that are alike for all pairs of classes: one rate."""
+    classes = predicted_NK.shape[1]
+    given_N = predicted_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
+    rate = float(1 - begin.matrix_KK[0, 0])
+    for _step in range(_FEW_STEPS):
+        rate = float(wrong_share(given_N, rate, classes).mean())
+    return Transition(symmetric(rate, classes), _STRENGTHS[-1])
+
+
+def wrong_share(given_N: Tensor, rate: float, num_classes: int) -> Tensor:
+    """P(label is wrong) under symmetric noise, where `given_N` is what a prediction gives the label."""
+    wrong_N = rate * (1 - given_N) / max(1, num_classes - 1)
+    return wrong_N / ((1 - rate) * given_N + wrong_N).clamp_min(_TINY)
 
 
 def shrunk(counts_FKK: Tensor) -> Transition:
     """V from the counts C of each fold, with the strength that the other folds speak for."""
     whole_KK = counts_FKK.sum(0)
-
-    def likelihood(strength: float) -> float:
-        others = ((whole_KK - fold_KK).clamp_min(0) for fold_KK in counts_FKK)
-        terms = (
-            (fold_KK * _towards_symmetric(others_KK, strength).log()).sum()
-            for fold_KK, others_KK in zip(counts_FKK, others, strict=True)
-        )
-        return float(sum(terms))
-
-    strength = max(_STRENGTHS, key=likelihood)
+    others_FKK = (whole_KK - counts_FKK).clamp_min(0)
+    likelihoods = [float((counts_FKK * _towards_symmetric(others_FKK, own).log()).sum()) for own in _STRENGTHS]
+    strength = _STRENGTHS[likelihoods.index(max(likelihoods))]
     return Transition(_towards_symmetric(whole_KK, strength), strength)
 
 
@@ -91,11 +102,19 @@ def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, 
     return tried[best][0]
 
 
+def likeliest_transition(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int = 10
+) -> tuple[Transition, Tensor]:
+    """V at the strength under which held-out labels are likeliest, and their log-likelihoods."""
+    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]
+    return max(tried, key=lambda found: float(found[1].mean()))
+
+
 def _em(
     predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, strength: float, steps: int
 ) -> tuple[Transition, Tensor]:
     """V at one strength, and the log-likelihood of each label under the V of the other folds."""
-    matrix_KK = _symmetric(torch.tensor(_FIRST_RATE), predicted_NK.shape[1])
+    matrix_KK = symmetric(_FIRST_RATE, predicted_NK.shape[1])
     for _ in range(steps):
         counts_FKK = _counts(predicted_NK, labels_N, fold_N, matrix_KK)
         matrix_KK = _towards_symmetric(counts_FKK.sum(0), strength)
@@ -121,15 +140,19 @@ def _counts(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, matrix_KK: T
     return counts.view(folds, classes, classes).transpose(1, 2)
 
 
-def _towards_symmetric(counts_KK: Tensor, strength: float) -> Tensor:
-    right = counts_KK.diagonal().sum() / counts_KK.sum().clamp_min(1e-12)
-    prior_KK = _symmetric((1 - right).clamp(*_RATES), len(counts_KK))
-    return (counts_KK + strength * prior_KK) / (counts_KK.sum(1, keepdim=True) + strength)
+def _towards_symmetric(counts_XKK: Tensor, strength: float) -> Tensor:
+    """V of one table of counts, or of each of several."""
+    classes = counts_XKK.shape[-1]
+    right_X11 = counts_XKK.diagonal(dim1=-2, dim2=-1).sum(-1) / counts_XKK.sum((-2, -1)).clamp_min(1e-12)
+    right_X11 = right_X11.clamp(1 - _RATES[1], 1 - _RATES[0])[..., None, None]
+    prior_XKK = torch.where(torch.eye(classes, dtype=torch.bool), right_X11, (1 - right_X11) / max(1, classes - 1))
+    return (counts_XKK + strength * prior_XKK) / (counts_XKK.sum(-1, keepdim=True) + strength)
 
 
-def _symmetric(rate: Tensor, num_classes: int) -> Tensor:
-    matrix_KK = (rate / max(1, num_classes - 1)).repeat(num_classes, num_classes)
-    return matrix_KK.fill_diagonal_(float(1 - rate))
+def symmetric(rate: float, num_classes: int) -> Tensor:
+    """V of errors that are alike for all pairs of classes."""
+    rate = min(max(rate, _RATES[0]), _RATES[1])
+    return torch.full((num_classes, num_classes), rate / max(1, num_classes - 1)).fill_diagonal_(1 - rate)
 
 
 def posterior_pieces(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Iterator[tuple[slice, Tensor]]:

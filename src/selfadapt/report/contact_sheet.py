@@ -1,4 +1,4 @@
-"""A sheet of small pictures, each with its words below.
+"""A sheet of small images in blocks, each with its caption below.
 
 The SVG is written by hand: as forty axes of matplotlib it takes longer than a short training.
 """
@@ -8,36 +8,52 @@ import io
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from selfadapt.atomic_files import whole_file
 from selfadapt.report.figures import INK
-from selfadapt.report.results import whole_file
 
 if TYPE_CHECKING:
     from selfadapt.report.figures import Matrix
 
+MARK = "#a4402b"  # the frame of an image that stands out
 _LETTERS = 12  # pixels, their height
 _MOST_LINES = 8  # of a caption
 
 
-def contact_sheet(images: Sequence["Matrix"], captions: Sequence[str], path: Path) -> None:
-    """Write the sheet; images are H×W×C, uint8."""
+@dataclass(frozen=True)
+class Cell:
+    """An image, H×W×C of uint8, the text below it, and whether it is framed."""
+
+    image: "Matrix"
+    caption: str
+    framed: bool = False
+
+
+def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
+    """Write the sheet; each block begins a new line."""
     columns, side, gap, line = 8, 80, 8, 14  # pixels
-    wrapped = [caption_lines(caption, side + gap / 2) for caption in captions]
-    words = 6 + line * max(map(len, wrapped), default=1)  # the height of the longest caption
-    cells = []
-    for position, (image, lines) in enumerate(zip(images, wrapped, strict=True)):
-        row, column = divmod(position, columns)
-        x, y = gap + column * (side + gap), gap + row * (side + words)
-        place = f'x="{x}" y="{y}" width="{side}" height="{side}"'
-        cells.append(f'<image {place} style="image-rendering:pixelated" href="{_as_png(image)}"/>')
-        for number, text in enumerate(lines):
-            cells.append(f'<text x="{x + side / 2}" y="{y + side + 13 + number * line}">{escape(text)}</text>')
-    width, height = gap + columns * (side + gap), gap + -(-len(images) // columns) * (side + words)
+    cells, y = [], gap
+    for block in blocks:
+        for first in range(0, len(block), columns):
+            row = block[first : first + columns]
+            wrapped = [caption_lines(cell.caption, side + gap / 2) for cell in row]
+            for column, (cell, lines) in enumerate(zip(row, wrapped, strict=True)):
+                x = gap + column * (side + gap)
+                place = f'x="{x}" y="{y}" width="{side}" height="{side}"'
+                cells.append(f'<image {place} style="image-rendering:pixelated" href="{_as_png(cell.image)}"/>')
+                if cell.framed:
+                    cells.append(f'<rect {place} fill="none" stroke="{MARK}" stroke-width="4"/>')
+                for number, text in enumerate(lines):
+                    cells.append(f'<text x="{x + side / 2}" y="{y + side + 13 + number * line}">{escape(text)}</text>')
+            y += side + 6 + line * max(map(len, wrapped))
+        y += gap
+    width = gap + columns * (side + gap)
     style = f'font-family="sans-serif" font-size="{_LETTERS}" text-anchor="middle" fill="{INK}"'
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
     path.parent.mkdir(parents=True, exist_ok=True)
     content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *cells, "</svg>"])
     with whole_file(path) as file:

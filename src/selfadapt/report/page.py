@@ -12,10 +12,14 @@ from urllib.parse import quote
 
 import numpy as np
 
+from selfadapt.atomic_files import whole_file
 from selfadapt.errors import UserError
 from selfadapt.report import figures
-from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.report.results import RunFolder
+from selfadapt.review.conflicts import conflicts_of
+from selfadapt.review.label_figures import label_figures
 from selfadapt.review.summary import review_summary
+from selfadapt.review.verdicts import Verdicts
 
 _MATRIX_CLASSES = 200  # beyond so many a class-by-class picture shows nothing
 _LISTED = 25  # suspects in the table
@@ -58,6 +62,9 @@ def write_run_page(folder: RunFolder, path: Path | None = None) -> Path:
         **_run_context(folder),
         pictures=pictures,
         labels=_suspects(folder),
+        conflicts=_conflicts(folder),
+        conflicts_sheet=_conflicts_sheet(folder),
+        figures=label_figures(folder) if folder.labels_file.exists() else None,
         review=review_summary(folder),
     )
 
@@ -212,6 +219,22 @@ def _suspects(folder: RunFolder) -> list[dict[str, str]]:
     return [row for row in folder.read_labels()[: 4 * _LISTED] if row["suspect"] == "1"][:_LISTED]
 
 
+def _conflicts(folder: RunFolder) -> list[list[dict[str, Any]]]:
+    """The members of each group of duplicates with different labels; those that disagree are marked."""
+    groups = folder.read_duplicates() if folder.labels_file.exists() else []
+    if not groups:
+        return []
+    rows, found = folder.read_labels(), conflicts_of(Verdicts.of(folder), groups)[:_LISTED]
+    return [[{**rows[row], "disagrees": row in own.disagreeing} for row in own.rows] for own in found]
+
+
+def _conflicts_sheet(folder: RunFolder) -> Picture | None:
+    if not folder.duplicates_sheet.exists():
+        return None
+    caption = "A line for each group, with the labels as given. A frame marks those that disagree."
+    return Picture.of("Duplicates with different labels", caption, folder.duplicates_sheet, wide=True)
+
+
 def _draw(folder: RunFolder) -> list[Picture]:
     run, metrics = folder.read_run(), folder.read_metrics()
     pictures = []
@@ -263,9 +286,9 @@ def _draw(folder: RunFolder) -> list[Picture]:
         figures.matrix(odds, run["data"]["classes"], "class by the suggestions", "given label", path, decimals=0)
         caption = "Of the samples that belong to a class by the suggestions, how many percent were given which label."
         pictures.append(Picture.of("How labels go wrong, as estimated", caption, path))
-    if (folder.figures / "suspects.svg").exists():
-        caption = "The most suspicious labels: as given → as suggested."
-        pictures.append(Picture.of("Look at these first", caption, folder.figures / "suspects.svg", wide=True))
+    if folder.suspects_sheet.exists():
+        caption = "The likeliest errors of the training split: as given → as suggested."
+        pictures.append(Picture.of("Look at these first", caption, folder.suspects_sheet, wide=True))
     return pictures
 
 

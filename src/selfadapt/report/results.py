@@ -8,8 +8,8 @@ checkpoint/     everything that is needed to go on
 trainings/      likewise, by name, for a method that takes several trainings
 backbone.safetensors  the pretrained network whose features the head learns from, if it does
 targets*.bin    the targets, where they are kept in a file
-labels.csv      the verdict on each label of every part, most suspicious first
-duplicates.csv  copies of one sample: the number of their group, id, path, part and given label
+labels.csv      the verdict on each label of every split, most likely wrong first
+duplicates.csv  each member of a group of duplicates: the number of the group, id, path, part, given label, kind
 transition.csv  the estimated odds of each given label (column) for each true class (row)
 decisions.jsonl  what people decided about labels, a line for each decision, if there was any
 decisions.csv   the same as a table; or, while the journal is empty, what somebody wrote by hand: id and label
@@ -34,7 +34,6 @@ report.html     the page
 import csv
 import fcntl
 import hashlib
-import io
 import json
 import os
 import re
@@ -42,55 +41,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast, get_args
 
 from selfadapt import processes
+from selfadapt.atomic_files import whole_file
+from selfadapt.data.duplicates import DuplicateGroup
+from selfadapt.data.near_duplicates import Kind
 from selfadapt.errors import UserError
 
 _VERDICT = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider")
-LABEL_COLUMNS = (*_VERDICT, "predicted", "truth")
-DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given")
+_SINCE = ("predicted", "p_wrong", "runner_up", "duplicate_group", "reason", "relative_path")  # older files lack them
+LABEL_COLUMNS = (*_VERDICT, *_SINCE, "truth")
+DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given", "kind")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; 1 had no number
 _LOCKED: set[Path] = set()  # folders in which this process trains
 _BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin")
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears under its name only once it is written to the end.
-
-    Of several processes the first writes it.
-    """
-    if processes.rank():
-        yield io.StringIO()
-        return
-    with draft_of(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def draft_of(path: Path) -> Iterator[Path]:
-    """Where to write a file that appears under its name only once it is whole. A link leads to its target."""
-    if not path.name or path.is_dir():
-        raise UserError(f"{path} is a folder; name a file")
-    try:
-        final = path.resolve()
-    except (OSError, RuntimeError) as error:  # of links that lead to each other
-        raise UserError(f"{path} cannot be written: {error}") from error
-    if final.exists() and not final.is_file():
-        raise UserError(f"{path} is no ordinary file; name another one")
-    draft = final.with_name(f".draft-{final.name}")
-    try:
-        yield draft
-        draft.replace(final)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -202,6 +168,14 @@ class RunFolder:
     @property
     def figures(self) -> Path:
         return self.path / "figures"
+
+    @property
+    def suspects_sheet(self) -> Path:
+        return self.figures / "suspects.svg"
+
+    @property
+    def duplicates_sheet(self) -> Path:
+        return self.figures / "duplicates.svg"
 
     @property
     def page(self) -> Path:
@@ -384,18 +358,23 @@ class RunFolder:
         write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
 
     def read_labels(self) -> list[dict[str, str]]:
-        return read_table(self.labels_file, _VERDICT)
+        """What the audit found; columns that an older file lacks are empty."""
+        rows = read_table(self.labels_file, _VERDICT)
+        lacking = dict.fromkeys(() if not rows else (name for name in _SINCE if name not in rows[0]), "")
+        return [{**lacking, **row} for row in rows] if lacking else rows
 
     def write_duplicates(self, rows: Iterable[Sequence[str]]) -> None:
         write_table(self.duplicates_file, DUPLICATE_COLUMNS, rows)
 
-    def read_duplicates(self) -> list[list[str]]:
-        """The ids of each group of copies."""
-        groups: dict[str, list[str]] = {}
+    def read_duplicates(self) -> list[DuplicateGroup[str]]:
+        """The groups of duplicates, by id. Older files do not name the kind; all they list counted as one image."""
+        members: dict[str, list[str]] = {}
+        kinds: dict[str, Kind] = {}
         if self.duplicates_file.exists():
-            for row in read_table(self.duplicates_file, DUPLICATE_COLUMNS):
-                groups.setdefault(row["group"], []).append(row["id"])
-        return list(groups.values())
+            for row in read_table(self.duplicates_file, DUPLICATE_COLUMNS[:-1]):
+                members.setdefault(row["group"], []).append(row["id"])
+                kinds[row["group"]] = _kind(row.get("kind") or "same image", self.duplicates_file)
+        return [DuplicateGroup(tuple(own), kinds[group]) for group, own in members.items()]
 
     def write_transition(self, classes: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
         lines = ([name, *(f"{odds:.6f}" for odds in row)] for name, row in zip(classes, rows, strict=True))
@@ -404,6 +383,12 @@ class RunFolder:
     def read_transition(self) -> list[list[float]]:
         with open(self.transition_file, encoding="utf-8", newline="") as file:
             return [[float(odds) for odds in row[1:]] for row in list(csv.reader(file))[1:]]
+
+
+def _kind(text: str, path: Path) -> Kind:
+    if text in get_args(Kind):
+        return cast(Kind, text)
+    raise UserError(f"{path}: {text!r} is not a kind of duplicate; known are: {', '.join(get_args(Kind))}")
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

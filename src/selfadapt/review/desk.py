@@ -4,64 +4,27 @@ A row is a line of labels.csv, the most suspicious being 0. What was decided abo
 REMOVED, or UNDECIDED.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from threading import Lock
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from selfadapt.report.results import RunFolder
+from selfadapt.review.conflicts import conflicts_of
 from selfadapt.review.decisions import open_journal, read_decisions, write_decisions
 from selfadapt.review.draws import SUGGESTIONS, Draw, draw, read_draw
 from selfadapt.review.journal import Queue, What
+from selfadapt.review.label_figures import figures_of, read_draws
 from selfadapt.review.measured import further_looks, looked_at, promise, review_part
+from selfadapt.review.row_filter import BadRequest, Filter
 from selfadapt.review.verdicts import Column, Verdicts
 
 UNDECIDED, REMOVED = -1, -2
-OUTSIDER = 0.5  # six deviations out, see evaluation/outsiders.py
+OUTSIDER = 0.5  # six deviations out, see evaluation/label_errors/outliers.py
 _MOST_PAIRS = 500  # class pairs that can be chosen from, the most frequent first
 _DECISIONS = tuple(what for what in get_args(What) if what != "import")
-
-Of = Literal["suspects", "duplicates", "outsiders", "every"]
-State = Literal["any", "undecided", "decided"]
-Sort = Literal["suspicion", "class"]
-
-
-class BadRequest(ValueError):
-    """What was asked for does not exist or makes no sense."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filter:
-    """Which rows to work on. A class is its number; None means any."""
-
-    of: Of = "suspects"
-    state: State = "undecided"
-    part: str | None = None
-    given: int | None = None
-    suggested: int | None = None
-    sort: Sort = "suspicion"
-    search: str = ""
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "Filter":
-        """A filter from words, as an address holds them."""
-        unknown = next((name for name in given if name not in cls.__dataclass_fields__), None)
-        if unknown is not None:
-            raise BadRequest(f"there is no filter {unknown!r}; known are: {', '.join(cls.__dataclass_fields__)}")
-        known: dict[str, Any] = {name: value for name, value in given.items() if value != ""}
-        try:
-            for name in ("given", "suggested"):
-                if name in known:
-                    known[name] = int(known[name])
-            found = cls(**known)
-        except (TypeError, ValueError) as error:
-            raise BadRequest(f"no such filter: {error}") from error
-        for name, choices in (("of", Of), ("state", State), ("sort", Sort)):
-            if getattr(found, name) not in get_args(choices):
-                raise BadRequest(f"{name} must be one of {', '.join(get_args(choices))}")
-        return found
 
 
 class Desk:
@@ -73,12 +36,13 @@ class Desk:
         read_decisions(folder)  # refuses what names no class
         self.journal = open_journal(folder)
         self.decided_N = np.full(len(self.verdicts), UNDECIDED, np.int32)
-        self.copies_N = np.zeros(len(self.verdicts), np.int32)  # the number of its group of copies, from 1
+        self.copies_N = np.zeros(len(self.verdicts), np.int32)  # the number of its group of duplicates, from 1
         for number, group in enumerate(folder.read_duplicates(), start=1):
-            for sample_id in group:
+            for sample_id in group.members:
                 row = self.verdicts.place.get(sample_id)
                 if row is not None:
                     self.copies_N[row] = number
+        self.conflicts = {row: own for own in conflicts_of(self.verdicts, folder.read_duplicates()) for row in own.rows}
         self._class = {name: k for k, name in enumerate(self.verdicts.classes)}
         self._lock = Lock()
         for sample_id in self.journal.decisions:
@@ -126,6 +90,10 @@ class Desk:
             "suspects_decided": int((decided_N & self.verdicts.suspect_N).sum()),
         }
 
+    def figures(self) -> dict[str, Any]:
+        """What is known of the labels, as `selfadapt audit` and report.html show it."""
+        return figures_of(self.verdicts, self.journal.decisions, read_draws(self.folder)).to_json()
+
     def rows(self, wanted: Filter) -> list[int]:
         """The rows to work on, in their order."""
         own = self.verdicts
@@ -153,8 +121,17 @@ class Desk:
             rows = rows[np.argsort(self.copies_N[rows], kind="stable")]
         if wanted.sort == "class":
             rows = rows[np.lexsort((rows, own.suggested_N[rows], own.given_N[rows]))]
-        found: list[int] = rows.tolist()
-        return found
+        return self._items(rows.tolist())
+
+    def _items(self, rows: Sequence[int]) -> list[int]:
+        """The rows, of duplicates with different labels only the first: they are one item."""
+        first: dict[int, int] = {}
+        return [row for row in rows if first.setdefault(self._members(row)[0], row) == row]
+
+    def _members(self, row: int) -> tuple[int, ...]:
+        """The rows of the item: duplicates with different labels, or the row alone."""
+        conflict = self.conflicts.get(row)
+        return (row,) if conflict is None else conflict.rows
 
     def decided_of(self, rows: Sequence[int]) -> list[int]:
         """Those of these rows that are decided."""
@@ -176,6 +153,7 @@ class Desk:
                 "confidence": round(float(own.confidence_N[row]), 4),
                 "outsider": bool(own.outsider_N[row] >= OUTSIDER),
                 "copies": int((self.copies_N == self.copies_N[row]).sum()) if self.copies_N[row] else 0,
+                "conflict": self._conflict(row),
                 **self._decision(row),
             }
             for row in rows
@@ -184,7 +162,7 @@ class Desk:
     def decide(self, what: str, rows: Sequence[int], label: int | None = None, queue: str = "work") -> dict[str, Any]:
         """Decide about these rows at once; of several, those that are decided already stay as they are.
 
-        What comes back is on the disk.
+        Duplicates with different labels are decided together, but to measure. What comes back is on the disk.
         """
         own = self.verdicts
         self._check(rows)
@@ -200,6 +178,8 @@ class Desk:
             raise BadRequest("choose needs the number of a class")
         with self._lock:
             several = len(rows) > 1
+            if queue == "work":
+                rows = list(dict.fromkeys(member for row in rows for member in self._members(row)))
             open_rows = [row for row in rows if self.decided_N[row] == UNDECIDED] if several else rows
             if not open_rows:
                 raise BadRequest("all of these are decided already; undo that, or decide about one by itself")
@@ -260,6 +240,22 @@ class Desk:
             reviewed = review_part(self.verdicts, part, decisions, own, confidence)
             content["parts"].append({**reviewed.to_json(), "drawn": own is not None})
         return content
+
+    def _conflict(self, row: int) -> list[dict[str, Any]]:
+        """The members of the row's group of duplicates with different labels."""
+        own, conflict = self.verdicts, self.conflicts.get(row)
+        if conflict is None:
+            return []
+        return [
+            {
+                "row": member,
+                "id": own.ids[member],
+                "part": own.parts[own.part_N[member]],
+                "given": int(own.given_N[member]),
+                "disagrees": member in conflict.disagreeing,
+            }
+            for member in conflict.rows
+        ]
 
     def _check(self, rows: Sequence[int]) -> None:
         for row in rows:

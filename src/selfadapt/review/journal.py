@@ -3,9 +3,10 @@
     {"line": 1, "when": "2026-11-17T08:30:11Z", "who": "ann", "queue": "work", "what": "accept", "labels": {"7": "cat"}}
     {"line": 2, "when": "2026-11-17T08:30:19Z", "who": "ann", "what": "undo", "undoes": 1}
 
-A label of null means that the sample is to be removed; "at_once": true, that one label was left of several that were
-decided together, and nobody looked at it by itself. A line is on the disk before anybody hears of it. One that a
-crash cut short has no end of line; nobody was told of it, and it does not count.
+A label of null means that the sample is to be removed. Labels that were decided together were not looked at one by
+one, and a label by itself was; "at_once" says so where it is the other way: one label was left of several (true), or
+several are of duplicates that were seen side by side (false). A line is on the disk before anybody hears of it. One
+that a crash cut short has no end of line; nobody was told of it, and it does not count.
 """
 
 import fcntl
@@ -86,13 +87,19 @@ class Journal:
         return standing[-1] if standing else None
 
     def decide(
-        self, what: What, labels: Mapping[str, str | None], *, who: str, queue: Queue = "work", at_once: bool = False
+        self,
+        what: What,
+        labels: Mapping[str, str | None],
+        *,
+        who: str,
+        queue: Queue = "work",
+        at_once: bool | None = None,
     ) -> int:
         """Decide about these samples; returns the number of the line, which is on the disk by then.
 
-        `at_once` says that they were decided together with others, even if one label alone is left of them.
+        `at_once` says whether nobody looked at each of them; if not given, it is so of several.
         """
-        mark = {"at_once": True} if at_once and len(labels) == 1 else {}
+        mark = {} if at_once in (None, len(labels) > 1) else {"at_once": at_once}
         return self._append({"who": who, "queue": queue, "what": what, **mark, "labels": dict(labels)})
 
     def undo(self, *, who: str) -> dict[str, Any] | None:
@@ -167,7 +174,7 @@ class Journal:
                 standing = self._standing[sample_id]
                 standing[:] = [own for own in standing if own.line != number]
         else:
-            looked_at = len(line["labels"]) == 1 and line["what"] != "import" and not line.get("at_once")
+            looked_at = line["what"] != "import" and not line.get("at_once", len(line["labels"]) > 1)
             for sample_id, label in line["labels"].items():
                 made = Decision(
                     label=label,

@@ -21,8 +21,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from selfadapt.errors import UserError
-from selfadapt.review.desk import BadRequest, Desk, Filter
+from selfadapt.review.desk import Desk
 from selfadapt.review.pictures import LARGE, THUMBNAIL, NoPicture, Views
+from selfadapt.review.row_filter import BadRequest, Filter
 from selfadapt.review.similar import Similar
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -101,6 +102,7 @@ def review_app(desk: Desk, views: Views, similar: SimilarOrReason, *, token: str
         Route("/static/{name}", pages.static),
         Route("/picture/{row:int}/{size}", pages.picture),
         Route("/api/about", pages.about),
+        Route("/api/figures", pages.figures),
         Route("/api/rows", pages.rows),
         Route("/api/told", pages.told, methods=["POST"]),
         Route("/api/values/{row:int}", pages.values),
@@ -168,6 +170,10 @@ class _Pages:
     def about(self, request: Request) -> Response:
         _words(request)
         return JSONResponse({**self._desk.about(), **self._desk.counts(), "pictures": self._views.pictures})
+
+    def figures(self, request: Request) -> Response:
+        _words(request)
+        return JSONResponse(self._desk.figures())
 
     def rows(self, request: Request) -> Response:
         rows = self._desk.rows(Filter.parse(dict(request.query_params)))

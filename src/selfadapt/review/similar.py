@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.atomic_files import whole_file
+from selfadapt.report.results import RunFolder
 from selfadapt.review.verdicts import Verdicts
 
 _BLOCK = 4096  # members that are compared at once, to need little memory

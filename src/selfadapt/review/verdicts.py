@@ -1,4 +1,4 @@
-"""labels.csv by columns: what the audit says of every label, in the order of suspicion.
+"""labels.csv by columns: what the audit says of every label, in its order.
 
 A row is known by its place in that order. Columns of small numbers keep hundreds of thousands of labels small.
 """
@@ -30,6 +30,7 @@ class Verdicts:
     predicted_N: Column  # by the network, for parts that it was not trained on; -1 where nothing is known
     confidence_N: Column
     outsider_N: Column  # NaN where nothing is known
+    p_wrong_N: Column  # NaN where nothing is known, as in older files
     suspect_N: Column
 
     @classmethod
@@ -58,9 +59,10 @@ class Verdicts:
                 columns["part"].append(parts.index(row["part"]))
                 columns["given"].append(number[row["given"]])
                 columns["suggested"].append(number[row["suggested"]])
-                columns["predicted"].append(number[row.get("predicted") or ""])
+                columns["predicted"].append(number[row["predicted"]])
                 columns["confidence"].append(_number(row["confidence"]))
                 columns["outsider"].append(_number(row["outsider"] or "nan"))
+                columns["p_wrong"].append(_number(row["p_wrong"] or "nan"))
                 columns["suspect"].append(row["suspect"] == "1")
             except (ValueError, KeyError) as error:
                 reason = f"{error} is no class of the data" if isinstance(error, KeyError) else error
@@ -77,6 +79,11 @@ class Verdicts:
     def place(self) -> dict[str, int]:
         """The row of each id."""
         return {sample_id: row for row, sample_id in enumerate(self.ids)}
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether P(wrong) is a probability: labels were judged out of sample, which is where outliers are known."""
+        return bool(np.isfinite(self.outsider_N).any() and np.isfinite(self.p_wrong_N).any())
 
     def rows_of(self, part: str) -> Column:
         return np.flatnonzero(self.part_N == self.parts.index(part))
@@ -96,5 +103,6 @@ _NUMBERS = {
     "predicted": np.int32,
     "confidence": np.float32,
     "outsider": np.float32,
+    "p_wrong": np.float64,
     "suspect": np.bool_,
 }

@@ -7,57 +7,37 @@ saw them, all parts are judged alike, by the odds that a label is wrong, and one
 Shapes: N samples, K classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from selfadapt.data.images import ImageFiles
-from selfadapt.data.reading import read_batches
+from selfadapt import processes
+from selfadapt.data.duplicates import single_image_classes
 from selfadapt.data.samples import Data, Samples
 from selfadapt.engine.fit import Training
 from selfadapt.errors import UserError
-from selfadapt.evaluation.accuracy import UNKNOWN, accuracy, predict, predicted_classes
-from selfadapt.evaluation.held_out import HeldOutVerdicts
-from selfadapt.evaluation.label_quality import Interval, ListQuality
-from selfadapt.evaluation.outsiders import outsiders
+from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
+from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
+from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
+from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
+from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.recovery import Verdicts, average_precision, judge, transition_matrix
 from selfadapt.models.heads import unwrapped
 from selfadapt.objectives.objective import Evidence
-from selfadapt.report.contact_sheet import contact_sheet
 from selfadapt.report.results import RunFolder
+from selfadapt.review.label_figures import Share, label_figures
 from selfadapt.runs.copies import places_of
+from selfadapt.runs.label_table import JudgedPart, write_label_table
 from selfadapt.runs.lifecycle import list_unreadable
 from selfadapt.targets.store import TargetStore
 
 _PIECE = 65_536
 _MOST_CLASSES = 1000  # for which the odds of every pair of classes are written
-_SHOWN = 40  # suspects on the contact sheet
-_SHOWN_SIZE = 96  # pixels, of pictures that come from files
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgedPart:
-    """Verdicts on the labels of one part."""
-
-    name: str
-    samples: Samples
-    suggested_N: Tensor
-    confidence_N: Tensor
-    weight_N: Tensor
-    suspect_N: Tensor
-    suspicion_N: Tensor  # larger where the label is more doubtful, on one scale for all parts
-    known_n: Tensor  # the samples of which there is something to judge by
-    predicted_N: Tensor | None = None  # by the network, where it was not trained on the labels
-    outsider_N: Tensor | None = None
-    few_K: Tensor | None = None  # classes too small to be judged
-
-    @property
-    def order_N(self) -> Tensor:
-        return self.suspicion_N.argsort(descending=True, stable=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +60,9 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> Audit:
     held_out = evidence is not None and evidence.held_out
     parts, quality = _judge_held_out(data, training) if held_out else (_judge_parts(data, training), None)
     list_unreadable(folder, data)
-    _write_labels(folder, data, parts)
+    write_label_table(folder, data, parts)
     train = parts[0]
-    summary = {**_summary(data, parts, quality), "labels": str(folder.labels_file)}
+    summary = {**_summary(folder, data, parts, quality), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
         known_n = train.known_n
         transition_KK = transition_matrix(train.suggested_N[known_n], data.train.labels[known_n], data.num_classes)
@@ -92,7 +72,10 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> Audit:
 
 
 def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], ListQuality]:
-    """All parts by predictions that never saw the labels: those of the folds, and those of the finished head."""
+    """All splits by out-of-sample predictions: those of the folds, and those of the finished head.
+
+    What is estimated comes from the training labels alone, as `find_label_errors` on them has it.
+    """
     assert training.targets is not None
     matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
     train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_PIECE)])
@@ -103,34 +86,42 @@ def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], L
     labels_N = torch.cat([data.train.labels, *(own.labels for own in others)])
     vectors_ND = torch.cat([own.inputs.read(torch.arange(len(own))) for own in (data.train, *others)])
     ids = [sample_id for own in (data.train, *others) for sample_id in own.ids]
-    seed = 0
-    verdicts = HeldOutVerdicts.of(predicted_NK, labels_N, matrix_KK, seed)
-    copies = places_of(ids, data.duplicates)
-    verdicts = verdicts.with_duplicates(predicted_NK, labels_N, matrix_KK, copies)
-    quality = HeldOutVerdicts.of(train_NK, data.train.labels, matrix_KK, seed).quality
-    outsider_N = outsiders(vectors_ND, predicted_NK, verdicts.suggested_N)
-    rank_N = torch.empty(len(ids))
-    rank_N[verdicts.order_N] = torch.arange(len(ids), 0, -1).float()
-    parts, begin = [], 0
-    for name, samples in data.parts.items():
-        own = slice(begin, begin + len(samples))
-        begin += len(samples)
+    duplicates = [group.members for group in places_of(ids, data.duplicates) if group.is_evidence]
+    found = judge_out_of_sample(
+        predicted_NK, labels_N, matrix_KK, duplicates, estimated_on=len(data.train), unjudged_K=_unjudged(data)
+    )
+    ends = list(accumulate(map(len, data.parts.values())))
+    splits = [slice(end - len(samples), end) for samples, end in zip(data.parts.values(), ends, strict=True)]
+    found = with_errors_of_each(found, predicted_NK, labels_N, matrix_KK, splits[1:])
+    outlier_score_N = outlier_scores(vectors_ND, predicted_NK, found.suggested_N)
+    rank_N = torch.empty(len(labels_N))
+    rank_N[found.ranked_n] = torch.arange(len(labels_N), 0, -1).float()
+    parts = []
+    for (name, samples), own in zip(data.parts.items(), splits, strict=True):
         parts.append(
             JudgedPart(
                 name=name,
                 samples=samples,
-                suggested_N=verdicts.suggested_N[own],
-                confidence_N=verdicts.confidence_N[own],
-                weight_N=verdicts.weight_N[own],
-                suspect_N=verdicts.suspect_N[own],
+                suggested_N=found.suggested_N[own],
+                confidence_N=found.confidence_N[own],
+                weight_N=found.weight_N[own],
+                suspect_N=found.is_error_N[own],
                 suspicion_N=rank_N[own],
+                p_wrong_N=found.p_wrong_N[own],
+                runner_up_N=found.runner_up_N[own],
                 known_n=torch.arange(len(samples)),
                 predicted_N=None if name == "train" else predicted_classes(predicted_NK[own]),
-                outsider_N=outsider_N[own],
-                few_K=verdicts.few_K,
+                outsider_N=outlier_score_N[own],
+                few_K=found.few_K,
             )
         )
-    return parts, quality
+    return parts, found.quality
+
+
+def _unjudged(data: Data) -> Tensor:
+    """The classes whose training samples are all duplicates of one."""
+    groups = [group.members for group in places_of(data.train.ids, data.duplicates)]
+    return single_image_classes(groups, data.train.labels, data.num_classes)
 
 
 def _judge_parts(data: Data, training: Training) -> list[JudgedPart]:
@@ -149,14 +140,17 @@ def _judge_parts(data: Data, training: Training) -> list[JudgedPart]:
 
 
 def _part(name: str, samples: Samples, verdicts: Verdicts, known_n: Tensor) -> JudgedPart:
+    suspect_N = verdicts.suggested_N != samples.labels
     return JudgedPart(
         name=name,
         samples=samples,
         suggested_N=verdicts.suggested_N,
         confidence_N=verdicts.confidence_N,
         weight_N=verdicts.weight_N,
-        suspect_N=verdicts.suggested_N != samples.labels,
-        suspicion_N=-verdicts.support_N,
+        suspect_N=suspect_N,
+        suspicion_N=2 * suspect_N.double() - verdicts.support_N.double(),  # support is at most 1
+        p_wrong_N=1 - verdicts.support_N,
+        runner_up_N=verdicts.runner_up_N,
         known_n=known_n,
     )
 
@@ -186,6 +180,7 @@ def _for_all(samples: Samples, found: Verdicts, known_n: Tensor) -> Verdicts:
         confidence_N=(ones_N / 2).index_copy(0, known_n, found.confidence_N),
         weight_N=ones_N.index_copy(0, known_n, found.weight_N),
         support_N=ones_N.index_copy(0, known_n, found.support_N),
+        runner_up_N=labels.index_copy(0, known_n, found.runner_up_N),
     )
 
 
@@ -222,20 +217,15 @@ def _label_shares(training: Training, before: Evidence) -> Tensor:
     return torch.where(visited_N, after.label_share, before.label_share)
 
 
-def _summary(data: Data, parts: Sequence[JudgedPart], quality: ListQuality | None) -> dict[str, Any]:
-    """The figures of the audit, over the training samples that were judged, and what was found in each part."""
+def _summary(folder: RunFolder, data: Data, parts: Sequence[JudgedPart], quality: ListQuality | None) -> dict[str, Any]:
+    """The figures of the audit, of the training split and of each, and what the truth says where it is known."""
     train = parts[0]
     suspect_N, known_n, suspects = train.suspect_N, train.known_n, int(train.suspect_N.sum())
-    precision, recall = (None, None) if quality is None or not suspects else quality.at(suspects)
-    rate = suspect_N[known_n].double().mean().item()
     summary: dict[str, Any] = {
         "suspects": suspects,
-        **_interval("estimated_noise_rate", None if quality is None else quality.noise_rate, rate),
-        **_interval("expected_precision", precision),
-        **_interval("expected_recall", recall),
+        **_expected(folder, suspects, quality),
         "not_judged": len(data.train) - len(known_n),
         "duplicates": len(data.duplicates),
-        "parts": {own.name: {"labels": len(own.samples), "suspects": int(own.suspect_N.sum())} for own in parts},
         "classes": _classes(data, train),
     }
     truth = data.train.truth
@@ -258,10 +248,33 @@ def _summary(data: Data, parts: Sequence[JudgedPart], quality: ListQuality | Non
     return summary
 
 
-def _interval(name: str, found: Interval | None, otherwise: float | None = None) -> dict[str, float | None]:
-    if found is None:
-        return {name: otherwise, f"{name}_low": None, f"{name}_high": None}
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+def _expected(folder: RunFolder, suspects: int, quality: ListQuality | None) -> dict[str, Any]:
+    """What is shown everywhere (review/label_figures.py); intervals of the audit where a review measured none."""
+    if processes.rank():  # the first process has written labels.csv, and reports
+        return {}
+    figures = label_figures(folder)
+    own = figures.splits[0]
+    precision, recall = (None, None) if quality is None or not suspects else quality.at(suspects)
+    return {
+        **_interval("estimated_noise_rate", own.error_rate, None if quality is None else quality.noise_rate),
+        **_interval("expected_precision", own.precision, precision),
+        **_interval("expected_recall", own.recall, recall),
+        "parts": {
+            split.split: {"labels": split.labels, "suspects": split.likely_errors, **split.to_json()}
+            for split in figures.splits
+        },
+        "summary": " ".join(figures.sentences),
+    }
+
+
+def _interval(name: str, share: Share | None, expected: Interval | None) -> dict[str, float | None]:
+    """A share with the interval that was measured or, before that, the one the audit expects."""
+    if share is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    low, high = share.low, share.high
+    if low is None and expected is not None:
+        low, high = min(share.value, expected.low), max(share.value, expected.high)
+    return {name: share.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _classes(data: Data, train: JudgedPart) -> list[dict[str, Any]]:
@@ -273,56 +286,3 @@ def _classes(data: Data, train: JudgedPart) -> list[dict[str, Any]]:
         {"class": name, "given": given, "judged_wrong": wrong, "too_few": few}
         for name, given, wrong, few in zip(data.classes, given_K, wrong_K, few_K, strict=True)
     ]
-
-
-def _write_labels(folder: RunFolder, data: Data, parts: Sequence[JudgedPart]) -> None:
-    truth_known = data.train.truth is not None
-    places = [(own, i) for own in parts for i in range(len(own.samples))]
-    suspicion_N = torch.cat([own.suspicion_N for own in parts])
-
-    def rows() -> Iterator[tuple[str, ...]]:
-        for place in suspicion_N.argsort(descending=True, stable=True).tolist():
-            own, i = places[place]
-            samples = own.samples
-            row = (
-                samples.ids[i],
-                "" if samples.paths is None else samples.paths[i],
-                own.name,
-                data.classes[int(samples.labels[i])],
-                data.classes[int(own.suggested_N[i])],
-                f"{float(own.confidence_N[i]):.6f}",
-                f"{float(own.weight_N[i]):.6f}",
-                str(int(own.suspect_N[i])),
-                "" if own.outsider_N is None else f"{float(own.outsider_N[i]):.6f}",
-                _predicted(data, own, i),
-            )
-            truth = samples.labels if samples.truth is None else samples.truth
-            yield (*row, data.classes[int(truth[i])]) if truth_known else row
-
-    folder.write_labels(rows(), truth_known=truth_known)
-
-
-def _predicted(data: Data, part: JudgedPart, i: int) -> str:
-    number = UNKNOWN if part.predicted_N is None else int(part.predicted_N[i])
-    return "" if number == UNKNOWN else data.classes[number]
-
-
-def draw_suspects(folder: RunFolder, data: Data, audit: Audit) -> None:
-    """A sheet of the most suspicious training images, as figures/suspects.svg."""
-    train = audit.parts[0]
-    chosen = [i for i in train.order_N.tolist() if train.suspect_N[i]][:_SHOWN]
-    path = folder.figures / "suspects.svg"
-    pictures = data.train.pictures or data.train.inputs
-    if not chosen or len(pictures.shape) == 1:  # vectors have nothing to show
-        path.unlink(missing_ok=True)
-        return
-    if isinstance(pictures, ImageFiles):
-        pictures = replace(pictures, shape=(pictures.shape[0], _SHOWN_SIZE, _SHOWN_SIZE), resize=_SHOWN_SIZE)
-    (read,) = read_batches(pictures, [torch.tensor(chosen)], workers=0)
-    images = [image.permute(1, 2, 0).numpy() for image in read.images_BCHW]
-    captions = [
-        f"{data.classes[int(data.train.labels[i])]} → {data.classes[int(train.suggested_N[i])]}"
-        for i in read.index_B.tolist()
-    ]
-    if images:  # none, if the files broke meanwhile
-        contact_sheet(images, captions, path)

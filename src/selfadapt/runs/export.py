@@ -10,10 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
+from selfadapt.atomic_files import draft_of
 from selfadapt.engine import checkpoint
 from selfadapt.errors import UserError
 from selfadapt.models.named import LARGE_IMAGE
-from selfadapt.report.results import RunFolder, draft_of
+from selfadapt.report.results import RunFolder
 from selfadapt.runs.network import load_pretrained
 from selfadapt.runs.settings import RunSettings
 

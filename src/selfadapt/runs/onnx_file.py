@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from selfadapt.atomic_files import draft_of
 from selfadapt.errors import UserError
-from selfadapt.report.results import RunFolder, draft_of
+from selfadapt.report.results import RunFolder
 from selfadapt.runs.predictor import Predictor
 
 _ORDINARY = "softmax-response"  # the selector that goes by the largest probability

@@ -33,13 +33,26 @@ def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress)
     _check_tune(settings)
     data = _opened(settings, on_progress)
     if settings.kind == "labels":
-        if data.num_classes < 2:
-            raise UserError(f"{data.name} has one class only, {data.classes[0]!r}; telling classes apart needs two")
+        corrected = settings.data.corrected is not None  # whoever reads that table says more about the training split
+        for split in list(data.parts)[int(corrected) :]:
+            _check_two_classes(data, split)
         data = _with_labels(data, settings, on_progress)
+        _check_two_classes(data, "train")
     else:
         data = data.limited(settings.data.limit, settings.data.test_limit, settings.seed)
     settings.method.suited(settings.task(data))
     return data
+
+
+def _check_two_classes(data: Data, split: str) -> None:
+    """Refuse a split of one class: nothing can be learned or measured there. A single sample is merely few."""
+    labels = data.parts[split].labels
+    if len(labels) > 1 and len(labels.unique()) == 1:
+        remedy = "telling classes apart needs two: " if split == "train" else "it measures nothing: leave it out, or "
+        raise UserError(
+            f"the {split} split of {data.name} has one class only, {data.classes[int(labels[0])]!r}; {remedy}"
+            "add samples of another class to it"
+        )
 
 
 def _check_tune(settings: RunSettings) -> None:
@@ -125,7 +138,7 @@ def _without_labels(data: Data) -> Data:
 def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallback) -> Data:
     """Labels of a file, then noise, the split, the limits and the share of labels.
 
-    Vectors come before the split, because copies of one sample stay on one side of it.
+    Vectors come before the split, because duplicates stay on one side of it.
     """
     own, seed = settings.data, settings.seed
     held_out = frozenset() if own.corrected is None else corrected_validation(data, Path(own.corrected))
@@ -140,13 +153,24 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
         data = with_duplicates(data)
     else:
         warn_of_shared_groups(data)
-    data = data.holding_out(held_out) if held_out else data.with_validation(own.validation, seeded(seed, "split"))
+    data = data.holding_out(held_out) if held_out else _with_validation(data, own.validation, seed)
     if not vectors:
         data = data.limited(own.limit, own.test_limit, seed)
     if own.label_share is not None and own.label_share < 1:
         _, few = split_off(data.train, own.label_share, seeded(seed, "few labels"), fewest=1)
         data = replace(data, train=few)
     return data
+
+
+def _with_validation(data: Data, share: float, seed: int) -> Data:
+    """The data with a validation split, if there are enough samples besides duplicates."""
+    try:
+        return data.with_validation(share, seeded(seed, "split"))
+    except UserError as error:
+        if not data.duplicates:
+            raise
+        warnings.warn(f"training without a validation split, as duplicates stay together: {error}", stacklevel=2)
+        return data
 
 
 def sample_rows(data: Data) -> list[tuple[str, ...]]:
@@ -171,9 +195,9 @@ def duplicate_rows(data: Data) -> list[tuple[str, ...]]:
         for i, (sample_id, label) in enumerate(zip(samples.ids, samples.labels.tolist(), strict=True))
     }
     return [
-        (str(number), *known[sample_id])
+        (str(number), *known[sample_id], group.kind)
         for number, group in enumerate(data.duplicates, start=1)
-        for sample_id in group
+        for sample_id in group.members
         if sample_id in known
     ]
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from selfadapt.atomic_files import whole_file
 from selfadapt.attacks.named import named_attack
 from selfadapt.data.home import home
 from selfadapt.data.pasted import write_pasted
@@ -20,7 +21,7 @@ from selfadapt.evaluation.probe import ProbeSettings
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.recipes.recipe import Ask, Experiment, Recipe, Trial
 from selfadapt.report.reproduction import write_reproduction
-from selfadapt.report.results import RunFolder, whole_file
+from selfadapt.report.results import RunFolder
 from selfadapt.runs.abstention import measure_coverage
 from selfadapt.runs.attacking import attack_run
 from selfadapt.runs.commands import Command, check_numbers, train_by_commands

@@ -19,8 +19,9 @@ from selfadapt.evaluation.accuracy import accuracy, balanced_accuracy, predict, 
 from selfadapt.report.results import RunFolder
 from selfadapt.runs.abstention import measure_coverage
 from selfadapt.runs.attacking import accuracy_after_epoch
-from selfadapt.runs.audit import audit_training, draw_suspects
+from selfadapt.runs.audit import audit_training
 from selfadapt.runs.bench import RunBench, predict_validation
+from selfadapt.runs.label_sheets import draw_label_sheets
 from selfadapt.runs.lifecycle import (
     Run,
     TrainingCallback,
@@ -132,7 +133,7 @@ def _result(run: Run) -> dict[str, Any]:
     list_unreadable(run.folder, run.data)  # the audit must know of them
     audit = audit_training(run.folder, run.data, run.training)
     if processes.rank() == 0:
-        draw_suspects(run.folder, run.data, audit)
+        draw_label_sheets(run.folder, run.data, audit)
     validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
     kept = [epoch for epoch in range(1, len(metrics) + 1) if run.training.objective.keeps(metrics[:epoch])]
     others = sum(content.get("other_trainings_seconds", {}).values())

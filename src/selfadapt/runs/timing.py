@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from selfadapt.atomic_files import whole_file
 from selfadapt.engine.fit import Training
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side
 from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.recipes.recipe import Experiment, Trial
-from selfadapt.report.results import whole_file
 from selfadapt.runs.environment import choose_device, commit
 from selfadapt.runs.lifecycle import build_training
 from selfadapt.runs.prepare import prepared

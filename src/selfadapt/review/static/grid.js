@@ -96,11 +96,12 @@ export class Grid {
   fill(cell, place) {
     const row = this.list[place];
     const own = this.samples.known.get(row);
-    const view = cell.querySelector(".view") ?? this.samples.view(row, "small");
     if (!own) {
-      cell.replaceChildren(view);
+      cell.replaceChildren(this.samples.view(row, "small"));
       return;
     }
+    const shown = own.conflict.length ? ".members" : ".view";
+    const view = cell.querySelector(shown) ?? this.samples.itemView(own, "small");
     const given = this.samples.className(own.given);
     const suggested = own.suggested === own.given ? "" : `→ ${this.samples.className(own.suggested)}`;
     const badge = this.samples.decisionBadge(own);

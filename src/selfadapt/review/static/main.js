@@ -49,11 +49,21 @@ async function begin() {
   progress(about);
   listen();
   await inTurn(load);
+  showFigures().catch(fail);
   setTimeout(watch, EVERY);
 }
 
 function progress(counts) {
-  $("progress").textContent = `${count(counts.suspects_decided)} of ${count(about.suspects)} suspects decided; ${count(counts.decided)} decisions of ${count(about.labels)} labels`;
+  $("progress").textContent = `${count(counts.suspects_decided)} of ${count(about.suspects)} likely errors decided; ${count(counts.decided)} decisions of ${count(about.labels)} labels`;
+}
+
+// What `selfadapt audit` and report.html say of the labels, from the same source.
+async function showFigures() {
+  const { sentences, columns, rows } = await get("api/figures");
+  const cells = (tag, texts) => element("tr", {}, ...texts.map((text) => element(tag, tag === "th" ? { scope: "col" } : {}, text)));
+  const table = element("table", {}, element("thead", {}, cells("th", columns)), element("tbody", {}, ...rows.map((row) => cells("td", row))));
+  $("figures").querySelector("summary").textContent = sentences.join(" ");
+  $("figures").querySelector("div").replaceChildren(table);
 }
 
 async function load() {
@@ -242,6 +252,7 @@ async function lookAround() {
   state.line = found.line;
   samples.update(found.rows);
   progress(found);
+  showFigures().catch(fail);
   if (state.queue === "measure") await measure.refresh();
 }
 

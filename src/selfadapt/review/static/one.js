@@ -36,7 +36,7 @@ export class One {
       const label = element("div", { class: side }, element("h2", {}, side), element("div", { class: "word" }, name));
       return [label, element("div", {}, element("h2", {}, `most like it in ${name}`), this.strips[side])];
     });
-    const large = this.samples.view(own.row, "large", `the sample ${own.id}`);
+    const large = this.samples.itemView(own, "large");
     large.classList.add("large");
     this.sheet = element(
       "div",
@@ -54,7 +54,8 @@ export class One {
     const words = [`${at + 1} of ${list.length.toLocaleString("en")}`, own.part];
     if (own.suggested !== own.given) words.push(`confidence ${percent(own.confidence)}`);
     if (own.outsider) words.push("far from every class");
-    if (own.copies) words.push(`one of ${own.copies} copies`);
+    if (own.conflict.length) words.push(`${own.conflict.length} duplicates with different labels, decided together`);
+    else if (own.copies) words.push(`one of ${own.copies} duplicates`);
     const badge = this.samples.decisionBadge(own);
     const who = own.decided === null || !own.who ? "" : ` by ${own.who}, ${own.when}`;
     return [words.join(" · "), element("br"), own.id, ...(badge ? [element("br"), badge, who] : [])];

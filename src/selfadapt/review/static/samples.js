@@ -75,6 +75,8 @@ export class Samples {
   words(own) {
     const parts = [own.id, `given ${this.className(own.given)}`];
     if (own.suggested !== own.given) parts.push(`suggested ${this.className(own.suggested)}, ${percent(own.confidence)}`);
+    const labels = own.conflict.map((member) => `${this.className(member.given)}${member.disagrees ? " (disagrees)" : ""}`);
+    if (labels.length) parts.push(`duplicates with different labels: ${labels.join(", ")}`);
     parts.push(own.part, this.decisionWords(own) || "undecided");
     return parts.join("; ");
   }
@@ -91,6 +93,22 @@ export class Samples {
       this.showValues(box, row);
     }
     return box;
+  }
+
+  // What there is to see of an item: its sample, or duplicates with different labels side by side.
+  itemView(own, size) {
+    if (!own.conflict.length) return this.view(own.row, size, `the sample ${own.id}`);
+    const members = own.conflict.map((member) => {
+      const given = this.className(member.given);
+      const words = size === "small" ? given : `${given} · ${member.part}${member.disagrees ? " · disagrees" : ""}`;
+      return element(
+        "figure",
+        { class: member.disagrees ? "disagrees" : "", title: member.id },
+        this.view(member.row, size, `the sample ${member.id}`),
+        element("figcaption", {}, words),
+      );
+    });
+    return element("div", { class: "view members" }, ...members);
   }
 
   async showValues(box, row) {

@@ -5,10 +5,11 @@ a picture of a class that is like ours lies among them, and the head is torn:
 
     d_i = min over classes c of  (distance of i to its n_c-th nearest sample of c) / (median of that among c itself)
     h_i = entropy of q_i
-    outsider_i = sigmoid((z(d_i) + z(h_i) - 6) / 2)
+    outlier_i = sigmoid((z(d_i) + z(h_i) - 6) / 2)
 
-with z the distance from the median, in medians of such distances. d is 1 - cosine of features, each scaled by its
-deviation. n_c is a twentieth of the class, so that a handful of outsiders who resemble each other do not vouch for each
+with z the distance from the median, in medians of such distances (at least 0.2 of h: where nearly all predictions are
+sure, one that is not is not yet far). d is 1 - cosine of features, each scaled by its
+deviation. n_c is a twentieth of the class, so that a handful of outliers that resemble each other do not vouch for each
 other. At 0.5 a sample is six deviations out.
 
 Shapes: N samples, R of them to compare with, F features, K classes.
@@ -28,17 +29,17 @@ _REACH = (-3.0, 30.0)  # of z, so that one sign cannot silence the other
 _BLOCK = 4096
 
 
-def outsiders(features_NF: Tensor, predicted_NK: Tensor, class_N: Tensor) -> Tensor:
+def outlier_scores(features_NF: Tensor, predicted_NK: Tensor, class_N: Tensor) -> Tensor:
     """0 (usual) to 1 (far from every class). `class_N` is the likeliest class of each sample, label included."""
     far_N = _distance(features_NF.float(), class_N, predicted_NK.shape[1])
     unsure_N = -(predicted_NK * predicted_NK.clamp_min(1e-12).log()).sum(1)
-    return torch.sigmoid((_deviations(far_N) + _deviations(unsure_N) - _USUAL) / _SLOPE)
+    return torch.sigmoid((_deviations(far_N, 0.05) + _deviations(unsure_N, 0.2) - _USUAL) / _SLOPE)
 
 
 def _distance(features_NF: Tensor, class_N: Tensor, num_classes: int) -> Tensor:
     unit_NF = normalize(features_NF / features_NF.std(0, correction=0).clamp_min(1e-6))
     count = len(unit_NF)
-    compared_R = torch.randperm(count, generator=seeded(0, "outsiders"))[:_MOST_COMPARED].sort().values
+    compared_R = torch.randperm(count, generator=seeded(0, "outliers"))[:_MOST_COMPARED].sort().values
     least_N = torch.full((count,), torch.inf)
     members = [compared_R[class_N[compared_R] == c] for c in range(num_classes)]
     for members_m in members:
@@ -60,6 +61,7 @@ def _to_neighbour(unit_NF: Tensor, rows: Tensor, members_m: Tensor, neighbour: i
     return 1 - cosine.topk(neighbour, 1).values[:, -1]
 
 
-def _deviations(values_N: Tensor) -> Tensor:
+def _deviations(values_N: Tensor, least: float) -> Tensor:
+    """Distances from the median, in medians of such distances, but in no less than this."""
     away_N = values_N - values_N.median()
-    return (away_N / away_N.abs().median().clamp_min(1e-9)).clamp(*_REACH)
+    return (away_N / away_N.abs().median().clamp_min(least)).clamp(*_REACH)

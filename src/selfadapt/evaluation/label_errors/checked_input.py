@@ -1,0 +1,128 @@
+"""What users pass as labels, features, probabilities and groups, checked: a ValueError says what to pass instead.
+
+Shapes: N samples, F features, K classes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfadapt.data.classes import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_ROUNDING = 0.01  # in the sum of probabilities
+
+
+def checked_labels(labels: Any) -> Array:
+    """One class name or whole number for each sample."""
+    given_N = _array(labels)
+    if given_N.ndim != 1:
+        raise ValueError(f"labels must be one for each sample, but their shape is {given_N.shape}")
+    if given_N.dtype.kind == "U" and (several := several_labels(set(given_N.tolist()))) is not None:
+        raise ValueError(f"the label {several!r} names several classes; {ONE_COLUMN_EACH}")
+    return given_N
+
+
+def _array(labels: Any) -> Array:
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    if getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 1:
+        raise ValueError(f"labels have the shape {labels.shape}; {ONE_COLUMN_EACH}")
+    if getattr(getattr(labels, "dtype", None), "kind", "O") == "O" and getattr(labels, "ndim", 1) == 1:
+        _check_objects(list(labels))
+    array = np.asarray(labels)
+    if array.dtype.kind == "f":
+        _check_none_missing(np.isnan(array), "labels", LEAVE_OUT)
+        if not (np.isfinite(array) & (array == np.round(array))).all():
+            raise ValueError("labels must be class names or whole numbers, but they hold fractions or infinity")
+        array = array.astype(np.int64)
+    if array.dtype.kind == "O":
+        array = _words(array)
+    if array.dtype.kind == "U":
+        _check_none_missing(np.char.strip(array) == "", "labels", LEAVE_OUT)
+    return array
+
+
+def _check_objects(labels: Sequence[Any]) -> None:
+    """Before numpy makes words of what a list holds: each must be one label, and none may be missing."""
+    several = next((i for i, own in enumerate(labels) if isinstance(own, list | tuple | set | np.ndarray)), None)
+    if several is not None:
+        raise ValueError(f"the label of sample {several} is {labels[several]}; {ONE_COLUMN_EACH}")
+    _check_none_missing(np.array([_is_missing(own) for own in labels]), "labels", LEAVE_OUT)
+
+
+def _words(values_N: Array) -> Array:
+    """Objects as words; what is missing as the empty one."""
+    return np.array(["" if _is_missing(value) else str(value) for value in values_N])
+
+
+def _is_missing(value: Any) -> bool:
+    # By their words first: pandas.NA does not say whether it differs from itself, but raises.
+    return value is None or str(value) in ("<NA>", "NaT") or value != value
+
+
+def _check_none_missing(missing_N: Array, name: str, remedy: str) -> None:
+    if missing_N.any():
+        raise ValueError(f"{name} are missing in {missing_N.sum()} places, first in {missing_N.argmax()}; {remedy}")
+
+
+def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
+    """Features or probabilities, as many rows as there are labels."""
+    name = "pred_probs" if probabilities else "features"
+    try:
+        array = np.array(values.detach().cpu().numpy() if isinstance(values, Tensor) else values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a table of numbers: {error}") from error
+    table_NX = torch.from_numpy(array.astype(np.float32))
+    if table_NX.dim() != 2 or len(table_NX) != count:
+        raise ValueError(f"{name} must be {count} rows, one for each label, but their shape is {tuple(table_NX.shape)}")
+    bad = (~table_NX.isfinite()).any(1).nonzero().flatten()
+    if len(bad):
+        raise ValueError(f"{name} hold no finite float32 in {len(bad)} rows, first in row {int(bad[0])}")
+    if probabilities:
+        table_NX = table_NX.clamp_min(0) if table_NX.min() > -_ROUNDING else table_NX
+        wrong = ((table_NX < 0).any(1) | ((table_NX.sum(1) - 1).abs() > _ROUNDING)).nonzero().flatten()
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"pred_probs must be from 0 on and sum to 1, but row {row} sums to {float(table_NX[row].sum()):g}, "
+                f"with {float(table_NX[row].min()):g} as the least; pass softmax outputs"
+            )
+    return table_NX
+
+
+def coded_labels(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:
+    """The names of the classes, and each label as a number among them."""
+    names = np.unique(given_N) if classes is None else np.array(list(classes))
+    whole = given_N.dtype.kind in "iu"
+    if classes is None and columns is not None and whole and given_N.min() >= 0 and given_N.max() < columns:
+        names = np.arange(columns)
+    if len(np.unique(given_N)) < 2:
+        raise ValueError(f"all labels are {given_N.tolist()[0]!r}; pass samples of at least two classes together")
+    if len(set(names.tolist())) < len(names):
+        raise ValueError("class_names= names a class twice")
+    if columns is not None and columns != len(names):
+        raise ValueError(f"pred_probs have {columns} columns but there are {len(names)} classes; pass class_names=")
+    place = {name: position for position, name in enumerate(names.tolist())}
+    unknown = [label for label in given_N.tolist() if label not in place]
+    if unknown:
+        raise ValueError(
+            f"label {unknown[0]!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
+        )
+    return names, torch.tensor([place[label] for label in given_N.tolist()])
+
+
+def group_codes(groups: Any, count: int) -> Tensor:
+    """A number for each sample's group."""
+    # As objects: numpy would make words of a list that holds words and NaN, and NaN one more group.
+    values = np.asarray(groups.detach().cpu().numpy() if isinstance(groups, Tensor) else groups, dtype=object)
+    if values.shape != (count,):
+        raise ValueError(f"groups must be one for each of the {count} labels, but their shape is {values.shape}")
+    words_N = _words(values)
+    _check_none_missing(
+        np.char.strip(words_N) == "", "groups", "give a sample that belongs to no other a group of its own"
+    )
+    return torch.from_numpy(np.unique(words_N, return_inverse=True)[1])
