@@ -19,13 +19,13 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import time_ratio
 from selfadapt.attacks.pgd import PGD, perturb
-from selfadapt.data.images import TensorImages
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.models.heads import Backbone, Classifier, Normalised
-from selfadapt.models.named import backbone
+from selfadapt.models.registry import backbone
 from selfadapt.objectives.adversarial import Trades, TradesSelfAdaptive
 from selfadapt.targets.store import Storage
 

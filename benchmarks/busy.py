@@ -1,6 +1,6 @@
 """The demo beside one busy program of one thread, against the demo alone on an idle machine.
 
-Both with the threads that the program chooses (runs/threads.py): settings of OpenMP in the environment are left out.
+Both with the threads that the program chooses (threads.py): settings of OpenMP in the environment are left out.
 The ratio is the median over three rounds of the first side's time over the second's, each in a process of its own,
 taking turns. At most 1.5 is wanted. "load before" is the machine's load average when the benchmark began, which must be
 near 0 for the ratio to mean anything.

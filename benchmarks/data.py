@@ -21,16 +21,16 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from selfadapt.data.augment import named_augment
-from selfadapt.data.images import TensorImages
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.own import folder
-from selfadapt.data.samples import Samples
+from selfadapt.data.sources.image_folder import folder
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.optim import OptimizerSettings, make_optimizer
 from selfadapt.models.heads import Normalised
-from selfadapt.models.named import backbone
+from selfadapt.models.registry import backbone
 from selfadapt.objectives.erm import ERM
 
 CPU = torch.device("cpu")

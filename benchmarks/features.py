@@ -23,10 +23,10 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from timm.data import create_dataset, create_loader, resolve_data_config
 
-from selfadapt.data.images import ImageFiles
-from selfadapt.models.features import features_of
-from selfadapt.models.pretrained import Pretrained, pretrained
-from selfadapt.models.weights import DEFAULT, shipped_weights
+from selfadapt.data.images.storage import ImageFiles
+from selfadapt.models.pretrained.features import features_of
+from selfadapt.models.pretrained.timm_models import Pretrained, pretrained
+from selfadapt.models.pretrained.weights import DEFAULT, shipped_weights
 
 ROUNDS, COUNT = 5, 1000
 

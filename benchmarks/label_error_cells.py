@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.data.duplicates import find_duplicates
-from selfadapt.data.seeds import seeded
+from selfadapt.core.rng import seeded
+from selfadapt.data.duplicates.groups import find_duplicates
 
 TABLES = ("digits", "wine", "breast_cancer")
 _MOST = {"cifar10": 5000}  # samples, the first

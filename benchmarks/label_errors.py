@@ -24,18 +24,18 @@ from cleanlab.rank import get_label_quality_scores
 from torch import Tensor
 
 from benchmarks.grid import shown, table, work_through
-from selfadapt.atomic_files import whole_file
+from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.rng import seeded
+from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.samples import Data, Samples
-from selfadapt.data.seeds import seeded
 from selfadapt.engine.fit import Training, fit
-from selfadapt.evaluation.accuracy import accuracy, predict
-from selfadapt.evaluation.recovery import average_precision
+from selfadapt.evaluation.classification import accuracy, predict
+from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.objectives.objective import Metrics
-from selfadapt.runs.audit import judge_labels
-from selfadapt.runs.lifecycle import build_training
-from selfadapt.runs.prepare import prepared
-from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.inspect.label_audit import judge_labels
+from selfadapt.runs.lifecycle.lifecycle import build_training
+from selfadapt.runs.lifecycle.prepare_data import prepared
 from selfadapt.targets.store import Storage
 
 HOME = Path("runs/label-errors")

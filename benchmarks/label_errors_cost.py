@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.grid import table
+from selfadapt.core.rng import seeded
 from selfadapt.data.folds import deal_into_folds
-from selfadapt.data.seeds import seeded
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
-from selfadapt.evaluation.recovery import average_precision
-from selfadapt.objectives.cross_fitting import cross_fit
+from selfadapt.evaluation.label_errors.recovery import average_precision
+from selfadapt.objectives.cross_fitting.cross_fit import cross_fit
 
 HOME = Path("runs/label-errors-cost")
 PAGE = Path("docs/results/label-errors-cost.md")

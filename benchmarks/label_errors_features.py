@@ -5,7 +5,7 @@
 Needs `pip install cleanlab`. What is measured goes, a line of JSON for each cell and seed, to
 docs/results/rows/label-errors-features.jsonl; what stands there is not measured again, and the page is made from it.
 FOLDER holds NAME.npz with x_train and y_train as `selfadapt embed` writes them: plants, cifar10 (the first 5,000 images
-of the training set), cifar10_test, and text (encoded by selfadapt.data.text); CIFAR-10_human.pt of
+of the training set), cifar10_test, and text (encoded by selfadapt.data.text.text_encoder); CIFAR-10_human.pt of
 UCSC-REAL/cifar-10-100n and cifar10_mturk.json of cleanlab/label-errors. A cell whose files are missing is left out.
 
 Shapes: N samples, F features, K classes.
@@ -34,9 +34,9 @@ from benchmarks.label_error_baselines import (
 from benchmarks.label_error_cells import CELLS, TABLES, Cell, Labelled, contradicted, labelled, lacking, read_features
 from benchmarks.label_error_page import ROWS, read_rows, write_page
 from selfadapt import find_label_errors
-from selfadapt.evaluation.recovery import average_precision
-from selfadapt.objectives.cross_fitting import cross_fit
-from selfadapt.runs.environment import commit
+from selfadapt.evaluation.label_errors.recovery import average_precision
+from selfadapt.objectives.cross_fitting.cross_fit import cross_fit
+from selfadapt.runs.lifecycle.environment import commit
 
 _BINS = 10
 _ROWS_OF_BIN = 20  # at the top of the list, where rows may be few

@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import profile
 
 from selfadapt.data.inputs import InputSpec
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources.catalog import open_data
 from selfadapt.models.heads import Classifier, Normalised
-from selfadapt.models.named import backbone
+from selfadapt.models.registry import backbone
 
 
 def _peak(*arguments: str) -> int:

@@ -30,14 +30,14 @@ from typing import Any
 import torch
 
 from benchmarks.grid import shown, table
-from selfadapt.atomic_files import whole_file
-from selfadapt.data.samples import Data, Samples
-from selfadapt.data.vectors import VectorInputs
+from selfadapt.core.atomic_files import whole_file
+from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine.fit import Training, fit
-from selfadapt.evaluation.accuracy import accuracy, predict, predicted_classes
-from selfadapt.runs.lifecycle import build_training
-from selfadapt.runs.prepare import prepared
-from selfadapt.runs.settings import RunSettings
+from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.lifecycle.lifecycle import build_training
+from selfadapt.runs.lifecycle.prepare_data import prepared
 from selfadapt.targets.store import Storage
 
 HOME = Path("runs/photos-benchmark")

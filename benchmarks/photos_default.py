@@ -27,11 +27,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.grid import program, shown, table
-from selfadapt.data.samples import Samples
-from selfadapt.data.vectors import VectorInputs
-from selfadapt.evaluation.accuracy import predict, predicted_classes
-from selfadapt.report.results import RunFolder
-from selfadapt.runs.lifecycle import reopen
+from selfadapt.data.dataset import Samples
+from selfadapt.data.tabular.vectors import VectorInputs
+from selfadapt.evaluation.classification import predict, predicted_classes
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.lifecycle.lifecycle import reopen
 
 PAGE = Path("docs/results/photos-default.md")
 DECAYS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.3, 1.0)  # C, as scikit-learn has it

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from benchmarks.step import random_samples, training
 from benchmarks.timing import time_ratio
-from selfadapt.data.samples import Samples
+from selfadapt.data.dataset import Samples
 from selfadapt.objectives.erm import ERM
 
 NETWORKS = ("resnet-small", "whitened")

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from PIL import Image
 
-from selfadapt.report.results import FORMAT, LABEL_COLUMNS, RunFolder
-from selfadapt.review.similar import write_features
+from selfadapt.review.neighbours import write_features
+from selfadapt.run_folder.folder import FORMAT, LABEL_COLUMNS, RunFolder
 
 SUSPECTS, FEW, CLASSES, FEATURES = 50_000, 100, 100, 1280
 DECISIONS = 300

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.grid import is_finished, program, put_between, shown, table, work_through
-from selfadapt.data.images import TensorImages
-from selfadapt.data.sources import open_data
+from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.sources.catalog import open_data
 from selfadapt.report.figures import accuracy_curves
 
 HOME = Path("runs/robustness")

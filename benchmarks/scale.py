@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.timing import time_ratio
-from selfadapt import Storage, TargetStore, processes
+from selfadapt import Storage, TargetStore
+from selfadapt.core import distributed
 
 BATCH, CLASSES = 256, 1_000
 IMAGENET = 1_281_167
@@ -103,8 +104,8 @@ class _Count:
         self.exchange = dist.all_to_all_single
 
     def __call__(self, received: Tensor, given: Tensor, sizes_in: Any = None, sizes_out: Any = None) -> None:
-        sizes = sizes_out or [len(given) // processes.count()] * processes.count()
-        elsewhere = sum(sizes) - sizes[processes.rank()]
+        sizes = sizes_out or [len(given) // distributed.count()] * distributed.count()
+        elsewhere = sum(sizes) - sizes[distributed.rank()]
         self.sent += elsewhere * (given.nbytes // max(len(given), 1))
         self.exchange(received, given, sizes_in, sizes_out)
 
@@ -112,28 +113,28 @@ class _Count:
 def _worker(kind: str, rounds: int) -> None:
     """Of several processes: seconds and bytes of an update with sharded and with replicated rows, taking turns."""
     torch.set_num_threads(1)
-    processes.join()
+    distributed.join()
     count = _Count()
     dist.all_to_all_single = count  # type: ignore[assignment]
-    folder, parts = Path(os.environ["FOLDER"]), processes.count()
+    folder, parts = Path(os.environ["FOLDER"]), distributed.count()
     stores = (_store(f"sharded:{kind}", 20_000, CLASSES, folder), _store(kind, 20_000, CLASSES, folder))
     prediction = torch.randn(BATCH // parts, CLASSES).softmax(1)
     ratios, sent = [], [0, 0]
     for turn in range(rounds):
         index = torch.randperm(20_000, generator=torch.Generator().manual_seed(turn))[:BATCH]
-        own = index.tensor_split(parts)[processes.rank()]
+        own = index.tensor_split(parts)[distributed.rank()]
         seconds = []
         for number, store in enumerate(stores):
-            processes.wait_for_all()
+            distributed.wait_for_all()
             before, began = count.sent, time.perf_counter()
             store.update(own, prediction)
-            processes.wait_for_all()
+            distributed.wait_for_all()
             seconds.append(time.perf_counter() - began)
             sent[number] += count.sent - before
         ratios.append(seconds[0] / seconds[1])
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         print(json.dumps([sorted(ratios)[len(ratios) // 2], *(total / rounds for total in sent)]))
-    processes.leave()
+    distributed.leave()
 
 
 def _by_formula(kind: str, parts: int) -> tuple[float, float]:

@@ -7,13 +7,13 @@ the median over 100 rounds of the first side's time over the second's, both in o
 import torch
 
 from benchmarks.timing import time_ratio
-from selfadapt.data.images import Shape, TensorImages
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import Shape, TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import Batch, SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.models.heads import Normalised
-from selfadapt.models.named import backbone
+from selfadapt.models.registry import backbone
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Objective

@@ -1,4 +1,4 @@
-"""What a second thread gains and costs, network by network: the measurement behind runs/threads.py.
+"""What a second thread gains and costs, network by network: the measurement behind runs/lifecycle/threads.py.
 
 CPU time of a training step, the median of nine, with one thread and with two that sleep while they wait. CPU time
 instead of the clock's, so that other programs on the machine change little. "gain" is the time of one thread over that
@@ -18,9 +18,9 @@ import torch
 
 from benchmarks.step import random_samples, training
 from selfadapt.data.inputs import InputSpec
-from selfadapt.models.named import backbone
+from selfadapt.models.registry import backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
-from selfadapt.runs.threads import layer_work
+from selfadapt.runs.lifecycle.threads import layer_work
 
 CASES = (  # the network, the channels and pixels of its images, and the batch size
     ("mlp", 1, 8, 64),

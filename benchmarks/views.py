@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from selfadapt.data.augment import named_augment
-from selfadapt.data.images import TensorImages
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.phases import median_ratio, time_side_by_side
 from selfadapt.models.heads import Normalised
-from selfadapt.models.named import backbone
+from selfadapt.models.registry import backbone
 from selfadapt.objectives.pretraining.byol import BYOL
 from selfadapt.objectives.pretraining.encoders import Pretraining
 from selfadapt.objectives.pretraining.self_supervised import SelfSupervised

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from salt import SALT, apply_salt
-from selfadapt.data.images import TensorImages
-from selfadapt.data.samples import Samples
-from selfadapt.data.sources import get_data
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.sources.catalog import get_data
 
 apply_salt()
 # The compiler's cache is not keyed by the instruction set: code for AVX-512 found under AVX2 computes nonsense.
@@ -28,7 +28,7 @@ _NUMERICAL_ROOMS = {"attacks", "distributed", "engine", "evaluation", "models", 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent.name in _NUMERICAL_ROOMS:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in _NUMERICAL_ROOMS:
             item.add_marker("numerical")
 
 

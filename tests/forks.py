@@ -25,7 +25,7 @@ from typing import Any
 LOADED = [
     "torch", "torch._dynamo", "torch.distributed.nn", "torchvision.transforms.v2", "sklearn.datasets",
     "sklearn.metrics", "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "pydantic",
-    "selfadapt.cli.app", "selfadapt.runs.run", "selfadapt.runs.pretraining", "selfadapt.report.page",
+    "selfadapt.cli.app", "selfadapt.runs.train.labelled", "selfadapt.runs.train.unlabelled", "selfadapt.report.page",
 ]  # fmt: skip
 _PATIENCE = 300.0  # seconds
 

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt import Storage
+from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.heads import Backbone
-from selfadapt.models.mlp import MLP
 from selfadapt.objectives.objective import Objective
 
 

@@ -3,16 +3,17 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import selfadapt
 
 SOURCE = Path(selfadapt.__file__).parent
-ORDER = {
-    "errors": 0, "processes": 0, "atomic_files": 0, "progress": 0, "setting": 0, "theory": 0, "recipes": 1,
-    "data": 1, "models": 1, "targets": 2, "attacks": 2, "objectives": 3, "engine": 4, "evaluation": 5,
-    "report": 6, "review": 6, "label_errors": 6, "own_loop": 6, "estimator": 7, "runs": 7, "cli": 8, "__main__": 9,
-}  # fmt: skip
+ROOMS = (
+    "core", "theory", "data", "models", "targets", "attacks", "objectives", "engine", "evaluation", "label_errors",
+    "own_loop", "estimator", "run_folder", "review", "recipes", "report", "runs", "cli", "__main__",
+)  # fmt: skip
+ORDER = {room: rank for rank, room in enumerate(ROOMS)}
 FREE = {"__init__"}
 
 
@@ -38,6 +39,12 @@ def test_no_module_imports_from_its_right() -> None:
             continue
         steps_back += [f"{path.name}: {room} imports {other}" for other in _imports(path) if ORDER[other] > ORDER[room]]
     assert not steps_back
+
+
+def test_no_file_name_stands_twice() -> None:
+    """A name says which concept a file holds. Commands are named as users type them."""
+    names = Counter(path.stem for path in SOURCE.rglob("*.py") if path.parts[-2] != "commands" and path.stem[0] != "_")
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def _loaded_after(statement: str) -> set[str]:
@@ -67,9 +74,9 @@ def _strings(tree: ast.AST) -> set[str]:
 def test_the_middle_of_the_house_knows_no_method() -> None:
     """Runs, report, engine, evaluation and command line name no method, neither by its class nor by its word.
 
-    Names may stand as data in defaults (runs/settings.py), in the demo, and in the list of methods itself.
+    Names may stand as data in defaults (runs/config/run_settings.py), in the demo, and in the list of methods itself.
     """
-    from selfadapt.objectives.named import METHODS
+    from selfadapt.objectives.methods import METHODS
 
     names = {name for known in METHODS.values() for name in known} - {"noise"}  # also the name of an option
     kinds = {method.__name__ for known in METHODS.values() for method in known.values()}
@@ -80,7 +87,7 @@ def test_the_middle_of_the_house_knows_no_method() -> None:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
             used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-            words = set() if path.name in ("demo.py", "settings.py") else _strings(tree) & names
+            words = set() if path.name in ("demo.py", "demo_runs.py", "run_settings.py") else _strings(tree) & names
             found += [f"{path.name}: {word}" for word in words | (imported & homes) | (used & kinds)]
         for path in (SOURCE / room).rglob("*.html"):
             found += [f"{path.name}: {name}" for name in names if f'"{name}"' in path.read_text(encoding="utf-8")]

@@ -16,13 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distributed.group import in_processes
 from networks import small_training
-from selfadapt import SelfAdaptiveLoss, Storage, processes
-from selfadapt.data.images import TensorImages
-from selfadapt.data.samples import Samples
+from selfadapt import SelfAdaptiveLoss, Storage
+from selfadapt.core import distributed
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.engine.fit import Training, fit
 from selfadapt.engine.optim import learning_rate
 from selfadapt.objectives.noisy_labels import SelfAdaptive
-from selfadapt.objectives.start import AutoStart
+from selfadapt.objectives.start_epoch import AutoStart
 
 EPOCHS, SAMPLES = 8, torch.arange(480)
 
@@ -131,7 +132,7 @@ def _assert_same(found: SelfAdaptiveLoss, expected: SelfAdaptiveLoss) -> None:
 def _own_steps(criterion: SelfAdaptiveLoss, steps: range) -> None:
     """Steps over the samples of this process, with predictions that each sample has of its own."""
     logits_NK = torch.randn(480, 3, generator=torch.Generator().manual_seed(0))
-    batches = SAMPLES[processes.rank() :: processes.count()].split(60)
+    batches = SAMPLES[distributed.rank() :: distributed.count()].split(60)
     for index_B in batches[steps.start : steps.stop]:
         criterion(logits_NK[index_B].requires_grad_(), index_B)
 
@@ -142,15 +143,15 @@ def _states_of_two(folder: Path, sharded: bool) -> None:
     for criterion in (whole, before):
         _own_steps(criterion, range(4))
         criterion.end_epoch()
-    closed = cast(list[dict[str, Any]], processes.objects_of_all(before.state_dict()))
-    if sharded and processes.rank():
+    closed = cast(list[dict[str, Any]], distributed.objects_of_all(before.state_dict()))
+    if sharded and distributed.rank():
         with pytest.raises(ValueError, match=r"of rank 0 of 2 processes, but this is rank 1 of 2; .* file for each"):
             after.load_state_dict(closed[0])
-    after.load_state_dict(closed[processes.rank() if sharded else 0])
+    after.load_state_dict(closed[distributed.rank() if sharded else 0])
     _own_steps(whole, range(4))
     _own_steps(after, range(3))
-    middle = cast(list[dict[str, Any]], processes.objects_of_all(after.state_dict()))
-    own, goes_on = processes.rank(), made()
+    middle = cast(list[dict[str, Any]], distributed.objects_of_all(after.state_dict()))
+    own, goes_on = distributed.rank(), made()
     with pytest.raises(ValueError, match=f"within an epoch by rank {1 - own} of 2 .* save after end_epoch"):
         goes_on.load_state_dict(middle[1 - own])
     goes_on.load_state_dict(middle[own])
@@ -171,20 +172,20 @@ def _halves(folder: Path, start: int | str) -> None:
     """Each process gets the half of each batch that is its own."""
     torch.manual_seed(0)
     samples, network = _noisy(), nn.Linear(16, 3)
-    model = DistributedDataParallel(network) if processes.count() > 1 else network
+    model = DistributedDataParallel(network) if distributed.count() > 1 else network
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     criterion = SelfAdaptiveLoss(samples.labels, epochs=EPOCHS, start_epoch=start)
     for _ in range(EPOCHS):
         for index in SAMPLES.split(60):
-            own = index.tensor_split(processes.count())[processes.rank()]
+            own = index.tensor_split(distributed.count())[distributed.rank()]
             images = samples.inputs.read(own).flatten(1) / 255
             optimizer.zero_grad()
             criterion(model(images), own).backward()
             optimizer.step()
         criterion.end_epoch()
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         result = {"weight": network.weight.detach(), "targets": criterion.targets.read(SAMPLES)}
-        torch.save(result, folder / f"{start}-{processes.count()}.pt")
+        torch.save(result, folder / f"{start}-{distributed.count()}.pt")
 
 
 @pytest.mark.distributed

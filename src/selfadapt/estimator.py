@@ -5,7 +5,7 @@
     model.predict(others)
     print(model.label_errors_.summary)
 
-It predicts by softmax regression, fitted by folds (objectives/cross_fitting.py): `selfadapt train --method sat-folds`.
+It predicts by softmax regression, fitted by folds (cross_fit.py): `selfadapt train --method sat-folds`.
 
 Shapes: N samples, F features, K classes.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from selfadapt.evaluation.label_errors.checked_input import Array
 from selfadapt.label_errors import blank_samples, fit_and_judge
-from selfadapt.objectives.nested_heads import CrossFitting
+from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
 
 _LARGEST_SEED = 2**31 - 1
 

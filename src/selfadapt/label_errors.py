@@ -5,7 +5,7 @@
     print(report.summary)
     report.to_csv("labels.csv")
 
-With `features` two predictors are cross-fitted (objectives/cross_fitting.py). With `pred_probs`, out-of-sample
+With `features` two predictors are cross-fitted (cross_fit.py). With `pred_probs`, out-of-sample
 predictions of another model, nothing is fitted: the same noise model and the same judgement are applied to them.
 
 Shapes: N samples, F features, K classes.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from selfadapt.data.duplicates import find_duplicates, joined_groups, separable_groups, single_image_classes
+from selfadapt.data.duplicates.groups import find_duplicates, joined_groups, separable_groups, single_image_classes
 from selfadapt.evaluation.label_errors.checked_input import (
     Array,
     checked_labels,
@@ -29,7 +29,7 @@ from selfadapt.evaluation.label_errors.checked_input import (
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
-from selfadapt.objectives.cross_fitting import (
+from selfadapt.objectives.cross_fitting.cross_fit import (
     FOLDS,
     LEAST_SAMPLES,
     CrossFitted,
@@ -39,8 +39,8 @@ from selfadapt.objectives.cross_fitting import (
     cross_fit,
     deal_assignments,
 )
-from selfadapt.objectives.nested_heads import CrossFitting
-from selfadapt.objectives.noise_model import noise_of
+from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
+from selfadapt.objectives.cross_fitting.noise_model import noise_of
 
 __all__ = ["LabelErrorReport", "find_label_errors"]
 

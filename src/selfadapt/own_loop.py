@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfadapt import processes
+from selfadapt.core import distributed
 from selfadapt.data.loader import Batch
 from selfadapt.engine.fit import Accumulator
 from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
+from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix
 from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
-from selfadapt.evaluation.recovery import judge, transition_matrix
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.objective import Metrics, Progress
-from selfadapt.objectives.start import RUNNING_MEAN_MOMENTUM, AutoStart
+from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
 
 _PIECE = 65_536  # samples judged at a time
@@ -118,9 +118,9 @@ class SelfAdaptiveLoss:
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
         self._note_share(index_B.cpu())
-        self._notice(len(index_B) * processes.count())
+        self._notice(len(index_B) * distributed.count())
         (term,) = loss.terms
-        return term.total * (processes.count() / processes.sum_over_all(term.weight.clone()))
+        return term.total * (distributed.count() / distributed.sum_over_all(term.weight.clone()))
 
     def _note_share(self, index_B: Tensor) -> None:
         """Keep count of how much of these rows is still the given label: not all samples need be in every epoch."""
@@ -147,10 +147,10 @@ class SelfAdaptiveLoss:
         if not self._seen:
             raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
-        for moments in processes.objects_of_all(self._measured.moments):
+        for moments in distributed.objects_of_all(self._measured.moments):
             whole.add(cast(dict[str, list[float]], moments))
         index_n = torch.cat(self._visited)
-        rows_n2 = processes.rows_of_all(torch.stack([index_n.double(), self._share_N[index_n].double()], 1))
+        rows_n2 = distributed.rows_of_all(torch.stack([index_n.double(), self._share_N[index_n].double()], 1))
         self._share_N[rows_n2[:, 0].long()] = rows_n2[:, 1].float()
         self.history.append(whole.metrics)
         self.epoch += 1
@@ -183,7 +183,7 @@ class SelfAdaptiveLoss:
             "moments": dict(self._measured.moments),
             "seen": self._seen,
             "visited": torch.cat(self._visited),
-            "process": [processes.rank(), processes.count()],
+            "process": [distributed.rank(), distributed.count()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ class SelfAdaptiveLoss:
 
 def _check_process(state: Mapping[str, Any]) -> None:
     """Until `end_epoch` each process knows its own steps alone."""
-    (rank, count), own, parts = state["process"], processes.rank(), processes.count()
+    (rank, count), own, parts = state["process"], distributed.rank(), distributed.count()
     if state["seen"] and (rank, count) != (own, parts):
         raise ValueError(
             f"the state was taken within an epoch by rank {rank} of {count} processes, but this is rank {own} of "

@@ -12,7 +12,7 @@ from selfadapt.attacks import autoattack
 from selfadapt.attacks.attack import STANDS, WRONG, Norm
 from selfadapt.attacks.autoattack import AutoAttack
 from selfadapt.attacks.pgd import PGD
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 pytest.importorskip("pyautoattack")
 
@@ -72,7 +72,7 @@ def test_channels_last_networks_can_be_attacked() -> None:
     """The package reshapes gradients by `view`, which a gradient with its channels last does not stand."""
     from selfadapt.data.inputs import InputSpec
     from selfadapt.models.heads import Classifier, Normalised
-    from selfadapt.models.named import backbone
+    from selfadapt.models.registry import backbone
 
     network = backbone("resnet-small", InputSpec.of((3, 8, 8)), width=8)
     model = Classifier(Normalised(network, torch.zeros(3), torch.ones(3)), 10).eval()

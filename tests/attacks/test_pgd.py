@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from attacked import RADIUS, digits_network
 from selfadapt.attacks.attack import STANDS, WRONG, Norm
 from selfadapt.attacks.pgd import PGD, LossName, StartName, fgsm, loss_of, margin, perturb, worst_of_restarts
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
+from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.heads import Normalised
-from selfadapt.models.mlp import MLP
 
 PGD20 = PGD(eps=RADIUS, step=RADIUS / 4)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from selfadapt.report.results import RunFolder
-from selfadapt.runs.lifecycle import start
-from selfadapt.runs.run import train
-from selfadapt.runs.settings import RunSettings
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.lifecycle.lifecycle import start
+from selfadapt.runs.train.labelled import train
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from cli.program import process, run, run_json, stopped_after
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources.catalog import open_data
 
 OPTIONS = ("--model", "mlp", "--width", "8", "--batch-size", "12", "--augment", "none", "--stream")
 

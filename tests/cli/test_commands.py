@@ -19,7 +19,7 @@ import selfadapt
 from cli.program import fresh_process, outcome, process, run, run_json, signal_after
 from forks import Program
 from salt import unsalted
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources.catalog import open_data
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from cli.program import run, run_json
-from selfadapt.report.results import RunFolder, write_table
 from selfadapt.review.decisions import open_journal
-from selfadapt.review.desk import Desk
-from selfadapt.review.draws import SUGGESTIONS, draw, read_draw
-from selfadapt.review.verdicts import Verdicts
+from selfadapt.review.queues import Desk
+from selfadapt.review.statistics.draws import SUGGESTIONS, draw, read_draw
+from selfadapt.run_folder.folder import RunFolder, write_table
+from selfadapt.run_folder.labels_file import Verdicts
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cli.program import run, run_json
-from selfadapt.data.sources import SOURCES
-from selfadapt.models.weights import DEFAULT
-from selfadapt.runs.doctor import EXTRAS
+from selfadapt.data.sources.catalog import SOURCES
+from selfadapt.models.pretrained.weights import DEFAULT
+from selfadapt.runs.machine import EXTRAS
 
 
 def test_what_is_there_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from sklearn.datasets import load_digits
 
 from cli.program import run, run_json
 from selfadapt import find_label_errors
-from selfadapt.data.duplicates import DuplicateGroup
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
+from selfadapt.data.duplicates.groups import DuplicateGroup
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
-from selfadapt.evaluation.recovery import average_precision
-from selfadapt.objectives.cross_fitting import cross_fit, deal_assignments
-from selfadapt.report.results import RunFolder
+from selfadapt.evaluation.label_errors.recovery import average_precision
+from selfadapt.objectives.cross_fitting.cross_fit import cross_fit, deal_assignments
+from selfadapt.run_folder.folder import RunFolder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.program import run, run_json
-from selfadapt.objectives.named import METHODS
+from selfadapt.objectives.methods import METHODS
 
 QUICK = ("--model", "mlp", "--limit", "60", "--epochs", "2")
 

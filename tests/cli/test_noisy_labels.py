@@ -11,8 +11,8 @@ import pytest
 
 from cli.program import process, run, run_json
 from forks import Program
-from selfadapt.data.sources import open_data
-from selfadapt.objectives.named import NOISY_LABELS
+from selfadapt.data.sources.catalog import open_data
+from selfadapt.objectives.methods import NOISY_LABELS
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "4", "--noise", "symmetric:0.4")
 

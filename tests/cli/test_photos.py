@@ -25,8 +25,8 @@ from cli.program import process, run, run_json, stopped_after
 from data.tables import write_table
 from data.textures import noise_textures
 from selfadapt.engine import checkpoint
-from selfadapt.models import features
-from selfadapt.models.weights import DEFAULT, shipped_weights
+from selfadapt.models.pretrained import features
+from selfadapt.models.pretrained.weights import DEFAULT, shipped_weights
 
 SMALL = ("--method", "erm", "--image-size", "32")
 

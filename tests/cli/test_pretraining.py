@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from cli.program import run, run_json
-from selfadapt.data.augment import random_flip
+from selfadapt.core.errors import Interrupted
+from selfadapt.data.images.augment import random_flip
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.sources import open_data
-from selfadapt.errors import Interrupted
-from selfadapt.report.results import RunFolder
-from selfadapt.runs.export import write_tensors
-from selfadapt.runs.pretraining import load_backbone
+from selfadapt.data.sources.catalog import open_data
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.export.network_files import write_tensors
+from selfadapt.runs.train.unlabelled import load_backbone
 
 SMALL = ("--model", "mlp", "--width", "32", "--hidden", "32", "--dimensions", "16", "--epochs", "4", "--limit", "400")
 
@@ -62,7 +62,7 @@ def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPat
     plain = run_json("probe", "run", "--epochs", "6", "--lr", "1", folder=folder)
     options = ("probe", "run", "--epochs", "6", "--lr", "1", "--augment", "crop")
     with monkeypatch.context() as patch:
-        patch.setattr("selfadapt.runs.probing.write_tensors", _written_but_once(write_tensors))
+        patch.setattr("selfadapt.runs.inspect.linear_evaluation.write_tensors", _written_but_once(write_tensors))
         assert run(*options, folder=folder).returncode == 130
     (kept,) = (folder / "run/features").glob("classifier-*")
     assert int(load_file(kept)["epochs"]) == 1

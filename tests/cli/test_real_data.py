@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from cli.program import run, run_json
-from selfadapt.data.fetch import FASHION_MNIST_FILES
+from selfadapt.data.sources.download import FASHION_MNIST_FILES
 
 
 @pytest.fixture

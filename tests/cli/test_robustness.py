@@ -12,15 +12,15 @@ from cli.photographs import write_photos
 from cli.program import Result, run, run_json
 from selfadapt.attacks.attack import STANDS
 from selfadapt.attacks.pgd import PGD, fgsm
-from selfadapt.data.images import ImageFiles
-from selfadapt.data.seeds import seeded
-from selfadapt.data.shift import KINDS, ShiftedImages, corrupted
-from selfadapt.errors import Interrupted
+from selfadapt.core.errors import Interrupted
+from selfadapt.core.rng import seeded
+from selfadapt.data.imagenet_c.corruptions import KINDS, ShiftedImages, corrupted
+from selfadapt.data.images.storage import ImageFiles
 from selfadapt.evaluation.robustness import spread_subset
-from selfadapt.models.pretrained import pretrained
-from selfadapt.report.results import RunFolder
-from selfadapt.runs.attacking import load_moment
-from selfadapt.runs.lifecycle import Run, reopen
+from selfadapt.models.pretrained.timm_models import pretrained
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.inspect.robust_accuracy import load_moment
+from selfadapt.runs.lifecycle.lifecycle import Run, reopen
 
 QUICK = ("--model", "mlp", "--epochs", "4", "--batch-size", "64")
 RADIUS = ("--eps", "0.1")

@@ -160,8 +160,8 @@ def test_mistakes(folder: Path, arguments: tuple[str, ...], words: str) -> None:
 def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from selfadapt.core.errors import Interrupted
     from selfadapt.engine.fit import Training
-    from selfadapt.errors import Interrupted
 
     options = ("--epochs", "3", "--limit", "64", "--model", "mlp", "--width", "8")
 
@@ -183,11 +183,11 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
 
 def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one with the least area under the curve, written out in numpy; broken off and resumed it is the same run."""
+    from selfadapt.core.errors import Interrupted
     from selfadapt.engine.fit import Training
-    from selfadapt.errors import Interrupted
-    from selfadapt.report.results import RunFolder
-    from selfadapt.runs.bench import RunBench
-    from selfadapt.runs.lifecycle import reopen
+    from selfadapt.run_folder.folder import RunFolder
+    from selfadapt.runs.lifecycle.lifecycle import reopen
+    from selfadapt.runs.train.bench import RunBench
 
     options = ("--epochs", "3", "--limit", "300", "--model", "mlp", "--width", "16", "--method", "deep-gamblers")
     run_json("train", "digits", *options, "--out", "whole", folder=tmp_path)

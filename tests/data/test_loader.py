@@ -7,14 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from selfadapt.data.augment import named_augment
-from selfadapt.data.corruption import CorruptedImages, Noise, corrupt
-from selfadapt.data.decoded import keep_decoded
-from selfadapt.data.images import ImageFiles
+from selfadapt.core.errors import TrainingError
+from selfadapt.data.dataset import Data, Samples, channel_statistics
+from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.decoded_cache import keep_decoded
+from selfadapt.data.images.storage import ImageFiles
+from selfadapt.data.labels.noise import CorruptedImages, Noise, corrupt
 from selfadapt.data.loader import Batch, SampleLoader
-from selfadapt.data.samples import Data, Samples, channel_statistics
-from selfadapt.data.sources import open_data
-from selfadapt.errors import TrainingError
+from selfadapt.data.sources.catalog import open_data
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from forks import fork
-from selfadapt import processes
+from selfadapt.core import distributed
 
 
 def in_processes(count: int, work: Callable[..., None], folder: Path, *arguments: Any) -> None:
@@ -32,7 +32,7 @@ def _work(rank: int, count: int, meeting: Path, work: Callable[..., None], argum
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # others may wait for this process for ever
-    processes.leave()
+    distributed.leave()
     assert not _waiting_threads(), "a thread that outlives its group can end the process with an error"
 
 

@@ -9,11 +9,12 @@ import torch
 from distributed.group import in_processes
 from networks import Smooth
 from oracles.trades import TradesByHand
-from selfadapt import Storage, processes
+from selfadapt import Storage
 from selfadapt.attacks.pgd import PGD
-from selfadapt.data.images import TensorImages
+from selfadapt.core import distributed
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
 from selfadapt.evaluation.robustness import robustness
@@ -49,19 +50,19 @@ def _train(folder: Path) -> None:
             method,
             _network(),
             method.initial_targets(_samples().labels, 3, Storage()),
-            _loader((processes.rank(), processes.count())),
+            _loader((distributed.rank(), distributed.count())),
             FitSettings(epochs=3, micro_batches=micro_batches, optimizer=OptimizerSettings(lr=0.3)),
             num_classes=3,
             device=CPU,
         )
-        torch.manual_seed(100 + processes.rank())
+        torch.manual_seed(100 + distributed.rank())
         fit(training)
         rows = None if training.targets is None else training.targets.read(torch.arange(50))
         samples = _samples()
         measured = robustness(
             training.model.eval(), samples.inputs, samples.labels, PGD(), num_classes=3, device=CPU, batch_size=16
         )
-        if processes.rank() == 0:
+        if distributed.rank() == 0:
             outcome = (training.model.state_dict(), rows, measured.outcome_N)
             torch.save(outcome, folder / f"outcome-{number}.pt")
 

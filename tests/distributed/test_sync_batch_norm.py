@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from cli.program import process, run_json
 from distributed.group import in_processes
-from selfadapt import processes
-from selfadapt.errors import UserError
-from selfadapt.models.split_batch_norm import SplitBatchNorm
-from selfadapt.models.sync_batch_norm import SyncBatchNorm, sync_batch_norms, whole_statistics
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
+from selfadapt.models.batch_norm.split_batch_norm import SplitBatchNorm
+from selfadapt.models.batch_norm.sync_batch_norm import SyncBatchNorm, sync_batch_norms, whole_statistics
 
 pytestmark = pytest.mark.distributed
 
@@ -50,7 +50,7 @@ def _step(network: nn.Module, images_BCHW: Tensor) -> dict[str, Tensor]:
     with torch.no_grad():
         for parameter in network.parameters():
             assert parameter.grad is not None
-            parameter.sub_(0.01 * processes.sum_over_all(parameter.grad))
+            parameter.sub_(0.01 * distributed.sum_over_all(parameter.grad))
     return {"input": images_BCHW.grad}
 
 
@@ -58,7 +58,7 @@ def _in_two(folder: Path) -> None:
     network = _network()
     sync_batch_norms(network)
     assert sum(isinstance(module, SyncBatchNorm) for module in network.modules()) == 2
-    own = slice(0, 5) if processes.rank() == 0 else slice(5, 7)  # parts of 5 and 2
+    own = slice(0, 5) if distributed.rank() == 0 else slice(5, 7)  # parts of 5 and 2
     for step in range(4):
         expected = torch.load(folder / f"{step}.pt")
         found = _step(network, _images(step)[own])

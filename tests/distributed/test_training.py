@@ -20,19 +20,20 @@ from distributed.group import in_processes
 from forks import Program
 from networks import Smooth
 from salt import unsalted
-from selfadapt import Storage, TargetStore, processes
-from selfadapt.data.images import TensorImages
+from selfadapt import Storage, TargetStore
+from selfadapt.core import distributed
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.samples import Samples
-from selfadapt.data.sources import open_data
+from selfadapt.data.sources.catalog import open_data
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics
-from selfadapt.objectives.start import AutoStart
-from selfadapt.runs.lifecycle import build_training
-from selfadapt.runs.settings import RunSettings
+from selfadapt.objectives.start_epoch import AutoStart
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.lifecycle.lifecycle import build_training
 
 pytestmark = pytest.mark.distributed
 CPU = torch.device("cpu")
@@ -59,7 +60,7 @@ def _training(
         objective,
         objective.build(Smooth(), 5),
         objective.initial_targets(samples.labels, 5, Storage.parse(store, file=folder / "targets.bin")),
-        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(processes.rank(), processes.count())),
+        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(distributed.rank(), distributed.count())),
         FitSettings(epochs=3, micro_batches=micro_batches, compile=compile, optimizer=OptimizerSettings(lr=0.3)),
         num_classes=5,
         device=CPU,
@@ -89,7 +90,7 @@ def _outcome(training: Training) -> dict[str, Any]:
 def _train_each(folder: Path, settings: list[dict[str, Any]]) -> None:
     for number, given in enumerate(settings):
         outcome = _outcome(_training(folder=folder, **given))
-        if processes.rank() == 0:
+        if distributed.rank() == 0:
             torch.save(outcome, folder / f"outcome-{number}.pt")
 
 
@@ -145,8 +146,8 @@ def _go_on(folder: Path, store: str) -> None:
     assert saved is not None
     training.restore(saved)
     outcome = _outcome(training)
-    if processes.rank() == 0:
-        torch.save(outcome, folder / f"resumed-{processes.count()}.pt")
+    if distributed.rank() == 0:
+        torch.save(outcome, folder / f"resumed-{distributed.count()}.pt")
 
 
 @pytest.mark.parametrize("store", ["float32", "sharded:float32", "sharded:topk:3"])
@@ -170,12 +171,12 @@ def _draw_on(folder: Path) -> None:
     saved = checkpoint.load_newest(folder / "checkpoint")
     assert saved is not None
     training.restore(saved)
-    first, states, rank = torch.get_rng_state(), saved.state["random"], processes.rank()
-    if rank == 0 or len(states) == processes.count():
+    first, states, rank = torch.get_rng_state(), saved.state["random"], distributed.rank()
+    if rank == 0 or len(states) == distributed.count():
         assert torch.equal(first, states[rank]["cpu"])
-    if len(states) != processes.count():
-        masks = processes.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
-        assert len(torch.stack(cast(list[Tensor], masks)).unique(dim=0)) == processes.count()
+    if len(states) != distributed.count():
+        masks = distributed.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
+        assert len(torch.stack(cast(list[Tensor], masks)).unique(dim=0)) == distributed.count()
     torch.manual_seed(99)
     training.restore(saved)
     assert torch.equal(torch.get_rng_state(), first), "what was drawn before must not matter"
@@ -296,7 +297,7 @@ def test_a_signal_stops_all_and_the_run_goes_on(tmp_path: Path) -> None:
 def _stores_made_too_early(folder: Path) -> None:
     """Lightning and others make the objects of a training first, and the group of processes later."""
     group = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    processes.leave()
+    distributed.leave()
     labels = torch.arange(6) % 3
     fresh, moved = TargetStore.from_labels(labels, 3), TargetStore.from_labels(labels, 3)
     sharded = TargetStore.from_labels(labels, 3, storage=Storage(sharded=True))
@@ -314,7 +315,7 @@ def _stores_made_too_early(folder: Path) -> None:
     for store in (moved, sharded, in_file):
         with pytest.raises(RuntimeError, match=r"make it after torch.distributed.init_process_group"):
             store.update(torch.tensor([group[0]]), prediction[:1])
-    processes.leave()
+    distributed.leave()
     assert torch.allclose(fresh.read(torch.arange(6)), expected)
 
 
@@ -326,7 +327,7 @@ def _masks_of_dropout(folder: Path) -> None:
     data = open_data("digits")
     settings = RunSettings.given(data="digits", model="mlp").resolved(data)
     build_training(settings, data, settings.method, Storage())
-    masks = processes.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
+    masks = distributed.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
     assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]
 
 

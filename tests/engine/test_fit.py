@@ -16,16 +16,16 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.functional import cross_entropy
 
 from networks import Smooth, small_training
-from selfadapt.data.augment import named_augment
+from selfadapt.core.errors import TrainingError, UserError
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Accumulator, FitSettings, Precision, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
-from selfadapt.errors import TrainingError, UserError
+from selfadapt.models.backbones.mlp import MLP
+from selfadapt.models.backbones.resnet import ResNet
 from selfadapt.models.heads import Backbone
-from selfadapt.models.mlp import MLP
-from selfadapt.models.resnet import ResNet
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Loss, Objective, Progress, Term

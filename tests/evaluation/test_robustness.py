@@ -11,9 +11,9 @@ from attacked import RADIUS, Masked, digits_network
 from selfadapt.attacks.attack import STANDS, WRONG, Attack
 from selfadapt.attacks.autoattack import AutoAttack
 from selfadapt.attacks.pgd import PGD
-from selfadapt.data.images import ImageFiles, TensorImages
+from selfadapt.core.errors import UserError
+from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
-from selfadapt.errors import UserError
 from selfadapt.evaluation.robustness import (
     UNTRIED,
     Robustness,

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfadapt.data.voc import Boxes
-from selfadapt.evaluation.transfer import OVERLAPS, Found
+from selfadapt.data.sources.voc import Boxes
+from selfadapt.evaluation.detection import OVERLAPS, Found
 from selfadapt.evaluation.voc07 import voc07_scores
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from oracles.trades import TradesByHand, pgd_loss_by_hand
+from selfadapt.core.errors import UserError
+from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
-from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.adversarial import (
     PGDTraining,

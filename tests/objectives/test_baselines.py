@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from networks import small_training
+from selfadapt.core.errors import UserError
+from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import Batch
-from selfadapt.data.samples import Samples
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
-from selfadapt.errors import UserError
+from selfadapt.models.backbones.mlp import MLP
+from selfadapt.models.backbones.whitened import WhitenedNet
 from selfadapt.models.heads import FineTuned
-from selfadapt.models.mlp import MLP
-from selfadapt.models.whitened import WhitenedNet
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers, estimate_noise_rate
 from selfadapt.objectives.baselines.early_learning import EarlyLearning

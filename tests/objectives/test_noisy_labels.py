@@ -12,14 +12,14 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from oracles.softmax_regression import Oracle
 from selfadapt import TargetStore, self_adaptive_cross_entropy
+from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import Batch, SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.heads import Backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.start import AutoStart
+from selfadapt.objectives.start_epoch import AutoStart
 from selfadapt.targets.store import Storage
 
 CPU = torch.device("cpu")

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.errors import UserError
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Metrics, Progress
 from selfadapt.objectives.posterior_targets import PosteriorTargets, posterior_targets
-from selfadapt.objectives.start import CONFIDENCE, CONFIDENT_AGREEMENT
+from selfadapt.objectives.start_epoch import CONFIDENCE, CONFIDENT_AGREEMENT
 from selfadapt.targets.store import Storage
 
 

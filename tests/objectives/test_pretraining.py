@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from distributed.group import in_processes
 from networks import Smooth
-from selfadapt import Storage, TargetStore, processes
-from selfadapt.data.images import TensorImages
+from selfadapt import Storage, TargetStore
+from selfadapt.core import distributed
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import Batch, SampleLoader
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
-from selfadapt.models.mlp import MLP
-from selfadapt.models.split_batch_norm import SplitBatchNorm
+from selfadapt.models.backbones.mlp import MLP
+from selfadapt.models.batch_norm.split_batch_norm import SplitBatchNorm
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.byol import BYOL
 from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp
@@ -25,7 +26,7 @@ from selfadapt.objectives.pretraining.moco import MoCo, queue_losses
 from selfadapt.objectives.pretraining.self_supervised import FixedNoise, RandomNetwork, SelfSupervised
 from selfadapt.objectives.pretraining.simclr import SimCLR, contrastive_losses
 from selfadapt.objectives.pretraining.simsiam import SimSiam
-from selfadapt.runs.settings import RunSettings
+from selfadapt.runs.config.run_settings import RunSettings
 
 N, B, D = 24, 6, 5
 SMALL: dict[str, Any] = {"hidden": 7, "dimensions": D}
@@ -56,7 +57,7 @@ def _training(objective: Pretraining, views: int = 1, storage: Storage | None = 
             seed=0,
             device=torch.device("cpu"),
             augment=lambda images, generator: images.float() / 255 + 0.01 * torch.rand(1, generator=generator),
-            part=(processes.rank(), processes.count()),
+            part=(distributed.rank(), distributed.count()),
             views=views,
         ),
         FitSettings(epochs=epochs, optimizer=OptimizerSettings(lr=0.05)),
@@ -280,7 +281,7 @@ def _targets_after(kind: str) -> Tensor:
 
 
 def _save_targets(folder: Path, kind: str) -> None:
-    torch.save(_targets_after(kind), folder / f"{processes.rank()}.pt")
+    torch.save(_targets_after(kind), folder / f"{distributed.rank()}.pt")
 
 
 @pytest.mark.distributed

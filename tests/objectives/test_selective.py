@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from networks import small_training
+from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import Batch
-from selfadapt.data.samples import Samples
 from selfadapt.engine.fit import fit
-from selfadapt.models.mlp import MLP
+from selfadapt.models.backbones.mlp import MLP
 from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses, rewards_to_try
 from selfadapt.objectives.baselines.selective_net import SelectiveNet, ThreeHeads, selective_net_loss
 from selfadapt.objectives.method import Task
@@ -145,7 +145,7 @@ def test_selective_net() -> None:
 
 def test_a_network_learns_to_abstain_where_labels_are_noise() -> None:
     """Half of the classes look alike but have labels at random: their samples are those it abstains from."""
-    from selfadapt.data.images import TensorImages
+    from selfadapt.data.images.storage import TensorImages
 
     generator = torch.Generator().manual_seed(0)
     clear = torch.arange(400) < 200

@@ -14,14 +14,14 @@ from torchvision import transforms
 from cli.program import run, run_json
 from forks import fork, launch_forks
 from recipes.test_recipes import no_bar
-from selfadapt.data.images import ImageFiles, TensorImages
-from selfadapt.recipes.named import RECIPES
+from selfadapt.data.images.storage import ImageFiles, TensorImages
+from selfadapt.recipes.index import RECIPES
 from selfadapt.recipes.recipe import Ask, Experiment, Settings
-from selfadapt.report.results import RunFolder
-from selfadapt.runs.lifecycle import reopen
-from selfadapt.runs.predictor import Predictor
-from selfadapt.runs.reproduce import reproduce
-from selfadapt.runs.settings import RunSettings
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.batch.recipe_run import reproduce
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.inspect.predictor import Predictor
+from selfadapt.runs.lifecycle.lifecycle import reopen
 
 SYNSETS = ("n01440764", "n02102040", "n03888257")
 SHORT: Settings = {

@@ -16,18 +16,18 @@ from PIL import Image
 from cli.program import run, run_json
 from forks import fork, launch_forks
 from selfadapt.cli import app
-from selfadapt.errors import UserError
-from selfadapt.evaluation.probe import ProbeSettings
-from selfadapt.recipes import table10
-from selfadapt.recipes.fig4 import Growing
-from selfadapt.recipes.named import RECIPES, recipe_named
+from selfadapt.core.errors import UserError
+from selfadapt.evaluation.linear_probe import ProbeSettings
+from selfadapt.recipes.figures.fig4 import Growing
+from selfadapt.recipes.index import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Timing, Trial
+from selfadapt.recipes.tables import table10
 from selfadapt.report.reproduction import parts_of
-from selfadapt.runs.commands import command_line
-from selfadapt.runs.lifecycle import TrainingCallback
-from selfadapt.runs.reproduce import check_ready, reproduce, value_at
-from selfadapt.runs.settings import Kind, RunSettings
-from selfadapt.runs.transfer import TransferSettings
+from selfadapt.runs.batch.commands import command_line
+from selfadapt.runs.batch.recipe_run import check_ready, reproduce, value_at
+from selfadapt.runs.config.run_settings import Kind, RunSettings
+from selfadapt.runs.lifecycle.lifecycle import TrainingCallback
+from selfadapt.runs.transfer.fine_tune import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
 TINY: Settings = {

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfadapt.atomic_files import whole_file
-from selfadapt.errors import UserError
+from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.errors import UserError
 from selfadapt.report.contact_sheet import MARK, Cell, contact_sheet
 from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves
 from selfadapt.report.page import write_comparison_page, write_run_page
-from selfadapt.report.results import LABEL_COLUMNS, RunFolder
-from selfadapt.runs.lifecycle import start
-from selfadapt.runs.run import train
-from selfadapt.runs.settings import RunSettings
+from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.lifecycle.lifecycle import start
+from selfadapt.runs.train.labelled import train
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 
 from cli.program import run_json
 from review.reviewed import Server, serving, write_shapes
-from selfadapt.report.results import RunFolder
-from selfadapt.runs.similar import keep_features
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.inspect.review_features import keep_features
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from review.reviewed import CLASSES, EVIL_CLASS, EVIL_FILE, Server, label_rows, serving
-from selfadapt.report.results import RunFolder
 from selfadapt.review.journal import Journal
+from selfadapt.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -11,16 +11,16 @@ import pytest
 
 from review.reviewed import Server, label_rows, serving
 from review.test_browser import open_page
-from selfadapt.data.duplicates import DuplicateGroup
+from selfadapt.data.duplicates.groups import DuplicateGroup
 from selfadapt.report.page import write_run_page
-from selfadapt.report.results import RunFolder
 from selfadapt.review.conflicts import conflicts_of
-from selfadapt.review.desk import Desk
 from selfadapt.review.journal import Journal
+from selfadapt.review.queues import Desk
 from selfadapt.review.row_filter import Filter
-from selfadapt.review.verdicts import Verdicts
-from selfadapt.runs.label_sheets import _conflicts
-from selfadapt.runs.lifecycle import reopen
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.runs.inspect.label_sheets import _conflicts
+from selfadapt.runs.lifecycle.lifecycle import reopen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 from selfadapt.review.journal import Journal
 
 

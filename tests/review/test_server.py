@@ -14,10 +14,10 @@ from PIL import Image
 
 from cli.program import run, run_json
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
-from selfadapt.report.results import RunFolder
 from selfadapt.review.journal import Journal
-from selfadapt.review.pictures import NoPicture, views_of
-from selfadapt.review.verdicts import Verdicts
+from selfadapt.review.previews import NoPicture, views_of
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import Verdicts
 
 
 def _lines(run_folder: Path) -> list[dict[str, object]]:

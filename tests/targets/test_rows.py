@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from distributed.group import in_processes
-from selfadapt import Storage, TargetStore, processes
-from selfadapt.errors import UserError
+from selfadapt import Storage, TargetStore
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
 from selfadapt.targets.rows import PackedRows
-from selfadapt.targets.shared import ShardedRows
+from selfadapt.targets.sharded import ShardedRows
 
 N, K = 37, 12
 NAMES = ("float32", "float16", "file", "topk:4", "topk:11", "int8")
@@ -166,11 +167,11 @@ def _update_in_parts(folder: Path, names: tuple[str, ...]) -> None:
     for name in names:
         store = _store(name, folder)
         for index, prediction in _steps():
-            part = torch.arange(len(index)).tensor_split(processes.count())[processes.rank()]
+            part = torch.arange(len(index)).tensor_split(distributed.count())[distributed.rank()]
             rows = store.update(index[part], prediction[part])
             assert torch.equal(store.read(index[part]), rows) or name.endswith(("int8", "topk:4", "topk:11"))
         rows = _all(store)
-        if processes.rank() == 0:
+        if distributed.rank() == 0:
             torch.save(rows, folder / f"{name}.pt")
 
 
@@ -191,10 +192,10 @@ def _padded(folder: Path) -> None:
     """Sample 3 is in both batches, as a sampler that pads makes it."""
     for name in ("float32", "sharded:float32"):
         store = _store(name, folder, momentum=0.5)
-        index = torch.tensor([3, 5]) if processes.rank() == 0 else torch.tensor([3, 7])
-        target = 0 if processes.rank() == 0 else 1
+        index = torch.tensor([3, 5]) if distributed.rank() == 0 else torch.tensor([3, 7])
+        target = 0 if distributed.rank() == 0 else 1
         store.update(index, torch.eye(K)[[target, target]])
-        torch.save(store.read(torch.tensor([3]))[0], folder / f"{name}-{processes.rank()}.pt")
+        torch.save(store.read(torch.tensor([3]))[0], folder / f"{name}-{distributed.rank()}.pt")
 
 
 @pytest.mark.distributed
@@ -211,12 +212,12 @@ def _sharded() -> TargetStore:
 
 
 def _each_loads_its_own(folder: Path) -> None:
-    own, everyone = processes.rank(), torch.arange(8)
+    own, everyone = distributed.rank(), torch.arange(8)
     moved, fresh = _sharded(), _sharded()
     moved.update(everyone[own::2], torch.full((4, 3), 1 / 3))
     expected, before = moved.read(everyone), fresh.read(everyone)
     torch.save(moved.state_dict(), folder / f"state-{own}.pt")
-    processes.wait_for_all()
+    distributed.wait_for_all()
     with pytest.raises(ValueError, match=f"rows of rank {1 - own} of 2 processes, but this is rank {own} of 2;.*each"):
         fresh.load_state_dict(torch.load(folder / f"state-{1 - own}.pt"))
     assert torch.equal(fresh.read(everyone), before)

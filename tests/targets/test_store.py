@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from selfadapt import Storage, TargetStore
-from selfadapt.errors import NonFinitePrediction, UserError
+from selfadapt.core.errors import NonFinitePrediction, UserError
 
 LABELS = torch.tensor([0, 1, 2, 1, 0])
 

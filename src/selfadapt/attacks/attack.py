@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 Norm = Literal["linf", "l2"]
 

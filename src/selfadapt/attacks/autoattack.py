@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.attacks.attack import STANDS, WRONG, Norm, check_inputs, check_radius, evaluation_mode, predicted
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 STEPS, QUERIES, TARGETS = 100, 5000, 9  # of the standard version
 _NORMS = {"linf": "Linf", "l2": "L2"}

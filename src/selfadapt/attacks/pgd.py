@@ -36,7 +36,7 @@ from selfadapt.attacks.attack import (
     predicted,
     without_mirror,
 )
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 LossName = Literal["cross-entropy", "margin", "kl"]
 StartName = Literal["ball", "normal", "none"]

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 
 from selfadapt import __version__
-from selfadapt.cli import (
+from selfadapt.cli.commands import (
     attack,
     audit,
     calibrate,
@@ -37,8 +37,8 @@ from selfadapt.cli import (
     transfer,
 )
 from selfadapt.cli.options import options_of_run, with_options
+from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.engine.launch import is_a_job, is_launched
-from selfadapt.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 
 _MODESTY = 8.0  # seconds
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}

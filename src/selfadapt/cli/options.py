@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
-from selfadapt.errors import UserError
-from selfadapt.runs.settings import Kind, default_method, method_class, method_classes, shared_settings
-from selfadapt.setting import Setting, settings_in
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import Setting, settings_in
+from selfadapt.runs.config.run_settings import Kind, default_method, method_class, method_classes, shared_settings
 
 Options = Mapping[str, tuple[Any, Any]]  # type and typer's option, by the name of the parameter
 

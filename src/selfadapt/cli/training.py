@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from selfadapt.cli.output import count_bar, new_folder, progress_bar
+from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
-from selfadapt.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from selfadapt.runs.lifecycle import Run, TrainingCallback
-    from selfadapt.runs.settings import Kind
+    from selfadapt.runs.config.run_settings import Kind
+    from selfadapt.runs.lifecycle.lifecycle import Run, TrainingCallback
 
 Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
 Resume = typer.Option(False, "--resume", help="Go on with the run in --out; begin it if there is none.")
@@ -42,8 +42,8 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
 
 def opened(path: Path, device: str, *, quiet: bool) -> "Run":
     """A run to look at, which stays as it is."""
-    from selfadapt.report.results import RunFolder
-    from selfadapt.runs.lifecycle import reopen
+    from selfadapt.run_folder.folder import RunFolder
+    from selfadapt.runs.lifecycle.lifecycle import reopen
 
     with count_bar("reading data", quiet=quiet) as on_progress:
         return reopen(RunFolder(path), on_progress=on_progress, device=device, to_train=False)
@@ -61,11 +61,11 @@ def run_to_the_end(
     quiet: bool,
 ) -> "tuple[Run, dict[str, Any]] | None":
     """The run with its result; None in all processes but the first."""
-    from selfadapt import processes
-    from selfadapt.report.results import RunFolder
-    from selfadapt.runs.environment import choose_device
-    from selfadapt.runs.lifecycle import reopen, start
-    from selfadapt.runs.settings import RunSettings
+    from selfadapt.core import distributed
+    from selfadapt.run_folder.folder import RunFolder
+    from selfadapt.runs.config.run_settings import RunSettings
+    from selfadapt.runs.lifecycle.environment import choose_device
+    from selfadapt.runs.lifecycle.lifecycle import reopen, start
 
     follow_launcher()
     there = out is not None and RunFolder(out).exists
@@ -74,8 +74,8 @@ def run_to_the_end(
     if not goes_on and "data" not in given:
         raise UserError(f"no DATA given; name a data set or a path: selfadapt {command} digits")
     settings = None if goes_on else RunSettings.given(kind, **given)
-    processes.join(choose_device(given.get("device") or known.get("device", "auto")))
-    first = processes.rank() == 0
+    distributed.join(choose_device(given.get("device") or known.get("device", "auto")))
+    first = distributed.rank() == 0
     quiet = quiet or not first
     name = "" if settings is None else f"{Path(settings.data.source).stem}-{settings.method_name}"
     folder = RunFolder(out or new_folder(name))
@@ -96,5 +96,5 @@ def run_to_the_end(
                 f"{interruption}; go on with: {again}" + (f" --devices {devices}" if devices > 1 else "")
             ) from None
         finally:
-            processes.leave()
+            distributed.leave()
     return (run, result) if first else None

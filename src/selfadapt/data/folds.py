@@ -13,7 +13,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from selfadapt.data.seeds import seeded
+from selfadapt.core.rng import seeded
 
 
 def content_keys(values_NF: Tensor) -> list[bytes]:

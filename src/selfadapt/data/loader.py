@@ -17,14 +17,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from selfadapt.data.augment import Augment, resized
-from selfadapt.data.crops import RandomCrops
-from selfadapt.data.images import TensorImages
+from selfadapt.core.errors import TrainingError
+from selfadapt.core.rng import seeded
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.augment import Augment, resized
+from selfadapt.data.images.crops import RandomCrops
+from selfadapt.data.images.prefetch import read_batches
+from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.reading import read_batches
-from selfadapt.data.samples import Samples
-from selfadapt.data.seeds import seeded
-from selfadapt.errors import TrainingError
 
 
 @dataclass(frozen=True)

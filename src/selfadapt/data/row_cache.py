@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from selfadapt.data.home import home
+from selfadapt.core.cache_dir import home
 
 MOST_BYTES = 10 << 30
 _DIGEST_BYTES = 16

@@ -25,8 +25,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from selfadapt import processes
-from selfadapt.errors import UserError
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
 
 FORMAT = 2  # 1 had no number
 _KEPT = 2
@@ -50,7 +50,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
     """
     final = folder / f"{checkpoint.epoch:05d}-{checkpoint.step:07d}"
     draft = folder / f".draft-{final.name}"
-    first = processes.rank() == 0
+    first = distributed.rank() == 0
     try:
         if first:
             folder.mkdir(parents=True, exist_ok=True)
@@ -60,11 +60,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
             model = {name: tensor.contiguous() for name, tensor in checkpoint.model.items()}
             save_file(model, draft / "model.safetensors")
             torch.save(checkpoint.state, draft / "state.pt")
-        processes.wait_for_all()
+        distributed.wait_for_all()
         if checkpoint.targets is not None and (sharded or first):
-            name = f"targets-{processes.rank():05d}-of-{processes.count():05d}" if sharded else "targets"
+            name = f"targets-{distributed.rank():05d}-of-{distributed.count():05d}" if sharded else "targets"
             save_file(checkpoint.targets, draft / f"{name}.safetensors")
-        processes.wait_for_all()
+        distributed.wait_for_all()
         if first:
             _finish(draft, final)
     except (OSError, SafetensorError, RuntimeError) as error:  # the last is what torch makes of a full disk
@@ -73,7 +73,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
             f"the checkpoint {final} cannot be written: {error}; free some space or mend the folder, and go on with "
             "--resume from the one before it"
         ) from error
-    processes.wait_for_all()
+    distributed.wait_for_all()
 
 
 def _finish(draft: Path, final: Path) -> None:
@@ -120,7 +120,7 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
     shards = sorted(path.glob("targets-*-of-*.safetensors"))
     if not shards:
         return None
-    own, parts = processes.rank(), processes.count()
+    own, parts = distributed.rank(), distributed.count()
     pieces: dict[str, list[Tensor]] = {}
     places = []
     for number, shard in enumerate(shards):

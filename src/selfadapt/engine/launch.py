@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from selfadapt.errors import Interrupted
-from selfadapt.progress import ProgressCallback
+from selfadapt.core.errors import Interrupted
+from selfadapt.core.progress import ProgressCallback
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _RESTARTS = 3
-_JOBS = "SELFADAPT_JOBS"  # how many trainings run at once, by which processes.cores() shares out the cores
+_JOBS = "SELFADAPT_JOBS"  # how many trainings run at once, by which distributed.cores() shares out the cores
 _POLL = 0.05  # seconds between two looks at the processes
 _GRACE = 20.0  # seconds in which a process that is asked to stop may save
 
@@ -111,7 +111,7 @@ def _start(count: int, arguments: Sequence[str], restart: int, stdout: int | Non
 def _started(
     arguments: Sequence[str], own: Mapping[str, str], count: int, stdout: int | None
 ) -> subprocess.Popen[bytes]:
-    """One of `count` processes that share the cores (runs/threads.py).
+    """One of `count` processes that share the cores (runs/lifecycle/threads.py).
 
     It gets a session of its own: Ctrl-C reaches the launcher alone, which passes it on once.
     """

@@ -16,10 +16,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.loader import Batch
 from selfadapt.engine.fit import Training
 from selfadapt.objectives.objective import Loss, Objective, Progress
-from selfadapt.progress import ProgressCallback, no_progress
 from selfadapt.targets.store import TargetStore
 
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from selfadapt import processes
 from selfadapt.attacks.attack import STANDS, WRONG, Attack
 from selfadapt.attacks.masking import masking_warnings
 from selfadapt.attacks.pgd import PGD
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
+from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.core.rng import seeded
+from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.loader import as_input
-from selfadapt.data.reading import read_batches
-from selfadapt.data.seeds import seeded
-from selfadapt.errors import UserError
-from selfadapt.models.named import LARGE_IMAGE
-from selfadapt.progress import ProgressCallback, no_progress
+from selfadapt.models.registry import LARGE_IMAGE
 
 UNTRIED = -1
 GRADIENT_FREE = "square"  # the part of AutoAttack that only asks for answers
@@ -123,7 +123,7 @@ def robustness(
         for index_B in torch.arange(len(labels_N)).split(batch_size or batch_for(images.shape))
         if (outcome_N[index_B] == UNTRIED).any()
     ]
-    batches = batches[processes.rank() :: processes.count()]
+    batches = batches[distributed.rank() :: distributed.count()]
     done = len(labels_N) - sum(map(len, batches))
     for asked_B, read in zip(batches, read_batches(images, batches, device=device), strict=True):
         if len(read.index_B):
@@ -137,7 +137,7 @@ def robustness(
         on_progress(done, len(labels_N))
     return Robustness(
         parts=attack.parts,
-        outcome_N=processes.largest_of_all(outcome_N.to(device)).cpu(),
+        outcome_N=distributed.largest_of_all(outcome_N.to(device)).cpu(),
         labels_N=labels_N,
         num_classes=num_classes,
         notes=attack.notes(num_classes),

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selfadapt.data.voc import Boxes
-from selfadapt.evaluation.transfer import OVERLAPS, Found, overlap
+from selfadapt.data.sources.voc import Boxes
+from selfadapt.evaluation.detection import OVERLAPS, Found, overlap
 
 _POINTS = 11
 

@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.attacks.pgd import PGD, LossName, StartName, perturb
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
 from selfadapt.models.heads import unwrapped
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import AttackAfterEpoch, Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start, target_loss
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress, Term
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 BETA = 6.0  # 1/lambda

@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 from torch import Tensor, nn
 
 from selfadapt.attacks.attack import Attack
+from selfadapt.core.progress import ProgressCallback
 from selfadapt.objectives.objective import Objective
-from selfadapt.progress import ProgressCallback
 
 
 @dataclass(frozen=True, kw_only=True)

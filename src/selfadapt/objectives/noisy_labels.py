@@ -29,12 +29,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
-from selfadapt.objectives.start import (
+from selfadapt.objectives.start_epoch import (
     AGREEMENT,
     CHANGE,
     CONFIDENCE,
@@ -46,7 +47,6 @@ from selfadapt.objectives.start import (
     confident_agreement,
     parse_start,
 )
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-4

@@ -28,14 +28,14 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start, target_loss
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
-from selfadapt.objectives.start import CONFIDENCE, CONFIDENT_AGREEMENT, confident_agreement, label_accuracy
-from selfadapt.setting import setting
+from selfadapt.objectives.start_epoch import CONFIDENCE, CONFIDENT_AGREEMENT, confident_agreement, label_accuracy
 from selfadapt.targets.store import TargetStore
 
 _FIRST_EPOCHS = 0.15  # of all

@@ -20,13 +20,13 @@ from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress, mean_of
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 

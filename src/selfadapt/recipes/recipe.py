@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 Settings = Mapping[str, Any]  # by the names that users know
 Scale = Literal["paper", "laptop"]

@@ -6,7 +6,7 @@ all 50,000 train. The length of the first is what 20 minutes hold. The rest is n
 """
 
 from selfadapt.recipes.recipe import Drawing, Entry, Experiment, OverEpochs, Recipe, Settings, Trial
-from selfadapt.recipes.table5 import selective_part
+from selfadapt.recipes.tables.table5 import selective_part
 
 _CIFAR: Settings = {"data": "cifar10", "validation": 0.0}
 _NOISE: Settings = {"noise": "symmetric:0.4"}

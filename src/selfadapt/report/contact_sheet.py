@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfadapt.atomic_files import whole_file
+from selfadapt.core.atomic_files import whole_file
 from selfadapt.report.figures import INK
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from selfadapt.atomic_files import whole_file
+from selfadapt.core.atomic_files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from selfadapt.atomic_files import whole_file
-from selfadapt.errors import UserError
+from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.errors import UserError
 from selfadapt.report import figures
-from selfadapt.report.results import RunFolder
 from selfadapt.review.conflicts import conflicts_of
-from selfadapt.review.label_figures import label_figures
+from selfadapt.review.statistics.label_figures import label_figures
 from selfadapt.review.summary import review_summary
-from selfadapt.review.verdicts import Verdicts
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import Verdicts
 
 _MATRIX_CLASSES = 200  # beyond so many a class-by-class picture shows nothing
 _LISTED = 25  # suspects in the table

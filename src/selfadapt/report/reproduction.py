@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfadapt.atomic_files import whole_file
+from selfadapt.core.atomic_files import whole_file
 from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
 from selfadapt.report import figures
 from selfadapt.report.page import Picture, page_from
-from selfadapt.report.results import RunFolder, write_table
+from selfadapt.run_folder.folder import RunFolder, write_table
 
 Rows = Sequence[Mapping[str, Any]]
 _CURVES = {"four": figures.FOUR_CURVES, "portions": figures.PORTIONS}

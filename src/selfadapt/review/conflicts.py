@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from selfadapt.data.duplicates import DuplicateGroup
-from selfadapt.review.verdicts import Verdicts
+from selfadapt.data.duplicates.groups import DuplicateGroup
+from selfadapt.run_folder.labels_file import Verdicts
 
 
 @dataclass(frozen=True)

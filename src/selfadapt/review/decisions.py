@@ -6,10 +6,10 @@ review takes it over. A journal that is there but empty is what a stop or a full
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from selfadapt.data.table import csv_rows
-from selfadapt.errors import UserError
-from selfadapt.report.results import RunFolder, write_table
+from selfadapt.core.errors import UserError
+from selfadapt.data.tabular.table_file import csv_rows
 from selfadapt.review.journal import Decision, Journal
+from selfadapt.run_folder.folder import RunFolder, write_table
 
 COLUMNS = ("id", "path", "part", "given", "label", "decision", "who", "when")
 WORDS = {"accept": "accepted", "keep": "kept", "choose": "another class", "remove": "removed", "import": "by hand"}

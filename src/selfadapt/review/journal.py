@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, get_args
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 What = Literal["accept", "keep", "choose", "remove", "import"]
 Queue = Literal["work", "measure"]

@@ -20,11 +20,11 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from selfadapt.errors import UserError
-from selfadapt.review.desk import Desk
-from selfadapt.review.pictures import LARGE, THUMBNAIL, NoPicture, Views
+from selfadapt.core.errors import UserError
+from selfadapt.review.neighbours import Similar
+from selfadapt.review.previews import LARGE, THUMBNAIL, NoPicture, Views
+from selfadapt.review.queues import Desk
 from selfadapt.review.row_filter import BadRequest, Filter
-from selfadapt.review.similar import Similar
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST_BYTES = 8 << 20  # of a request

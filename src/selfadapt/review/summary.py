@@ -3,11 +3,11 @@
 from collections import Counter
 from typing import Any
 
-from selfadapt.report.results import RunFolder
 from selfadapt.review.decisions import WORDS, read_decisions
-from selfadapt.review.draws import SUGGESTIONS, read_draw
-from selfadapt.review.measured import promise, review_part
-from selfadapt.review.verdicts import Verdicts
+from selfadapt.review.statistics.draws import SUGGESTIONS, read_draw
+from selfadapt.review.statistics.measured import promise, review_part
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import Verdicts
 
 CONFIDENCE = 0.95
 

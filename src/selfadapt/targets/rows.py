@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 
 _SPREAD = 2654435769  # 2^32 by the golden ratio: neighbouring rows get far-apart draws
 _DROPPED_BITS = 13  # float32 has 23 bits of mantissa, float16 has 10

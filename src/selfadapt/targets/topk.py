@@ -9,7 +9,7 @@ Shapes: B rows of a batch, N samples, K classes, k entries.
 import torch
 from torch import Tensor
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 from selfadapt.targets.rows import PackedRows, side_by_side
 
 _MOST_SHORT = torch.iinfo(torch.int16).max

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.data.classes import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
+from selfadapt.data.labels.class_names import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ROUNDING = 0.01  # in the sum of probabilities

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selfadapt.evaluation.label_errors.list_quality import expected_quality
 from selfadapt.evaluation.label_errors.out_of_sample import Judgements
-from selfadapt.evaluation.recovery import Verdicts
+from selfadapt.evaluation.label_errors.recovery import Verdicts
 
 
 def judge_from_targets(found: Verdicts, labels_N: Tensor, num_classes: int) -> Judgements:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.evaluation.label_errors.out_of_sample import Judgements
-from selfadapt.objectives.transition import posterior
+from selfadapt.objectives.cross_fitting.transition import posterior
 
 _TINY = 1e-30
 

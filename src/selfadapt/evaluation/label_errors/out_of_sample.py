@@ -5,7 +5,7 @@
     P(wrong)_i = odds_i / (1 + odds_i)
 
 The first term is Bayes' rule, with the prediction as the prior (for duplicates, what the whole group says:
-duplicate_evidence.py) and V as estimated (objectives/noise_model.py). The second term stands for errors that follow
+duplicate_evidence.py) and V as estimated (noise_model.py). The second term stands for errors that follow
 what the predictions q confuse anyway. They leave no trace in the likelihood of the labels, so their rate cannot be
 estimated; c is set so that at least a share of m / (2 + 30 m) of the labels is expected to be wrong, with m the mean
 mass that predictions give to other classes than the label. Of what disagrees at most half counts as an error, and at
@@ -25,8 +25,8 @@ from torch import Tensor
 
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each, with_duplicates
 from selfadapt.evaluation.label_errors.list_quality import ListQuality, expected_quality
-from selfadapt.objectives.cross_fitting import LEAST_TO_JUDGE
-from selfadapt.objectives.transition import doubts, posterior
+from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
+from selfadapt.objectives.cross_fitting.transition import doubts, posterior
 
 _TINY = 1e-30
 _HALVINGS = 60

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selfadapt.data.seeds import seeded
+from selfadapt.core.rng import seeded
 
 _SHARE = 0.05
 _LEAST = 3  # neighbours, and members without which a class is no place to be near

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.atomic_files import whole_file
+from selfadapt.core.atomic_files import whole_file
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each
 from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
 from selfadapt.evaluation.label_errors.out_of_sample import Judgements

@@ -15,10 +15,10 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
-from selfadapt.setting import setting
 
 
 def bootstrapped(log_p_BK: Tensor, labels_B: Tensor, own_B: Tensor, trust: float) -> Tensor:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, Classifier, FineTuned, draw_anew
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
@@ -30,7 +31,6 @@ from selfadapt.objectives.baselines.forward_correction import estimate_transitio
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Task, Trained
 from selfadapt.objectives.objective import Loss, Progress
-from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
 
 _HELD_OUT = 0.1  # of the training samples, to estimate the noise rate from

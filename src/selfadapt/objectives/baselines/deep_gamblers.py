@@ -24,14 +24,14 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Bench, Task, Trained
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.objectives.selective import abstaining
-from selfadapt.setting import setting
 
 _REWARDS = (1.3, 1.6, 2.0, 2.2, 3.0, 4.5, 6.0)
 _TRIED = 4  # the largest of them that the number of classes allows

@@ -17,10 +17,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-4

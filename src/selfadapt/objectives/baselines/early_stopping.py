@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from selfadapt.errors import UserError
+from selfadapt.core.errors import UserError
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Metrics

@@ -17,10 +17,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _SMALLEST = 1e-7  # the slope of p^q is infinite at 0

@@ -11,10 +11,10 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
-from selfadapt.setting import setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from selfadapt.data.augment import beta
+from selfadapt.core.settings import setting
+from selfadapt.data.images.augment import beta
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
-from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
 
 

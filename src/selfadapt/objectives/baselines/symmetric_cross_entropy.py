@@ -14,10 +14,10 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
-from selfadapt.setting import setting
 
 _LOG_OF_CLIPPED_ZERO = -9.2103  # log 1e-4
 

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
 from selfadapt.models.heads import Backbone, projection_head, unwrapped
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Loss, Progress
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 

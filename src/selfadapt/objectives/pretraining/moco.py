@@ -10,7 +10,7 @@ saved with the model, and takes the keys of all processes; it should be much sho
 its own earlier key in it.
 
 Batch normalisation must not give pairs away, so it is as in the authors' program: none in the head; in the network it
-goes by parts of a batch, eight as on their eight GPUs (models/split_batch_norm.py), and the keys of a batch are encoded
+goes by parts of a batch, eight as on their eight GPUs (split_batch_norm.py), and the keys of a batch are encoded
 in a shuffled order, so that a query and its key are in different company. The momentum encoder's momentum of 0.99 is
 theirs for CIFAR10; for ImageNet they have 0.999. The widths of the head are this project's, as for every method here.
 
@@ -25,15 +25,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from selfadapt import processes
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.errors import UserError
+from selfadapt.models.batch_norm.split_batch_norm import split_batch_norms
 from selfadapt.models.heads import Backbone
-from selfadapt.models.split_batch_norm import split_batch_norms
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View
-from selfadapt.setting import setting
 from selfadapt.targets.store import TargetStore
 
 _QUEUE = 4096
@@ -95,7 +95,7 @@ class MoCo(Pretraining):
 
     @torch.no_grad()
     def _enqueue(self, queue_QD: Tensor, oldest: Tensor, keys_BD: Tensor) -> None:
-        keys_BD = processes.rows_of_all(keys_BD)[: len(queue_QD)]
+        keys_BD = distributed.rows_of_all(keys_BD)[: len(queue_QD)]
         place_B = (oldest + torch.arange(len(keys_BD), device=oldest.device)) % len(queue_QD)
         queue_QD[place_B] = keys_BD
         oldest.copy_((oldest + len(keys_BD)) % len(queue_QD))

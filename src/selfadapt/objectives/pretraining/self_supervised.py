@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.models.heads import Backbone, draw_anew
 from selfadapt.objectives.method import Task
@@ -38,7 +39,6 @@ from selfadapt.objectives.pretraining.encoders import (
     View,
     normalised_squared_distance,
 )
-from selfadapt.setting import setting
 from selfadapt.targets.store import Storage, TargetStore
 
 _ALPHA, _FROZEN = Ramp(0.7, 0.7), Ramp(1, 1)

@@ -1,0 +1,71 @@
+"""`selfadapt data`"""
+
+import typer
+
+from selfadapt.cli.output import Json, Quiet, count_bar, print_json
+
+EXAMPLE = "Example: selfadapt data get cifar10"
+
+app = typer.Typer(
+    name="data", help="Fetch named data sets, list them, and see what is cached.", no_args_is_help=True, epilog=EXAMPLE
+)
+
+
+@app.command("get", epilog=EXAMPLE)
+def get(
+    name: str = typer.Argument(help="A name that `selfadapt data list` shows."),
+    quiet: bool = Quiet,
+    as_json: bool = Json,
+) -> None:
+    """Fetch a named data set, verify it and keep it for later.
+
+    It goes below $SELFADAPT_HOME (by default ~/.cache/selfadapt). A broken download of mnist or cifar10 goes on
+    where it stopped.
+    """
+    from selfadapt.data.sources.catalog import get_data
+
+    with count_bar(f"fetching {name}", quiet=quiet or as_json) as on_progress:
+        folder, data = get_data(name, on_progress)
+    images = sum(len(part) for part in (data.train, data.validation, data.test) if part is not None)
+    if as_json:
+        print_json({"name": name, "path": str(folder), "images": images, "verified": True})
+    else:
+        print(f"{name}: {images:,} images of {len(data.classes)} classes, verified, in {folder}")
+
+
+@app.command("list", epilog="Example: selfadapt data list")
+def list_sources(as_json: bool = Json) -> None:
+    """Show the names of data sets, and which are on this machine."""
+    from selfadapt.core.cache_dir import home
+    from selfadapt.data.sources.catalog import SOURCES
+
+    here = {name: name == "digits" or (home() / "data" / name).exists() for name in SOURCES}
+    if as_json:
+        print_json({"sets": here})
+        return
+    for name, source in SOURCES.items():
+        words = "here" if here[name] else "can be fetched" if source.fetch else "to be put there by hand"
+        print(f"{name:<15}{words}")
+
+
+@app.command("cache", epilog="Example: selfadapt data cache --empty")
+def cache(
+    empty: bool = typer.Option(False, "--empty", help="Remove all of it; it is computed again when it is needed."),
+    as_json: bool = Json,
+) -> None:
+    """Show what is kept below $SELFADAPT_HOME to be faster next time: decoded images and features."""
+    from selfadapt.core.cache_dir import home
+    from selfadapt.data.cache_usage import forget, kept
+
+    entries = kept()
+    freed = forget(entries) if empty else 0
+    if as_json:
+        shown = [{"kind": own.kind, "path": str(own.path), "bytes": own.bytes, "words": own.words} for own in entries]
+        print_json({"path": str(home()), "bytes": sum(own.bytes for own in entries) - freed, "entries": shown})
+        return
+    if empty:
+        print(f"{freed / 1e6:,.1f} MB removed from {home()}")
+        return
+    for own in entries:
+        print(f"{own.kind:<10}{own.bytes / 1e6:>10,.1f} MB  {own.words or own.path.name}")
+    print(f"{sum(own.bytes for own in entries) / 1e6:,.1f} MB in {home()}")

@@ -1,0 +1,49 @@
+"""`selfadapt methods`"""
+
+from typing import Any
+
+import typer
+
+from selfadapt.cli.output import Json, print_json
+
+EXAMPLE = "Example: selfadapt methods, then: selfadapt train --method elr --help"
+
+
+def command(
+    name: str | None = typer.Argument(None, help="One method only."),
+    as_json: bool = Json,
+) -> None:
+    """List every method: what it is, what it needs, its settings with their defaults, and its paper."""
+    from selfadapt.core.errors import UserError
+    from selfadapt.core.settings import settings_in, to_plain
+    from selfadapt.objectives.methods import METHODS
+
+    found: list[dict[str, Any]] = [
+        {
+            "name": own,
+            "command": "train" if kind == "labels" else "pretrain",
+            "words": method.words,
+            "needs": method.needs,
+            "settings": [
+                {"option": each.option, "words": each.words, "default": to_plain(each.default), "told": each.told()}
+                for each in settings_in(method).values()
+            ],
+            "paper": method.paper,
+        }
+        for kind, known in METHODS.items()
+        for own, method in known.items()
+        if name in (None, own)
+    ]
+    if not found:
+        raise UserError(f"there is no method {name!r}; selfadapt methods lists all")
+    if as_json:
+        print_json({"methods": found})
+        return
+    widest = max((len(own["option"]) for entry in found for own in entry["settings"]), default=0)
+    for entry in found:
+        print(f"{entry['command']} --method {entry['name']}: {entry['words']}")
+        if entry["needs"]:
+            print(f"    needs {entry['needs']}")
+        for own in entry["settings"]:
+            print(f"    {own['option']:<{widest}}  {own['words']}. Default: {own['told']}")
+        print(f"    {entry['paper']}")

@@ -1,0 +1,100 @@
+"""`selfadapt reproduce`"""
+
+from pathlib import Path
+
+import typer
+
+from selfadapt.cli.output import Json, Quiet, count_bar, print_json, print_table, progress_bar
+from selfadapt.cli.training import Devices, Jobs
+from selfadapt.core.errors import Interrupted, UserError
+
+EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
+
+
+def command(
+    name: str | None = typer.Argument(None, help="A table or figure, such as table2 or fig1; --list names all."),
+    scale: str = typer.Option(
+        "laptop", help="paper: the paper's exact settings; laptop: the same experiment for two cores."
+    ),
+    seeds: int = typer.Option(1, help="How many seeds: each trial runs with --seed, --seed + 1 and so on."),
+    seed: int = typer.Option(0, help="The first seed."),
+    devices: int = Devices,
+    jobs: int = Jobs,
+    row: list[str] = typer.Option([], help="Only this row of the table, by its name; once for each row that you want."),
+    precision: str | None = typer.Option(
+        None, help="bfloat16, float16 or float32 for every training, instead of the recipe's (mostly float32)."
+    ),
+    out: Path | None = typer.Option(
+        None, help="The folder for all runs; one that is there goes on. Default: runs/reproduce-NAME-SCALE."
+    ),
+    show: bool = typer.Option(False, "--list", help="List every table and figure with its time at laptop scale."),
+    quiet: bool = Quiet,
+    as_json: bool = Json,
+) -> None:
+    """Run the experiment behind a table or figure of the paper, and lay what comes beside the published numbers.
+
+    The same command goes on where it was stopped; finished runs are not repeated.
+    """
+    from selfadapt.recipes.index import recipe_named
+
+    if show:
+        _list(as_json=as_json)
+        return
+    if name is None:
+        raise UserError("no NAME given; `selfadapt reproduce --list` names every table and figure")
+    recipe = recipe_named(name)
+    recipe.at(scale)
+    from selfadapt.runs.batch.recipe_run import reproduce
+
+    path = out or Path("runs") / f"reproduce-{recipe.name}-{scale}"
+    try:
+        result = reproduce(
+            recipe, scale, path, seeds,
+            lambda words: progress_bar(words, quiet=quiet or as_json),
+            count_bar=lambda words: count_bar(words, quiet=quiet or as_json),
+            first_seed=seed,
+            devices=devices,
+            jobs=jobs,
+            rows=row,
+            precision=precision,
+        )  # fmt: skip
+    except Interrupted:
+        raise Interrupted(f"go on with the same command and --out {path}") from None
+    if as_json:
+        print_json(result)
+        return
+    print(Path(result["table"]).read_text(encoding="utf-8"))
+    print(f"Open the page: {result['report']}")
+
+
+def _list(*, as_json: bool) -> None:
+    from selfadapt.recipes.index import RECIPES
+
+    found = [
+        {
+            "name": recipe.name,
+            "title": recipe.title,
+            "laptop_minutes": recipe.laptop.minutes,
+            "laptop_runs": len(recipe.laptop.trials),
+            "paper_runs": len(recipe.paper.trials),
+        }
+        for recipe in RECIPES.values()
+    ]
+    if as_json:
+        print_json({"recipes": found})
+        return
+    print_table(
+        ["name", "minutes, laptop", "runs, laptop", "runs, paper"],
+        [
+            [
+                str(row["name"]),
+                f"about {max(1, round(float(str(row['laptop_minutes']))))}",
+                str(row["laptop_runs"]),
+                str(row["paper_runs"]),
+            ]
+            for row in found
+        ],
+    )
+    for row in found:
+        print(f"{row['name']:<19}{row['title']}")
+    print("Minutes are estimates for one seed on two idle cores, from images a second.")

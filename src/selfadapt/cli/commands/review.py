@@ -1,0 +1,154 @@
+"""`selfadapt review`"""
+
+import getpass
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from selfadapt.cli.output import Json, print_json
+from selfadapt.core.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from selfadapt.review.neighbours import Similar
+    from selfadapt.review.queues import Desk
+    from selfadapt.run_folder.folder import RunFolder
+
+EXAMPLE = "Example: selfadapt review runs/first"
+
+
+def command(
+    run: Path = typer.Argument(help="The folder of a run that was audited."),
+    port: int = typer.Option(0, help="The port to serve on. Default: one that is free."),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address; open no browser."),
+    as_json: bool = Json,
+) -> None:
+    """Open the page on which a person decides about the likely label errors of RUN.
+
+    Duplicates with different labels are one item. Random looks (queue Measure) settle how many labels are wrong.
+
+    It is served to this machine alone until Ctrl-C stops it. Each decision is kept in decisions.jsonl as it is made,
+    and `selfadapt labels` puts them first.
+    """
+    from selfadapt.report.page import write_run_page
+    from selfadapt.review.previews import views_of
+    from selfadapt.review.queues import Desk
+    from selfadapt.review.server import review_app
+    from selfadapt.run_folder.folder import RunFolder
+
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port {port} must be within 0..65535")
+    folder = RunFolder(run)
+    desk = Desk(folder, _user())
+    with _listening(port) as listener, tempfile.TemporaryDirectory(prefix="selfadapt-review-") as private:
+        own_port, token = listener.getsockname()[1], secrets.token_urlsafe(24)
+        address = f"http://127.0.0.1:{own_port}/?token={token}"
+        if as_json:
+            print_json({"url": address})
+        else:
+            print(address, flush=True)
+        _tell_tunnel(own_port)
+        similar, end = _similar(folder, desk)
+        app = review_app(desk, views_of(folder, desk.verdicts), similar, token=token, port=own_port)
+        if not no_browser and "SSH_CONNECTION" not in os.environ:
+            _open_browser(address, Path(private))
+        try:
+            _serve(app, listener)
+        except Interrupted:
+            pass  # the usual way to end it
+        finally:
+            end()
+            decided = desk.close()
+    write_run_page(folder)
+    if as_json:
+        print_json({"decisions": decided})
+    else:
+        print(f"{decided} decisions in {folder.journal_file}; take them with: selfadapt labels {run}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _listening(port: int) -> socket.socket:
+    # With the protocol named, asyncio turns off the delay that would make each small answer wait for 40 ms.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)  # whoever follows the address at once waits until it is answered
+    except OSError as error:
+        listener.close()
+        raise UserError(f"--port {port} cannot be used: {error.strerror or error}; give another, or none") from error
+    return listener
+
+
+def _tell_tunnel(port: int) -> None:
+    if "SSH_CONNECTION" in os.environ:
+        command = f"ssh -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}"
+        print(f"on your own machine, run this and then open the address there:\n  {command}", file=sys.stderr)
+
+
+def _open_browser(address: str, private: Path) -> None:
+    """Open the address by way of a file that only this user can read: others see the command lines of programs."""
+    import webbrowser
+
+    page = private / "review.html"
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={escape(address)}">', encoding="utf-8")
+    webbrowser.open(page.as_uri())
+
+
+def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar | str], Callable[[], None]]":
+    """What finds similar samples, as soon as another process has taken features; and what ends that process."""
+    from selfadapt.review.neighbours import Similar, has_features
+    from selfadapt.runs.inspect.review_features import begin_features
+
+    process = None if has_features(folder) else begin_features(folder)
+    kept: list[Similar | str] = []
+
+    def find() -> "Similar | str":
+        if not kept:
+            if process is not None and process.poll() is None:
+                return "the network looks at all samples first; a moment"
+            if process is not None and process.returncode:
+                assert process.stderr is not None
+                words = process.stderr.read().strip().splitlines() or ["it was stopped"]
+                kept.append(f"similar samples cannot be found: {words[-1]}")
+            else:
+                kept.append(Similar(folder, desk.verdicts))
+        return kept[0]
+
+    def end() -> None:
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    return find, end
+
+
+def _serve(app: Any, listener: socket.socket) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # an address holds the token
+        http="h11",
+        ws="none",
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=60,  # a page that decides just when its connection is closed would have to try again
+        timeout_graceful_shutdown=2,
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,1 @@
+"""Core: what every room may use. It imports from no other room."""

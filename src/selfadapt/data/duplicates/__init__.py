@@ -1,0 +1,1 @@
+"""Duplicates: found by content, verified on aligned pixels, grouped around a member."""

@@ -1,0 +1,1 @@
+"""Images: storage, metadata, decoding ahead of time, crops and augmentation."""

@@ -1,0 +1,1 @@
+"""Labels: class names, noise for experiments, and labels from a file."""

@@ -1,0 +1,1 @@
+"""Sources: named data sets, downloads, and files that users bring."""

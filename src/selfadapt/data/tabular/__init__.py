@@ -1,0 +1,1 @@
+"""Tables and vectors: rows, how they are encoded, and data sets made from them."""

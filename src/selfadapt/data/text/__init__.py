@@ -1,0 +1,1 @@
+"""Text columns, encoded as sentences."""

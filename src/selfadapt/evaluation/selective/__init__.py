@@ -1,0 +1,1 @@
+"""Selective classification: selectors, risk at each coverage, and a guarantee."""

@@ -1,0 +1,1 @@
+"""Backbones: networks that map images to features."""

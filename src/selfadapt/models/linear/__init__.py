@@ -1,0 +1,1 @@
+"""Linear models on fixed features, fitted to the minimum."""

@@ -1,0 +1,1 @@
+"""Pretrained networks: architectures, weights, frozen features."""

@@ -1,0 +1,224 @@
+"""Features of images, taken once by a network that does not learn, and found again by whatever asks next.
+
+A row is filed under the content of its image, below the network, its weights and its preprocessing. So a copy of a
+folder, or a renamed one, needs no work, and ten photos more need the work of ten. What is taken is kept at once: a stop
+loses a batch or two.
+
+On a CPU each core decodes and computes by itself, in small batches that stay in its cache: two processes with one
+thread each are faster than two threads on one batch. On another device workers decode and the device computes.
+
+Shapes: N images, B of a batch, C channels, H by W pixels, F features.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
+
+from selfadapt.core import distributed
+from selfadapt.core.errors import Interrupted, UserError
+from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.data.images.prefetch import leave_signals_to_the_program, read_batches
+from selfadapt.data.images.storage import Frame, ImageFiles, Shape
+from selfadapt.data.inputs import Inputs
+from selfadapt.data.loader import as_input
+from selfadapt.data.row_cache import RowCache, content_digest
+from selfadapt.models.heads import Backbone
+from selfadapt.models.pretrained.folding import folded
+from selfadapt.models.pretrained.timm_models import Pretrained
+
+_CPU_BATCH = 4  # what a core's cache holds of lite0's widest maps at 224 pixels
+_DEVICE_BATCH = 64
+_FEW = 32  # images for which starting processes takes longer than they save
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """A row for each image; of NaN for one that cannot be read."""
+
+    values_NF: Tensor
+    broken: Sequence[tuple[int, str]]  # position, reason
+    taken: int  # images that the network saw now; the others were found
+
+
+@dataclass(frozen=True)
+class FramedImages:
+    """Images in memory, brought to a network's size as they are read."""
+
+    inputs: Inputs
+    frame: Frame
+
+    @property
+    def shape(self) -> Shape:
+        return self.inputs.shape[0], self.frame.size, self.frame.size
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def read(self, index_B: Tensor) -> Tensor:
+        frame, values_BCHW = self.frame, self.inputs.read(index_B).float()
+        height, width = self.inputs.shape[1:]
+        short = min(height, width)
+        size = [frame.side if frame.squash else int(frame.side * side / short) for side in (height, width)]
+        if size != [height, width]:
+            mode = "bilinear" if frame.interpolation == "bilinear" else "bicubic"
+            values_BCHW = interpolate(values_BCHW, size, mode=mode, antialias=True, align_corners=False)
+        top, left = (round((side - frame.size) / 2) for side in size)
+        middle = values_BCHW[..., top : top + frame.size, left : left + frame.size]
+        return middle.round().clamp(0, 255).to(torch.uint8)
+
+    def take(self, index_n: Tensor) -> "FramedImages":
+        return FramedImages(self.inputs.take(index_n), self.frame)
+
+    def signature(self) -> bytes:
+        return content_digest(self.inputs.signature(), repr(self.frame).encode())
+
+
+def framed(images: Inputs, network: Pretrained) -> Inputs:
+    """The images as the network wants them. Files are read in its colours; arrays must have its channels."""
+    if isinstance(images, ImageFiles):
+        return replace(images, shape=network.shape, resize=network.frame)
+    channels = images.shape[0]
+    if channels != network.channels:
+        raise UserError(
+            f"the images have {channels} colour channel{'s' if channels != 1 else ''}, but {network.name} takes "
+            f"{network.channels}; bring them to {network.channels} (np.repeat(x[..., None], 3, -1) makes colour of "
+            "grey), or begin from nothing with --weights none"
+        )
+    return FramedImages(images, network.frame)
+
+
+def features_of(
+    images: Inputs,
+    network: Pretrained,
+    *,
+    device: torch.device | None = None,
+    workers: int | None = None,
+    keep: bool = True,
+    on_progress: ProgressCallback = no_progress,
+) -> Features:
+    """The features of all images, by the network in evaluation, folded. Those that are found count as done.
+
+    `workers` are processes, one for each core by default; 0 does all in this one. Without `keep` nothing is looked up
+    or kept.
+    """
+    device = device or torch.device("cpu")
+    ready = framed(images, network)
+    digests = _digests(images)
+    cache = RowCache(network.about(), network.backbone.num_features) if keep else None
+    found = cache.find(digests) if cache else {}
+    first = {digest: position for position, digest in reversed(list(enumerate(digests))) if digest not in found}
+    wanted = torch.tensor(sorted(first.values()), dtype=torch.int64)
+    reasons: dict[bytes, str] = {}
+    done = sum(digest in found for digest in digests)
+    on_progress(done, len(digests))
+    try:
+        for index_B, rows_BF, broken in _taken(ready, wanted, network, device, workers):
+            chosen = [digests[position] for position in index_B.tolist()]
+            rows = rows_BF.numpy()
+            if cache and chosen:
+                cache.add(chosen, rows)
+            found.update(zip(chosen, rows, strict=True))
+            reasons |= {digests[position]: reason for position, reason in broken}
+            done += len(chosen) + len(broken)
+            on_progress(done, len(digests))
+    except Interrupted as interruption:
+        if cache is None or cache.refused:
+            raise
+        raise Interrupted(
+            f"{interruption}; the features taken so far are kept, and the same command goes on with the others"
+        ) from None
+    if cache:
+        cache.trim()
+    missing = np.full(network.backbone.num_features, np.nan, np.float32)
+    values = np.stack([found.get(digest, missing) for digest in digests]) if digests else missing[None][:0]
+    on_progress(len(digests), len(digests))  # the same image twice is taken once
+    return Features(
+        values_NF=torch.from_numpy(values),
+        broken=[(position, reasons[digest]) for position, digest in enumerate(digests) if digest in reasons],
+        taken=len(wanted) - len(reasons),
+    )
+
+
+def _digests(images: Inputs) -> list[bytes]:
+    if isinstance(images, ImageFiles):
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda path: _file_digest(path, images.white), images.paths))
+    shape = repr(images.shape).encode()
+    return [
+        content_digest(shape, pixels.numpy().tobytes())
+        for index_B in torch.arange(len(images)).split(1024)
+        for pixels in images.read(index_B).cpu()
+    ]
+
+
+def _file_digest(path: Path, white: float | None) -> bytes:
+    """By the content of the file and, among images of over 8 bits, by what is white."""
+    try:
+        return content_digest(path.read_bytes(), *([] if white is None else [repr(white).encode()]))
+    except OSError:
+        return content_digest(b"unreadable", os.fsencode(path))  # decoding will say why
+
+
+_Piece = tuple[Tensor, Tensor, Sequence[tuple[int, str]]]
+
+
+def _taken(
+    images: Inputs, wanted: Tensor, network: Pretrained, device: torch.device, workers: int | None
+) -> Iterator[_Piece]:
+    """Positions, rows and what is broken, batch by batch."""
+    if not len(wanted):
+        return
+    model = folded(network.backbone, network.shape).to(device)
+    if device.type != "cpu":
+        for read in read_batches(images, wanted.split(_DEVICE_BATCH), workers=workers, device=device):
+            yield read.index_B, _rows(model, read.images_BCHW, _DEVICE_BATCH), read.broken
+        return
+    if workers is None:
+        cores = distributed.cores()
+        workers = cores if len(wanted) >= _FEW and cores > 1 else 0
+    batches = wanted.split(_CPU_BATCH)
+    pipeline: Any = DataLoader(
+        _Extraction(images, model, batches),
+        batch_size=None,
+        num_workers=workers,
+        worker_init_fn=leave_signals_to_the_program,
+    )
+    yield from pipeline
+
+
+class _Extraction(Dataset[_Piece]):
+    """Item k: the features of batch k, computed where it is asked for."""
+
+    def __init__(self, images: Inputs, model: Backbone, batches: Sequence[Tensor]) -> None:
+        self.inputs, self.model, self.batches = images, model, batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, k: int) -> _Piece:
+        read = next(iter(read_batches(self.inputs, [self.batches[k]], workers=0)))
+        return read.index_B, _rows(self.model, read.images_BCHW, _CPU_BATCH), read.broken
+
+
+@torch.inference_mode()
+def _rows(model: Backbone, images_BCHW: Tensor, batch: int) -> Tensor:
+    """The features of up to `batch` images.
+
+    The network always sees a whole batch: its last bits depend on the number of images, and a row must not depend on
+    which others were found already.
+    """
+    count = len(images_BCHW)
+    if not count:
+        return torch.empty(0, model.num_features)
+    filling = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
+    rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, filling])))
+    return rows_BF[:count].float().cpu().clone()

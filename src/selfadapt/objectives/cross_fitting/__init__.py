@@ -1,0 +1,1 @@
+"""Self-adaptive training of linear heads by folds, with a noise model."""

@@ -1,0 +1,113 @@
+"""Self-adaptive training of a linear head by folds, as a method; the algorithm is in cross_fit.py.
+
+The network is the head fitted to the targets of all samples. The run keeps, as targets, predictions of heads that never
+saw a sample's label, and in the network how labels go wrong: the audit judges by both.
+
+Shapes: N samples, D values of a vector, A axes, K classes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.progress import ProgressCallback
+from selfadapt.core.settings import setting
+from selfadapt.models.heads import Backbone, CorrectedClassifier, Normalised, unwrapped
+from selfadapt.objectives.cross_fitting.cross_fit import (
+    CrossFitted,
+    check_enough,
+    check_features,
+    check_spread,
+    cross_fit,
+    deal_assignments,
+)
+from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
+from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.method import Bench, Task, Trained, Vectors
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.objective import Evidence, Progress
+from selfadapt.targets.store import Storage, TargetStore
+
+_FEWEST = 3  # folds: one is judged by heads of the others, each of which leaves out one more
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAdaptiveFolds(ERM):
+    words: ClassVar[str] = "self-adaptive training of a head by folds"
+    paper: ClassVar[str] = NoisyLabels.paper
+    needs: ClassVar[str] = "a linear head: photos with --tune head, or vectors"
+    result: ClassVar[str] = "fitted head"
+    settles: ClassVar[bool] = True
+
+    folds: int = setting(5, "folds, each judged by heads that did not see it", least=_FEWEST)
+    rounds: int | None = setting(None, "rounds in which targets move", unset="7, or 4 where samples are many", least=1)
+    seed: int = 0
+
+    def suited(self, task: Task) -> Self:
+        if not task.linear:
+            raise UserError(
+                "--method sat-folds fits a linear head: give photos with --tune head, or vectors, or another --method"
+            )
+        if task.epochs != 1:
+            raise UserError("--method sat-folds has no epochs; leave --epochs out, or choose another method")
+        return replace(self, seed=task.seed)
+
+    def train(self, bench: Bench) -> Trained:
+        return bench.settle(self._solve)
+
+    def _solve(self, vectors: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
+        values_ND, labels_N, groups_N = vectors
+        with _as_user_errors():
+            check_enough(labels_N)
+            check_features(values_ND)
+        apart = len(labels_N) if groups_N is None else len(groups_N.unique())
+        if apart < _FEWEST:
+            raise UserError(
+                f"{apart} samples that do not belong together are too few for folds; give at least {_FEWEST}"
+            )
+        fold_RN = deal_assignments(values_ND, labels_N, self.seed, groups_N, min(self.folds, apart))
+        with _as_user_errors():
+            for fold_N in fold_RN:
+                check_spread(labels_N, fold_N)
+        corrected = unwrapped(model)
+        assert isinstance(corrected, CorrectedClassifier)
+        classes = len(corrected.transition_KK)
+        fitted = cross_fit(values_ND, labels_N, fold_RN, classes, self._settings(), on_progress)
+        put_in(corrected, fitted)
+        return fitted.predicted_NK
+
+    def _settings(self) -> CrossFitting | None:
+        return None if self.rounds is None else CrossFitting(rounds=self.rounds)
+
+    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+        return CorrectedClassifier(backbone, num_classes)
+
+    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
+        return TargetStore.from_labels(labels_N, num_classes, 0.0, storage)
+
+    def evidence(self, progress: Progress) -> Evidence | None:
+        return Evidence(weighed=True, held_out=True)
+
+
+@contextmanager
+def _as_user_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+@torch.no_grad()
+def put_in(model: CorrectedClassifier, fitted: CrossFitted) -> None:
+    """Give a network the fitted head. It scales vectors by means and deviations of its own, which is undone here."""
+    scaled = model.backbone
+    assert isinstance(scaled, Normalised)
+    slope_DK = fitted.axes.turn_FD @ fitted.head_DK[:-1]
+    model.head.weight.copy_((slope_DK * scaled.std_C11.cpu().unsqueeze(1)).T)
+    model.head.bias.copy_((scaled.mean_C11.cpu() - fitted.axes.mean_F) @ slope_DK + fitted.head_DK[-1])
+    model.transition_KK.copy_(fitted.noise.matrix_KK)

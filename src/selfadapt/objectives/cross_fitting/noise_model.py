@@ -1,0 +1,142 @@
+"""Noise models: what out-of-sample predictions and labels together say of the true class, calibrated.
+
+Two models of how labels go wrong. Symmetric noise has one rate e; class-dependent noise a matrix V
+(transition.py). Predictions are sharpened or softened by a temperature b, q_ik ∝ p_ik^b, together with the
+noise model, for they were fitted to noisy labels and hesitate accordingly:
+
+    maximise over b and e   sum_i log[(1 - e) q_i[y_i] + e (1 - q_i[y_i]) / (K - 1)]
+
+With wrong labels at random, b and e come out right, and so does P(label is wrong). Errors between classes that the
+predictions confuse anyway leave no trace in that likelihood; evaluation/label_errors/out_of_sample.py allows for them.
+
+A class-dependent V explains the systematic confusions of a model as label noise if it can. It is used only if held-out
+labels are clearly likelier under it (`prefers_classes`).
+
+Shapes: N samples, K classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from selfadapt.objectives.cross_fitting.transition import (
+    estimate_transition,
+    likeliest_transition,
+    symmetric,
+    wrong_share,
+)
+
+_TEMPERATURES = tuple(0.5 * 16 ** (step / 24) for step in range(25))  # 0.5 to 8
+_STEPS = 40  # of EM for the rate
+_COMPARED = 10_000  # samples by which temperature and rate are chosen
+_LEAST_GAIN = 0.06  # of V over symmetric noise, in nats for each label
+_ERRORS = 3.0  # standard errors that the gain must be above 0
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of one prediction in the mean of two
+_TINY = 1e-30
+_SMALLEST = 1e-9  # probability of a class
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """P(given j | true k), and the temperature for the predictions it goes with."""
+
+    matrix_KK: Tensor
+    temperature: float
+
+    def sharpened(self, predicted_NK: Tensor) -> Tensor:
+        """q, of predictions as they come."""
+        return sharpened(predicted_NK, self.temperature)
+
+
+@dataclass(frozen=True)
+class SymmetricFit:
+    temperature: float
+    rate: float
+    likelihood: float  # of a label, mean log
+
+
+def sharpened(predicted_NK: Tensor, temperature: float) -> Tensor:
+    return (predicted_NK.clamp_min(_SMALLEST).log() * temperature).softmax(1)
+
+
+def fit_symmetric(predicted_NK: Tensor, labels_N: Tensor) -> SymmetricFit:
+    """The temperature and rate under which the labels are likeliest."""
+    every = max(1, len(labels_N) // _COMPARED)
+    predicted_nK, labels_n1 = predicted_NK[::every], labels_N[::every].unsqueeze(1)
+    classes = predicted_NK.shape[1]
+    best: SymmetricFit | None = None
+    for temperature in _TEMPERATURES:
+        given_n = sharpened(predicted_nK, temperature).gather(1, labels_n1).squeeze(1).double()
+        rate = 0.1
+        for _ in range(_STEPS):
+            rate = float(wrong_share(given_n, rate, classes).mean())
+        likelihood_n = (1 - rate) * given_n + rate * (1 - given_n) / max(1, classes - 1)
+        found = SymmetricFit(temperature, rate, float(likelihood_n.clamp_min(_TINY).log().mean()))
+        if best is None or found.likelihood > best.likelihood:
+            best = found
+    assert best is not None
+    return best
+
+
+def symmetric_noise(predicted_NK: Tensor, labels_N: Tensor) -> NoiseModel:
+    found = fit_symmetric(predicted_NK, labels_N)
+    return NoiseModel(symmetric(found.rate, predicted_NK.shape[1]), found.temperature)
+
+
+def class_noise(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
+    """The temperature is that of symmetric noise: V would follow a sharper q to the confusions of the model."""
+    temperature = max(1.0, fit_symmetric(predicted_NK, labels_N).temperature)
+    q_NK = sharpened(predicted_NK, temperature)
+    matrix_KK = estimate_transition(q_NK, labels_N, fold_N, steps=10).matrix_KK
+    return NoiseModel(matrix_KK, temperature)
+
+
+def noise_of(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
+    """The noise model of out-of-sample predictions as they come."""
+    if prefers_classes(predicted_NK, labels_N, fold_N):
+        return class_noise(predicted_NK, labels_N, fold_N)
+    return symmetric_noise(predicted_NK, labels_N)
+
+
+def prefers_classes(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> bool:
+    """Whether class-dependent noise explains held-out labels clearly better than symmetric noise does.
+
+    Measured on predictions at the temperature they come with: a sharper q leaves more to explain.
+    """
+    classes = predicted_NK.shape[1]
+    given_N = predicted_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
+    rate = 0.1
+    for _ in range(_STEPS):
+        rate = float(wrong_share(given_N, rate, classes).mean())
+    symmetric_N = ((1 - rate) * given_N + rate * (1 - given_N) / max(1, classes - 1)).clamp_min(_TINY).log()
+    gain_N = likeliest_transition(predicted_NK, labels_N, fold_N)[1] - symmetric_N
+    error = float(gain_N.std(correction=0)) / len(gain_N) ** 0.5
+    return bool(gain_N.mean() > max(_LEAST_GAIN, _ERRORS * error))
+
+
+def mean_by_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) -> Tensor:
+    """The mixture of two predictions under which the labels are likeliest, symmetric noise taken into account."""
+    every = max(1, len(labels_N) // _COMPARED)
+
+    def likelihood(share: float) -> float:
+        mixed_nK = share * first_NK[::every] + (1 - share) * second_NK[::every]
+        return fit_symmetric(mixed_nK, labels_N[::every]).likelihood
+
+    share = max(_SHARES, key=likelihood)
+    return share * first_NK + (1 - share) * second_NK
+
+
+def mean_by_class_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> Tensor:
+    """The same, with class-dependent noise taken into account."""
+
+    def likelihood(share: float) -> float:
+        mixed_NK = share * first_NK + (1 - share) * second_NK
+        return float(likeliest_transition(mixed_NK, labels_N, fold_N)[1].mean())
+
+    share = max(_SHARES, key=likelihood)
+    return share * first_NK + (1 - share) * second_NK
+
+
+def mean_of(tables: Sequence[Tensor]) -> Tensor:
+    return sum(tables[1:], tables[0]) / len(tables)

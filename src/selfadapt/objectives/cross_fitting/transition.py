@@ -1,0 +1,177 @@
+"""How labels go wrong: V[k, j] = P(given label j | true class k), estimated without a single true label.
+
+    r_ik ∝ q_ik V[k, y_i]                                       the posterior of the true class
+    C[k, j] = sum over i with y_i = j of (max_k q_ik)^4 r_ik    a sure prediction tells more of the label
+    V[k, j] = (C[k, j] + s B[k, j]) / (sum_j C[k, j] + s)       B: symmetric noise of the same rate
+
+The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the
+shrinkage is chosen in two ways.
+
+While targets move (`update_transition`), in each step by the likelihood of each fold's counts C under the V of the
+others. C follows V, so a pattern confirms itself: that is what lets one grow out of a first hint, while q still
+predicts the labels with all their errors.
+
+For the verdict (`estimate_transition`), where a pattern that came by chance would spoil the list, EM runs once for each
+s, and the one is taken under whose V, made without a fold, that fold's labels are likeliest,
+
+    sum_i log sum_k q_ik V[k, y_i]
+
+and more shrinkage wins unless less of it is better by two standard errors.
+
+Shapes: N samples, K classes, F folds.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfadapt.models.linear.softmax_regression import pieces_of
+
+_STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+_DOUBT = 2.0  # standard errors
+_PIECE = 16_384
+_POWER = 4
+_FIRST_RATE = 0.1
+_FEW_STEPS = 4
+_RATES = (1e-4, 1 - 1e-4)
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Transition:
+    matrix_KK: Tensor
+    strength: float  # s
+
+    @classmethod
+    def at_first(cls, num_classes: int) -> "Transition":
+        return cls(symmetric(_FIRST_RATE, num_classes), _STRENGTHS[-1])
+
+
+def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tensor:
+    """r: what the true class is, given the prediction and the label."""
+    rows_NK = predicted_NK * matrix_KK.T[labels_N]
+    return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(_TINY)
+
+
+UpdateTransition = Callable[[Tensor, Tensor, Tensor, Transition], Transition]  # of predictions, labels, folds, V so far
+
+
+def update_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, begin: Transition) -> Transition:
+    """V after a few steps of EM from `begin` on, each with the strength that the counts speak for."""
+    transition = begin
+    for _ in range(_FEW_STEPS):
+        transition = shrunk(_counts(predicted_NK, labels_N, fold_N, transition.matrix_KK))
+    return transition
+
+
+def update_symmetric(predicted_NK: Tensor, labels_N: Tensor, _: Tensor, begin: Transition) -> Transition:
+    """The same for errors that are alike for all pairs of classes: one rate."""
+    classes = predicted_NK.shape[1]
+    given_N = predicted_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
+    rate = float(1 - begin.matrix_KK[0, 0])
+    for _step in range(_FEW_STEPS):
+        rate = float(wrong_share(given_N, rate, classes).mean())
+    return Transition(symmetric(rate, classes), _STRENGTHS[-1])
+
+
+def wrong_share(given_N: Tensor, rate: float, num_classes: int) -> Tensor:
+    """P(label is wrong) under symmetric noise, where `given_N` is what a prediction gives the label."""
+    wrong_N = rate * (1 - given_N) / max(1, num_classes - 1)
+    return wrong_N / ((1 - rate) * given_N + wrong_N).clamp_min(_TINY)
+
+
+def shrunk(counts_FKK: Tensor) -> Transition:
+    """V from the counts C of each fold, with the strength that the other folds speak for."""
+    whole_KK = counts_FKK.sum(0)
+    others_FKK = (whole_KK - counts_FKK).clamp_min(0)
+    likelihoods = [float((counts_FKK * _towards_symmetric(others_FKK, own).log()).sum()) for own in _STRENGTHS]
+    strength = _STRENGTHS[likelihoods.index(max(likelihoods))]
+    return Transition(_towards_symmetric(whole_KK, strength), strength)
+
+
+def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int) -> Transition:
+    """V after so many steps of EM, with the strength that held-out labels speak for."""
+    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]  # weakest first
+    best = max(range(len(tried)), key=lambda place: float(tried[place][1].mean()))
+    for place in reversed(range(best, len(tried))):
+        loss_N = tried[best][1] - tried[place][1]
+        if float(loss_N.mean()) <= _DOUBT * float(loss_N.std(correction=0)) / len(loss_N) ** 0.5:
+            return tried[place][0]
+    return tried[best][0]
+
+
+def likeliest_transition(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int = 10
+) -> tuple[Transition, Tensor]:
+    """V at the strength under which held-out labels are likeliest, and their log-likelihoods."""
+    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]
+    return max(tried, key=lambda found: float(found[1].mean()))
+
+
+def _em(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, strength: float, steps: int
+) -> tuple[Transition, Tensor]:
+    """V at one strength, and the log-likelihood of each label under the V of the other folds."""
+    matrix_KK = symmetric(_FIRST_RATE, predicted_NK.shape[1])
+    for _ in range(steps):
+        counts_FKK = _counts(predicted_NK, labels_N, fold_N, matrix_KK)
+        matrix_KK = _towards_symmetric(counts_FKK.sum(0), strength)
+    whole_KK = counts_FKK.sum(0)
+    likelihood_N = torch.empty(len(labels_N))
+    for fold, fold_KK in enumerate(counts_FKK):
+        rows = (fold_N == fold).nonzero().flatten()
+        others_KK = _towards_symmetric((whole_KK - fold_KK).clamp_min(0), strength)
+        for part in rows.split(_PIECE):
+            odds_n = (predicted_NK[part] * others_KK.T[labels_N[part]]).sum(1)
+            likelihood_N[part] = odds_n.clamp_min(_TINY).log()
+    return Transition(matrix_KK, strength), likelihood_N
+
+
+def _counts(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, matrix_KK: Tensor) -> Tensor:
+    """C of each fold: F×K×K."""
+    classes, folds = predicted_NK.shape[1], int(fold_N.max()) + 1
+    counts = torch.zeros(folds * classes, classes)
+    for piece in pieces_of(len(labels_N), classes):
+        rows_nK = posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
+        rows_nK *= predicted_NK[piece].amax(1, keepdim=True) ** _POWER
+        counts.index_add_(0, fold_N[piece] * classes + labels_N[piece], rows_nK)
+    return counts.view(folds, classes, classes).transpose(1, 2)
+
+
+def _towards_symmetric(counts_XKK: Tensor, strength: float) -> Tensor:
+    """V of one table of counts, or of each of several."""
+    classes = counts_XKK.shape[-1]
+    right_X11 = counts_XKK.diagonal(dim1=-2, dim2=-1).sum(-1) / counts_XKK.sum((-2, -1)).clamp_min(1e-12)
+    right_X11 = right_X11.clamp(1 - _RATES[1], 1 - _RATES[0])[..., None, None]
+    prior_XKK = torch.where(torch.eye(classes, dtype=torch.bool), right_X11, (1 - right_X11) / max(1, classes - 1))
+    return (counts_XKK + strength * prior_XKK) / (counts_XKK.sum(-1, keepdim=True) + strength)
+
+
+def symmetric(rate: float, num_classes: int) -> Tensor:
+    """V of errors that are alike for all pairs of classes."""
+    rate = min(max(rate, _RATES[0]), _RATES[1])
+    return torch.full((num_classes, num_classes), rate / max(1, num_classes - 1)).fill_diagonal_(1 - rate)
+
+
+def posterior_pieces(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The posterior piece by piece, for tables too large to be held twice."""
+    for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
+        yield piece, posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
+
+
+def doubts(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
+    """The log odds that a label is wrong, and the likeliest class but the given one.
+
+    log  sum over k other than y of q_k V[k, y]  -  log q_y V[y, y]
+    """
+    doubt_N, rival_N = torch.empty(len(labels_N)), torch.empty_like(labels_N)
+    for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
+        given_n1 = labels_N[piece].unsqueeze(1)
+        rows_nK = predicted_NK[piece] * matrix_KK.T[labels_N[piece]]
+        right_n = rows_nK.gather(1, given_n1).squeeze(1)
+        others_nK = rows_nK.scatter(1, given_n1, 0.0)
+        doubt_N[piece] = others_nK.sum(1).clamp_min(_TINY).log() - right_n.clamp_min(_TINY).log()
+        rival_N[piece] = others_nK.scatter(1, given_n1, -1.0).argmax(1)
+    return doubt_N, rival_N

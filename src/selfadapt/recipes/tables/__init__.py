@@ -1,0 +1,1 @@
+"""One module for each table of the paper."""

@@ -1,0 +1,38 @@
+"""Table 6: are several views of an image needed?"""
+
+from selfadapt.recipes.probe_trials import BYOL, LONG_NOTE, MOCO, PROTOCOL, RATE, SAT, compared, linear, paper, whole
+from selfadapt.recipes.recipe import Experiment, OverEpochs, Recipe, Settings
+
+PUBLISHED: dict[str, tuple[Settings, tuple[float, float]]] = {
+    "MoCo v2, 1 view": ({**MOCO, "views": 1}, (46.36, 39.65)),
+    "MoCo v2, 2 views": (MOCO, (91.68, 88.90)),
+    "BYOL, 1 view": ({**BYOL, "views": 1}, (44.36, 42.60)),
+    "BYOL, 2 views": (BYOL, (91.78, 89.60)),
+    "ours, 1 view": (SAT, (92.27, 89.55)),
+    "ours, 2 views": ({**SAT, "views": 2}, (91.56, 90.05)),
+}
+
+
+def _paper() -> Experiment:
+    trials, entries = [], []
+    for row, (settings, numbers) in PUBLISHED.items():
+        for data, published in zip(("CIFAR10", "STL10"), numbers, strict=True):
+            trials.append(paper(f"{row} {data}", {**settings, "data": data.lower()}))
+            entries.append(linear("", row, data, trials[-1], published))
+    return whole(trials, entries)
+
+
+RECIPE = Recipe(
+    name="table6",
+    title="Table 6: one view or two",
+    effect="MoCo and BYOL are worth little with one view; self-adaptive training needs no second one.",
+    paper=_paper(),
+    laptop=compared({row: (own, numbers[0]) for row, (own, numbers) in PUBLISHED.items()}),
+    drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
+    notes=(
+        "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
+        RATE,
+        PROTOCOL,
+        LONG_NOTE,
+    ),
+)

@@ -1,0 +1,1 @@
+"""What decisions of people say about labels that nobody looked at."""

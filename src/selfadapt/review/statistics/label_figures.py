@@ -1,0 +1,216 @@
+"""What `selfadapt audit`, report.html and the review page say of the labels of a run: one table, one text.
+
+Before anybody decided, the figures are expectations by P(wrong) (evaluation/label_errors/list_quality.py). From 50
+decisions on, those that were taken in random order give intervals that hold however often one looks (strata.py). A
+method without calibrated P(wrong) counts its likely errors, and leaves their precision to a review.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from selfadapt.review.decisions import read_decisions
+from selfadapt.review.journal import Decision
+from selfadapt.review.statistics.draws import SUGGESTIONS, Draw, read_draw
+from selfadapt.review.statistics.strata import Stratum, bounds, further_random_looks, strata_of
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import Verdicts
+
+ENOUGH = 50  # decisions from which on intervals use them
+CONFIDENCE = 0.95
+WIDTH = 0.05  # the error rate is settled when its interval is no wider than this on either side
+COLUMNS = ("split", "labels", "likely errors", "estimated wrong", "precision", "recall", "decided")
+
+
+@dataclass(frozen=True)
+class Share:
+    """An expected share, with an interval once it was measured."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return _percent(self.value)
+        return f"{_percent(self.low)} to {_percent(self.high)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFigures:
+    """The figures of one split, or of all."""
+
+    split: str
+    labels: int
+    likely_errors: int
+    error_rate: Share
+    precision: Share | None  # of the likely errors, how many are wrong
+    recall: Share | None  # of the wrong labels, how many are likely errors
+    decided: int  # labels that somebody looked at
+    further_looks: int  # in random order, until the error rate of each split is settled
+
+    @property
+    def wrong(self) -> int:
+        return round(self.error_rate.value * self.labels)
+
+    def to_json(self) -> dict[str, Any]:
+        shares = {name: getattr(self, name) for name in ("error_rate", "precision", "recall")}
+        return {
+            "wrong": self.wrong,
+            **{name: None if share is None else asdict(share) for name, share in shares.items()},
+            "decided": self.decided,
+            "further_looks": self.further_looks,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        rate = f"{self.wrong:,} ({self.error_rate})"
+        shares = ("–" if share is None else str(share) for share in (self.precision, self.recall))
+        return (self.split, f"{self.labels:,}", f"{self.likely_errors:,}", rate, *shares, f"{self.decided:,}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFigures:
+    splits: Sequence[SplitFigures]
+    total: SplitFigures
+
+    @property
+    def rows(self) -> list[SplitFigures]:
+        """The splits, and all of them where there are several."""
+        return [*self.splits, self.total] if len(self.splits) > 1 else list(self.splits)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, what was measured, and how many looks settle the rest."""
+        measured = [own for own in self.splits if _is_measured(own.error_rate) or _is_measured(own.precision)]
+        return [self._found(), *(_measured(own) for own in measured), *self._to_settle()]
+
+    def _found(self) -> str:
+        own, errors = self.total, [own for own in self.splits if own.likely_errors]
+        by_split = ", ".join(f"{part.likely_errors:,} {part.split}" for part in errors)
+        counts = f"{own.likely_errors:,} are listed as likely errors ({by_split})" if errors else ""
+        begin = f"An estimated {own.wrong:,} of {own.labels:,} labels are wrong"
+        if not errors:
+            return f"{begin}; none is listed as a likely error."
+        if own.precision is None:
+            return f"{begin}: {counts}."
+        return f"{begin}; {counts}, of which about {_percent(own.precision.value)} are wrong."
+
+    def _to_settle(self) -> list[str]:
+        own = self.splits[0]
+        if own.further_looks == 0:
+            return []
+        more = " more" if own.decided else ""
+        return [
+            f"About {own.further_looks:,}{more} random looks at {own.split} labels (selfadapt review, queue Measure) "
+            f"settle their error rate to within {_points()}."
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sentences": self.sentences, "columns": COLUMNS, "rows": [own.cells() for own in self.rows]}
+
+
+def label_figures(folder: RunFolder) -> LabelFigures:
+    """The figures of a run that was audited."""
+    verdicts = Verdicts.of(folder)
+    decisions = read_decisions(folder)
+    return figures_of(verdicts, decisions, read_draws(folder))
+
+
+def read_draws(folder: RunFolder) -> dict[str, Draw]:
+    """All that was drawn to measure by."""
+    found = {name: read_draw(folder, name) for name in ("train", "validation", "test", SUGGESTIONS)}
+    return {name: own for name, own in found.items() if own is not None}
+
+
+def figures_of(verdicts: Verdicts, decisions: Mapping[str, Decision], draws: Mapping[str, Draw]) -> LabelFigures:
+    names = [name for name in verdicts.parts if len(verdicts.rows_of(name))]
+    strata = {name: strata_of(verdicts, name, decisions, draws) for name in names}
+    errors, others = ([pair[place] for pair in strata.values()] for place in (0, 1))
+    looks = {
+        name: further_random_looks([own for own in pair if own.size], CONFIDENCE, WIDTH)
+        for name, pair in strata.items()
+    }
+    return LabelFigures(
+        splits=[_figures(name, pair[:1], pair[1:], verdicts.calibrated, looks[name]) for name, pair in strata.items()],
+        total=_figures("all", errors, others, verdicts.calibrated, sum(looks.values())),
+    )
+
+
+def _figures(
+    split: str, errors: Sequence[Stratum], others: Sequence[Stratum], calibrated: bool, further_looks: int
+) -> SplitFigures:
+    """Figures over one stratum of likely errors and one of other labels, or over several of each."""
+    both = [own for own in (*errors, *others) if own.size]
+    labels, likely_errors = (sum(own.size for own in some) for some in (both, errors))
+    decided = sum(own.known_wrong + own.known_right for own in both)
+    enough = decided >= ENOUGH
+    wrong_errors = sum(_wrong(own, 1.0, calibrated) for own in errors)
+    wrong = wrong_errors + sum(_wrong(own, 0.0, calibrated) for own in others)
+    listed = [own for own in errors if own.size]
+    rate = _share(wrong, labels, both, enough) if both else Share(0.0)
+    precision = _share(wrong_errors, likely_errors, listed, enough) if listed else None
+    if precision is not None and not calibrated and precision.low is None:
+        precision = None
+    return SplitFigures(
+        split=split,
+        labels=labels,
+        likely_errors=likely_errors,
+        error_rate=rate,
+        precision=precision,
+        recall=_recall(wrong_errors, wrong, listed, [own for own in others if own.size], rate) if precision else None,
+        decided=decided,
+        further_looks=further_looks,
+    )
+
+
+def _wrong(own: Stratum, by_list: float, calibrated: bool) -> float:
+    """The expected number of wrong labels; by the list itself where P(wrong) is not calibrated and nobody looked."""
+    if not calibrated and not own.is_measured:
+        return own.known_wrong + by_list * own.rest
+    return own.known_wrong + own.rate * own.rest
+
+
+def _share(wrong: float, size: int, strata: Sequence[Stratum], enough: bool) -> Share:
+    value = wrong / size
+    if not enough or not all(own.is_measured for own in strata):
+        return Share(value)
+    low, high = (count / size for count in bounds(strata, CONFIDENCE))
+    return Share(min(max(value, low), high), low, high)
+
+
+def _recall(
+    found: float, wrong: float, errors: Sequence[Stratum], others: Sequence[Stratum], rate: Share
+) -> Share | None:
+    if wrong <= 0:
+        return None
+    if rate.low is None:
+        return Share(found / wrong)
+    budget = (1 - CONFIDENCE) / (len(errors) + len(others))
+    least, most = (sum(own.bounds(budget)[end] for own in errors) for end in (0, 1))
+    fewest, greatest = (sum(own.bounds(budget)[end] for own in others) for end in (0, 1))
+    low = least / (least + greatest) if least else 0.0
+    high = most / (most + fewest) if most else 1.0
+    return Share(min(max(found / wrong, low), high), low, high)
+
+
+def _is_measured(share: Share | None) -> bool:
+    return share is not None and share.low is not None
+
+
+def _measured(own: SplitFigures) -> str:
+    if not _is_measured(own.error_rate):
+        found = f"{own.precision} of the {own.likely_errors:,} likely errors of {own.split} are wrong"
+    else:
+        found = f"{own.error_rate} of the {own.labels:,} {own.split} labels are wrong"
+        if _is_measured(own.precision):
+            found += f", and {own.precision} of the {own.likely_errors:,} likely errors among them"
+    settled = "" if own.further_looks else f"; that settles the error rate to within {_points()}"
+    return f"By {own.decided:,} decisions, {found}, with a confidence of {CONFIDENCE:.0%}{settled}."
+
+
+def _points() -> str:
+    return f"{100 * WIDTH:.0f} percentage points"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

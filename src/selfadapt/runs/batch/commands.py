@@ -1,0 +1,76 @@
+"""Trainings as commands of their own: each in several processes, or several at once."""
+
+import signal
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
+from selfadapt.core.progress import ProgressCallback
+from selfadapt.core.settings import settings_in
+from selfadapt.engine.launch import launch, launch_each
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.config.run_settings import Kind, method_class, shared_settings
+
+
+class Command(NamedTuple):
+    """A training: where it goes, whether it has labels, and its settings by the names that users know."""
+
+    folder: RunFolder
+    kind: Kind
+    settings: Mapping[str, Any]
+
+    @property
+    def is_done(self) -> bool:
+        return self.folder.exists and "result" in self.folder.read_run()
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those of `selfadapt`, which begin the training or go on with it."""
+        return [*command_line(self.kind, self.settings), "--out", str(self.folder.path), "--resume"]
+
+
+def check_numbers(devices: int, jobs: int) -> None:
+    for option, number in (("--devices", devices), ("--jobs", jobs)):
+        if number < 1:
+            raise UserError(f"{option} {number} must be at least 1")
+    if devices > 1 and jobs > 1:
+        raise UserError(
+            "--devices parts each training among processes, --jobs runs several at once; choose one of them"
+        )
+
+
+def train_by_commands(plan: Iterable[Command], devices: int, jobs: int, on_progress: ProgressCallback) -> None:
+    """Train what is not trained yet: one by one, each in `devices` processes, or `jobs` at once, in one each."""
+    if devices == jobs == 1:
+        return  # in this process, then
+    missing = [command.arguments for command in plan if not command.is_done]
+    if jobs > 1:
+        failed = launch_each([[*arguments, "--quiet"] for arguments in missing], jobs, on_progress)
+    else:
+        codes = ((launch(devices, arguments, prints=False), arguments) for arguments in missing)
+        failed = next((own for own in codes if own[0]), None)
+    if failed is None:
+        return
+    code, arguments = failed
+    if code == INTERRUPTED:
+        raise Interrupted("a training was stopped")
+    reason = f"by {signal.Signals(-code).name}" if code < 0 else "as said above"
+    message = f"the training {arguments[arguments.index('--out') + 1]} ended {reason}"
+    raise UserError(message) if code == 2 else TrainingError(f"{message}; the same command goes on where it was")
+
+
+def command_line(kind: Kind, settings: Mapping[str, Any]) -> list[str]:
+    """The arguments of `selfadapt` that train with these settings."""
+    settings = dict(settings)
+    method = settings.pop("method")
+    known = {**shared_settings(kind), **settings_in(method_class(kind, method))}
+    arguments = ["train" if kind == "labels" else "pretrain", str(settings.pop("data")), "--method", method]
+    for word, value in settings.items():
+        option = known[word].option
+        if not isinstance(value, bool):
+            arguments += [option, str(value)]
+        elif value:
+            arguments.append(option)
+        elif known[word].default:
+            arguments.append(f"--no-{option.removeprefix('--')}")
+    return arguments

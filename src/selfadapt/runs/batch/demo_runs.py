@@ -1,0 +1,31 @@
+"""The demo: the same network, data, noise and seed, once with ordinary and once with self-adaptive training."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from selfadapt.report.page import write_comparison_page
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.train.labelled import ProgressBar, finished_run
+
+METHODS = ("erm", "sat")
+NOISE = "symmetric:0.4"
+
+
+def run_demo(path: Path, seed: int, progress_bar: ProgressBar) -> dict[str, Any]:
+    """Train both, write the page over both, and return the comparison."""
+    began = time.monotonic()
+    results = {}
+    for method in METHODS:
+        settings: dict[str, Any] = {"data": "digits", "method": method, "noise": NOISE, "seed": seed}
+        results[method] = finished_run(RunFolder(path / method), settings, progress_bar, method)
+    page = write_comparison_page([RunFolder(path / method) for method in METHODS], path / "report.html")
+    shown = ("test_accuracy", "best_validation_accuracy", "label_recovery")
+    return {
+        "data": "digits",
+        "noise": results["sat"]["noise"],
+        "methods": {method: {key: result[key] for key in shown} for method, result in results.items()},
+        "audit": results["sat"]["audit"],
+        "seconds": round(time.monotonic() - began, 1),
+        "report": str(page),
+    }

@@ -1,0 +1,68 @@
+"""A trained run as one ONNX file: what it was trained on goes in, a probability for each class comes out.
+
+Images are floats in 0..1 of the size that the run has (B×C×H×W), or vectors (B×D). What lies between them and the
+answer is in the file: normalisation, a pretrained network whose features a head was trained on, mirror images. Its
+metadata hold the names of the classes and, where `selfadapt calibrate` found one, the threshold up to which to abstain.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.core.atomic_files import draft_of
+from selfadapt.core.errors import UserError
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.inspect.predictor import Predictor
+
+_ORDINARY = "softmax-response"  # the selector that goes by the largest probability
+
+
+class _Answers(nn.Module):
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.features = nn.Identity() if predictor.network is None else predictor.network.backbone
+        self.model, self.classes = predictor.model, len(predictor.classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        said_BO: Tensor = self.model(self.features(inputs))
+        return said_BO[:, : self.classes].softmax(1)
+
+
+def write_onnx(folder: RunFolder, path: Path) -> None:
+    """Write the network of a run on labelled data into a file that appears once it is whole."""
+    if find_spec("onnx") is None or find_spec("onnxscript") is None:
+        raise UserError("writing ONNX needs the extra: pip install 'selfadapt[onnx]'")
+    if folder.read_run()["settings"]["kind"] != "labels":
+        raise UserError(f"{folder.path} was trained without labels and has no classes; export as safetensors")
+    predictor = Predictor.of_run(folder, "cpu")
+    shape = predictor.shape if predictor.network is None else predictor.network.shape
+    _write(_Answers(predictor).eval(), shape, path, _about(predictor))
+
+
+def _about(predictor: Predictor) -> Mapping[str, str]:
+    about = {"classes": json.dumps(list(predictor.classes))}
+    if predictor.threshold is not None and predictor.selector == _ORDINARY:
+        about["threshold"] = str(predictor.threshold)
+    return about
+
+
+def _write(network: nn.Module, shape: tuple[int, ...], path: Path, about: Mapping[str, str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            network, (torch.zeros(2, *shape),), dynamo=True, verbose=False, input_names=["inputs"],
+            output_names=["probabilities"], dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )  # fmt: skip
+    assert program is not None
+    program.model.metadata_props.update(about)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+    with draft_of(path) as draft:
+        program.save(draft)

@@ -1,0 +1,202 @@
+"""A trained run at work on inputs of a user's own: a prediction for each, or abstention."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.file_names import NO_TEXT, as_text
+from selfadapt.data.images.storage import Frame, ImageFiles, TensorImages, UnreadableImage, decode
+from selfadapt.data.inputs import Inputs
+from selfadapt.data.sources.arrays import read_images
+from selfadapt.data.tabular.row_encoder import Table, reader_from_state
+from selfadapt.data.tabular.table_file import csv_rows, parquet_rows
+from selfadapt.data.tabular.vectors import VectorInputs, read_vectors
+from selfadapt.engine import checkpoint
+from selfadapt.evaluation.classification import outputs
+from selfadapt.evaluation.selective.mc_dropout import mc_dropout
+from selfadapt.models.pretrained.features import FramedImages, features_of
+from selfadapt.models.pretrained.timm_models import Pretrained
+from selfadapt.objectives.objective import Objective
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
+from selfadapt.runs.lifecycle.environment import choose_device
+from selfadapt.runs.lifecycle.network import build_model, load_pretrained
+from selfadapt.runs.lifecycle.threads import take_useful_threads
+
+_TABLES = (".csv", ".parquet")
+_ARRAYS = (".npy", ".npz")
+_NO_ROWS = "it holds no rows"
+_NO_NUMBER = "what the network says of it is not a number (NaN); are its values on the scale of the training data?"
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network, what it needs to read inputs, and the threshold up to which it abstains, if there is one."""
+
+    model: nn.Module
+    objective: Objective
+    classes: Sequence[str]
+    shape: tuple[int, ...]
+    device: torch.device
+    selector: str = "softmax-response"
+    threshold: float | None = None
+    passes: int = 0
+    white: float | None = None  # of images of over 8 bits that it was trained on, if there were any
+    network: Pretrained | None = None  # whose features a head was trained on
+    frame: Frame | None = None  # how it sees a picture, if not brought to a square of the network's size
+    reader: Mapping[str, Any] | None = None  # the state of what made vectors of rows
+
+    @classmethod
+    def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
+        """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
+        content = folder.read_run()
+        settings, classes = RunSettings.from_json(content["settings"], "labels"), content["data"]["classes"]
+        shape = tuple(content["data"]["shape"])
+        own = choose_device(device)
+        take_useful_threads(settings, shape, own)
+        statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # the checkpoint has the true ones
+        model = build_model(settings, settings.method, shape, statistics, len(classes))
+        saved = checkpoint.load_newest(folder.checkpoints, own)
+        if saved is None:
+            raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
+        model.to(own).load_state_dict(saved.model)
+        network = None
+        if settings.on_features:
+            network = load_pretrained(settings.model, settings.data.image_size, folder.backbone_file)
+        rule = (folder.read_if_there(folder.calibration_file) if abstain else None) or {}
+        return cls(
+            model=model,
+            objective=settings.method,
+            classes=classes,
+            shape=shape,
+            device=own,
+            selector=rule.get("selector", "softmax-response"),
+            threshold=rule.get("threshold"),
+            passes=rule.get("passes", 0),
+            white=content["data"].get("white"),
+            network=network,
+            frame=Frame.middle(shape[1]) if settings.data.crops == "picture" else None,
+            reader=content["data"].get("reader"),
+        )
+
+    def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+        """A record for each file, in their order; of a table for each row."""
+        if len(self.shape) == 1 and self.network is None:
+            for path in paths:
+                yield from self._rows(path)
+            return
+        for in_arrays, group in groupby(paths, lambda path: path.suffix in _ARRAYS):
+            if in_arrays:
+                for path in group:
+                    yield from self._numbered(path, self._images(path))
+            else:
+                yield from self._files(list(group))
+
+    def _files(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+        inputs, errors = self._features(paths) if self.network is not None else self._pixels(paths)
+        records = self._records(inputs) if len(inputs) else iter(())
+        for position, path in enumerate(paths):
+            record = {"error": errors[position]} if position in errors else next(records)
+            name = as_text(str(path))
+            yield {"path": name, **(record if name == str(path) else {"error": NO_TEXT})}  # as training has it
+
+    def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
+        """A record for each vector, or for each row of a table that the run's reader can read."""
+        if self.reader is None and path.suffix in _ARRAYS:
+            yield from self._numbered(path, read_vectors(path, self.shape[0]))
+            return
+        if self.reader is None or path.suffix not in _TABLES:
+            asked = (
+                "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with the columns of its data"
+            )
+            raise UserError(f"{path} cannot be read: this run was trained on vectors; give {asked}")
+        rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
+        if not rows:
+            yield {"path": str(path), "error": _NO_ROWS}
+        else:
+            table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")
+            values_ND = reader_from_state(self.reader).read_all(table)
+            for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
+                yield {"path": str(path), "row": number, **record}
+
+    def _numbered(self, path: Path, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        """A record for each input of an array."""
+        if not len(inputs):
+            yield {"path": str(path), "error": _NO_ROWS}
+            return
+        for place, record in enumerate(self._records(inputs)):
+            yield {"path": f"{path}[{place}]", **record}
+
+    def _images(self, path: Path) -> Inputs:
+        """The images of an array in the shape that the network was trained on."""
+        images = read_images(path)
+        if self.network is not None:
+            return VectorInputs(features_of(images, self.network, device=self.device, keep=False).values_NF)
+        channels, height, width = self.shape
+        if images.shape == self.shape or not len(images):
+            return images
+        if images.shape[0] != channels or height != width or 0 in images.shape:
+            raise UserError(f"{path}: x holds images of C×H×W {images.shape}, and the network takes {self.shape}")
+        return FramedImages(images, self.frame) if self.frame is not None else images.brought_to(height)
+
+    def _features(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
+        assert self.network is not None
+        files = ImageFiles(paths, self.network.shape, self.network.frame, self.white)
+        found = features_of(files, self.network, device=self.device, keep=False)
+        errors = dict(found.broken)
+        fine = [position for position in range(len(paths)) if position not in errors]
+        return VectorInputs(found.values_NF[fine]), errors
+
+    def _pixels(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
+        pixels: dict[int, Tensor] = {}
+        errors: dict[int, str] = {}
+        for position, path in enumerate(paths):
+            try:
+                pixels[position] = self._read(path)
+            except UnreadableImage as error:
+                errors[position] = str(error)
+        stacked = torch.stack(list(pixels.values())) if pixels else torch.zeros(0, *self.shape, dtype=torch.uint8)
+        return TensorImages(stacked), errors
+
+    def _records(self, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        own = self._answers(inputs)
+        for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
+            if math.isnan(confidence):
+                yield {"error": _NO_NUMBER}
+                continue
+            abstains = self.threshold is not None and confidence <= self.threshold
+            guess = self.classes[number]
+            yield {
+                "class": None if abstains else guess,
+                "abstained": abstains,
+                "confidence": confidence,
+                "guess": guess,
+            }
+
+    def _answers(self, inputs: Inputs) -> Answers:
+        if by_dropout(self.selector):
+            predicted_N, found = mc_dropout(self.model, inputs, len(self.classes), self.device, passes=self.passes)
+            return Answers(predicted_N, found[self.selector])
+        return answers(outputs(self.model, inputs, self.device), self.objective, len(self.classes))[self.selector]
+
+    def _read(self, path: Path) -> Tensor:
+        """A file in the shape that the network was trained on."""
+        channels, height, width = self.shape
+        if self.frame is not None:
+            return decode(path, channels=channels, resize=self.frame, white=self.white)
+        pixels = decode(path, channels=channels, resize=None, white=self.white)
+        if tuple(pixels.shape[1:]) == (height, width):
+            return pixels
+        if height != width:
+            raise UnreadableImage(
+                f"it is {pixels.shape[2]}×{pixels.shape[1]}, and the network takes {width}×{height} only"
+            )
+        return decode(path, channels=channels, resize=height, white=self.white)

@@ -1,0 +1,166 @@
+"""A run under shift: its test part under 15 kinds of corruption at 5 levels, made here or read from published files.
+
+Each accuracy is kept in the run folder as soon as it is measured, by everything that decides it, so the same question
+asked again goes on where it was stopped, or is answered at once.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+from torch import nn
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.data.dataset import Samples
+from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS, LevelsName, ShiftedImages, frost_pictures, levels_for
+from selfadapt.data.images.prefetch import read_batches
+from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.inputs import Inputs
+from selfadapt.data.sources.catalog import cifar10c
+from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
+from selfadapt.evaluation.corruption_accuracy import corruption_errors, mean_accuracy, mean_by_level, shift_table
+from selfadapt.evaluation.robustness import spread_subset
+from selfadapt.runs.inspect.image_view import Seen, network_digest, seen
+from selfadapt.runs.lifecycle.lifecycle import Run, check_trained
+
+_MOST_BYTES = 4 << 30
+
+GENERATED = (
+    "made here from the clean test images: not the published files, so not to be compared with published figures"
+)
+
+
+def shift_run(
+    run: Run,
+    *,
+    published: Path | None = None,
+    images: int | None = None,
+    levels: str | None = None,
+    seed: int = 0,
+    on_progress: ProgressCallback = no_progress,
+) -> dict[str, Any]:
+    """Accuracy by kind and level; into shift.json."""
+    if levels is not None and levels not in get_args(LevelsName):
+        raise UserError(f"--levels {levels!r} is not known; choose one of {', '.join(get_args(LevelsName))}")
+    check_trained(run)
+    own = seen(run)
+    test = own.test if images is None else own.test.take(spread_subset(own.test.labels, images, seed))
+    if published is None:
+        corrupted, about = _generated(test, cast(LevelsName, levels or levels_for(test.inputs.shape)), seed)
+    else:
+        if images is not None or levels is not None:
+            raise UserError("--images and --levels are for images made here; published arrays are taken whole")
+        corrupted, about = _published(run, test, published)
+    about |= {"network": network_digest(own.model), "images": len(test)}
+    accuracy_of = _kept(run, own, about)
+    clean = accuracy_of("clean", lambda: test)
+    by_kind = shift_table(
+        lambda kind, level: accuracy_of(f"{kind} {level}", lambda: corrupted(kind, level)), on_progress=on_progress
+    )
+    result = {
+        "clean_accuracy": clean,
+        "levels": {str(level): value for level, value in mean_by_level(by_kind).items()},
+        "mean": mean_accuracy(by_kind),
+        "by_kind": {kind: {str(level): value for level, value in row.items()} for kind, row in by_kind.items()},
+        "notes": about["notes"],
+        "about": about,
+    }
+    run.folder.write_shift(result)
+    return result
+
+
+def against(run: Run, found: Mapping[str, Any], other: Run, others: Mapping[str, Any]) -> dict[str, Any]:
+    """The result with the mean corruption error against another run under the same shift; into shift.json."""
+    if found["about"]["data"] != others["about"]["data"]:
+        raise UserError(
+            f"{run.folder.path} and {other.folder.path} were not measured on the same images; give runs that share "
+            "their test part"
+        )
+    errors = corruption_errors(found["by_kind"], others["by_kind"])
+    result = {
+        **found,
+        "against": str(other.folder.path),
+        "corruption_errors": errors,
+        "mean_corruption_error": sum(errors.values()) / len(errors),
+        "other": {key: others[key] for key in ("clean_accuracy", "levels", "mean")},
+    }
+    run.folder.write_shift(result)
+    return result
+
+
+def _kept(run: Run, own: Seen, about: Mapping[str, Any]) -> Callable[[str, Callable[[], Samples]], float]:
+    """Gives the accuracy on samples of this name: as the run folder has it, or measured now and put there."""
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+    known: dict[str, float] = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
+
+    def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:
+        if name not in known:
+            known[name] = _accuracy(run, own.model, samples())
+            run.folder.write_accuracies(key, known)
+        return known[name]
+
+    return accuracy_of
+
+
+def _accuracy(run: Run, model: nn.Module, samples: Samples) -> float:
+    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, run.training.device))
+    found = accuracy(predicted_N, samples.labels)
+    if found is None:
+        raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")
+    return found
+
+
+Corrupted = Callable[[str, int], Samples]
+
+
+def _generated(test: Samples, levels: LevelsName, seed: int) -> tuple[Corrupted, dict[str, Any]]:
+    frost, clean = frost_pictures(), _decoded(test)
+
+    def corrupted(kind: str, level: int) -> Samples:
+        inputs = ShiftedImages(
+            images=clean.inputs, kind=kind, level=level, levels=levels, seed=seed,
+            frost=frost if kind == "frost" else None,
+        )  # fmt: skip
+        return _with_inputs(clean, inputs)
+
+    data = hashlib.sha256(test.inputs.signature() + repr((levels, seed, frost.origin, test.labels.tolist())).encode())
+    notes = [GENERATED, f"frost: {frost.origin}", f"levels of {'CIFAR-10-C' if levels == 'cifar' else 'ImageNet-C'}"]
+    return corrupted, {"notes": notes, "data": data.hexdigest()}
+
+
+def _decoded(samples: Samples) -> Samples:
+    """The samples with their images in memory, decoded once for all kinds and levels; broken files are left out."""
+    if isinstance(samples.inputs, TensorImages):
+        return samples
+    size = len(samples) * int(torch.tensor(samples.inputs.shape).prod())
+    if size > _MOST_BYTES:
+        raise UserError(f"{len(samples)} test images take {size >> 30} GB; try fewer with --images")
+    reads = list(read_batches(samples.inputs, torch.arange(len(samples)).split(256)))
+    fine = [read for read in reads if len(read.index_B)]
+    if not fine:
+        raise UserError(f"no test image can be read, such as {samples.ids[0]}; are the data still there?")
+    kept = samples.take(torch.cat([read.index_B for read in fine]))
+    return _with_inputs(kept, TensorImages(torch.cat([read.images_BCHW for read in fine]).contiguous()))
+
+
+def _with_inputs(samples: Samples, inputs: Inputs) -> Samples:
+    return Samples(inputs=inputs, labels=samples.labels, truth=None, ids=samples.ids)
+
+
+def _published(run: Run, test: Samples, folder: Path) -> tuple[Corrupted, dict[str, Any]]:
+    """The arrays of CIFAR-10-C, whose images must be the run's test images."""
+    first = cifar10c(folder, KINDS[0], LEVELS[0])
+    if first.inputs.shape != test.inputs.shape:
+        raise UserError(f"{folder} holds images of {first.inputs.shape}, and the run takes {test.inputs.shape}")
+    if not torch.equal(first.labels[: len(test)], test.labels):
+        raise UserError(
+            f"the labels in {folder} are not those of the test part of {run.folder.path}; give arrays of the same data"
+        )
+    files = [(kind, (folder / f"{kind}.npy").stat().st_size) for kind in KINDS if (folder / f"{kind}.npy").exists()]
+    data = hashlib.sha256(json.dumps([str(folder.resolve()), files]).encode()).hexdigest()
+    about = {"notes": [f"the published arrays in {folder}"], "data": data}
+    return lambda kind, level: cifar10c(folder, kind, level).first(len(test)), about

@@ -1,0 +1,140 @@
+"""Duplicates in the data of a run: found once, kept in duplicates.csv, never separated by a split or fold."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+from selfadapt.data.dataset import Data
+from selfadapt.data.duplicates.groups import (
+    DuplicateGroup,
+    find_duplicates,
+    group_numbers,
+    joined_groups,
+    separable_groups,
+)
+from selfadapt.data.images.storage import ImageFiles, UnreadableImage, decode_within
+from selfadapt.data.inputs import Inputs
+
+
+def with_duplicates(data: Data) -> Data:
+    """The data with their duplicates known, over all splits; samples that belong together share a group."""
+    splits = list(data.parts.values())
+    vectors_ND = torch.cat([samples.inputs.read(torch.arange(len(samples))) for samples in splits])
+    ids = [sample_id for samples in splits for sample_id in samples.ids]
+    images = [samples.pictures for samples in splits]
+    if None in images:
+        found = find_duplicates(vectors_ND)
+    else:
+        shown = _ImagesOf([own for own in images if own is not None])
+        hashes = [shown.content_hash(place) for place in range(len(ids))]
+        found = find_duplicates(vectors_ND, hashes=hashes, read_pixels=shown)
+    _warn_of_leaks(data, ids, [group.members for group in found])
+    warn_of_shared_groups(data)
+    by_id = [DuplicateGroup(tuple(ids[place] for place in group.members), group.kind) for group in found]
+    return replace(_grouped(data, found), duplicates=by_id)
+
+
+def with_known_duplicates(data: Data, duplicates: Sequence[DuplicateGroup[str]]) -> Data:
+    """The data with duplicates that were found before: grouped as they were then."""
+    ids = [sample_id for samples in data.parts.values() for sample_id in samples.ids]
+    return replace(_grouped(data, places_of(ids, duplicates)), duplicates=duplicates)
+
+
+def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
+    """The data with a group for each sample, which it shares with its duplicates and with what it belongs to."""
+    splits = list(data.parts.values())
+    groups_N = group_numbers([group.members for group in found], sum(map(len, splits)))
+    count = len(data.train)
+    training = [[place for place in group.members if place < count] for group in found]
+    parted_n = separable_groups(training, data.train.labels, data.classes) != group_numbers(training, count)
+    groups_N[:count] = torch.where(parted_n, torch.arange(count), groups_N[:count])
+    given = [group for samples in splits for group in (samples.groups or [])]
+    if given:
+        codes_N = torch.from_numpy(np.unique(np.array(given), return_inverse=True)[1])
+        groups_N = joined_groups(groups_N, codes_N)
+    named, begin = {}, 0
+    for name, samples in data.parts.items():
+        own = groups_N[begin : begin + len(samples)].tolist()
+        named[name], begin = replace(samples, groups=[str(group) for group in own]), begin + len(samples)
+    return data.with_parts(named)
+
+
+def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
+    """A picture that is trained on and tested with flatters the accuracy."""
+    begin = len(data.train)
+    for part, samples in list(data.parts.items())[1:]:  # the training samples come first
+        own = range(begin, begin + len(samples))
+        leaks = [
+            (min(group), place) for group in found for place in group if place in own and min(group) < len(data.train)
+        ]
+        if leaks:
+            first, second = (ids[place] for place in leaks[0])
+            warnings.warn(
+                f"samples of the {part} part that are in the training part too: {len(leaks)}, first {second} as "
+                f"{first}; accuracy on them flatters. duplicates.csv lists all",
+                stacklevel=2,
+            )
+        begin += len(samples)
+
+
+def warn_of_shared_groups(data: Data) -> None:
+    """Samples of a group that is trained on flatter the accuracy, too."""
+    trained_on = set(data.train.groups or ())
+    for part, samples in list(data.parts.items())[1:]:
+        shared = trained_on.intersection(samples.groups or ())
+        if shared:
+            warnings.warn(
+                f"groups that are in both the training and the {part} part: {len(shared)}, such as {min(shared)}; "
+                "accuracy on them flatters",
+                stacklevel=2,
+            )
+
+
+class _ImagesOf:
+    """The images of all splits, one after the other."""
+
+    def __init__(self, splits: Sequence[Inputs]) -> None:
+        self.splits = splits
+
+    def __call__(self, place: int, most: int) -> "np.ndarray[tuple[int, ...], np.dtype[Any]]":
+        own, place = self._find(place)
+        if not isinstance(own, ImageFiles):
+            return own.read(torch.tensor([place]))[0].permute(1, 2, 0).numpy()
+        try:
+            pixels = decode_within(own.paths[place], most, channels=own.shape[0], white=own.white)
+        except UnreadableImage:  # it broke after its features were computed
+            pixels = torch.zeros(own.shape, dtype=torch.uint8)
+        return pixels.permute(1, 2, 0).numpy()
+
+    def content_hash(self, place: int) -> str:
+        """A hash of the file, or of the pixels where there is none."""
+        own, place = self._find(place)
+        if not isinstance(own, ImageFiles):
+            return blake2b(own.read(torch.tensor([place])).numpy().tobytes()).hexdigest()
+        try:
+            return blake2b(own.paths[place].read_bytes()).hexdigest()
+        except OSError:
+            return f"unreadable {own.paths[place]}"
+
+    def _find(self, place: int) -> tuple[Inputs, int]:
+        for own in self.splits:
+            if place < len(own):
+                return own, place
+            place -= len(own)
+        raise IndexError(place)
+
+
+def places_of(ids: Sequence[str], groups: Sequence[DuplicateGroup[str]]) -> list[DuplicateGroup[int]]:
+    """The groups by the positions of their ids; those of which at least two are there."""
+    place = {sample_id: position for position, sample_id in enumerate(ids)}
+    found = []
+    for group in groups:
+        members = tuple(sorted(place[sample_id] for sample_id in group.members if sample_id in place))
+        if len(members) > 1:
+            found.append(DuplicateGroup(members, group.kind))
+    return found

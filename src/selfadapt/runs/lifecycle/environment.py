@@ -1,0 +1,114 @@
+"""What a run depends on besides its settings: the device, versions, threads, and the data as they were."""
+
+import os
+import platform
+import subprocess
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from selfadapt import __version__
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
+from selfadapt.data.dataset import Data
+from selfadapt.engine.launch import is_a_job
+
+DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+def device_name(name: str) -> str:
+    return choose_device(name).type if name == "auto" else name
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of this name; of several processes each takes its own, and trainings at once share them."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        place = int(os.environ["LOCAL_RANK"])
+        name = f"cuda:{place % max(1, torch.cuda.device_count()) if is_a_job() else place}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+        if device.type in DEVICES:
+            return device
+    except (RuntimeError, AssertionError):
+        pass
+    raise UserError(f"--device {name!r} cannot be used here; choose auto or cpu")
+
+
+def repeatable(device: torch.device) -> None:
+    """The same bits from the same settings, as far as the device can."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def versions() -> dict[str, str]:
+    return {
+        "selfadapt": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+    }
+
+
+@cache
+def commit() -> str | None:
+    """The commit of this code, with a plus if it was changed since; None where it is not in a repository."""
+    folder = Path(__file__).parents[2]
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    found = git("log", "-1", "--format=%h", "--abbrev=12", "--", ".")  # nothing where the folder is not its own
+    return (found + ("+" if git("status", "--porcelain", "--", ".") else "")) or None
+
+
+def take_environment(content: Mapping[str, Any], *, to_train: bool) -> None:
+    """To train on, take the run's number of threads, on which sums depend; tell if something else is another one."""
+    now = versions()
+    changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
+    if changed:
+        warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)
+    if not to_train:
+        return
+    torch.set_num_threads(content["threads"])
+    if content["processes"] != distributed.count():
+        warnings.warn(
+            f"the run was begun with {content['processes']} processes, so bits may differ with {distributed.count()}",
+            stacklevel=2,
+        )
+
+
+def described(data: Data) -> dict[str, Any]:
+    """What run.json says of the data and the machine."""
+    sizes = {
+        part: None if samples is None else len(samples)
+        for part, samples in (("train", data.train), ("validation", data.validation), ("test", data.test))
+    }
+    return {
+        "data": {
+            "name": data.name,
+            "classes": data.classes,
+            "fingerprint": data.fingerprint,
+            "shape": data.train.inputs.shape,
+            "white": data.white,
+            "reader": None if data.reader is None else data.reader.state_dict(),
+            "samples": sizes,
+            "unreadable": len(data.unreadable),
+        },
+        "threads": torch.get_num_threads(),
+        "processes": distributed.count(),
+        "versions": versions(),
+        "commit": commit(),
+    }

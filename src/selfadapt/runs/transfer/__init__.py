@@ -1,0 +1,1 @@
+"""Detection and segmentation with the backbone of a run."""
