@@ -24,7 +24,7 @@ from cleanlab.rank import get_label_quality_scores
 from torch import Tensor
 
 from benchmarks.grid import shown, table, work_through
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.inputs import Inputs
@@ -144,7 +144,7 @@ def _measure(job: Job) -> None:
         "our time / cleanlab's": seconds / baseline.seconds,
     }
     done.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(done) as file:
+    with atomic_write(done) as file:
         json.dump(row, file)
     print(done.parent, flush=True)
 

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from benchmarks.grid import shown, table
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine.fit import Training, fit
@@ -170,7 +170,7 @@ def _measure(name: str, folder: Path, seed: int, minutes: float) -> None:
         row = _logistic(folder, seed) if name == LOGISTIC else _train(WAYS[name], folder, seed, 60 * minutes)
     row |= {"passed": time.monotonic() - began, "load": os.getloadavg()[1], "date": time.strftime("%Y-%m-%d")}
     done.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(done) as file:
+    with atomic_write(done) as file:
         json.dump({**row, "data": folder.name, "minutes": minutes}, file)
     print(name, seed, row, flush=True)
 

@@ -104,7 +104,7 @@ class _Count:
         self.exchange = dist.all_to_all_single
 
     def __call__(self, received: Tensor, given: Tensor, sizes_in: Any = None, sizes_out: Any = None) -> None:
-        sizes = sizes_out or [len(given) // distributed.count()] * distributed.count()
+        sizes = sizes_out or [len(given) // distributed.world_size()] * distributed.world_size()
         elsewhere = sum(sizes) - sizes[distributed.rank()]
         self.sent += elsewhere * (given.nbytes // max(len(given), 1))
         self.exchange(received, given, sizes_in, sizes_out)
@@ -113,10 +113,10 @@ class _Count:
 def _worker(kind: str, rounds: int) -> None:
     """Of several processes: seconds and bytes of an update with sharded and with replicated rows, taking turns."""
     torch.set_num_threads(1)
-    distributed.join()
+    distributed.init()
     count = _Count()
     dist.all_to_all_single = count  # type: ignore[assignment]
-    folder, parts = Path(os.environ["FOLDER"]), distributed.count()
+    folder, parts = Path(os.environ["FOLDER"]), distributed.world_size()
     stores = (_store(f"sharded:{kind}", 20_000, CLASSES, folder), _store(kind, 20_000, CLASSES, folder))
     prediction = torch.randn(BATCH // parts, CLASSES).softmax(1)
     ratios, sent = [], [0, 0]
@@ -125,16 +125,16 @@ def _worker(kind: str, rounds: int) -> None:
         own = index.tensor_split(parts)[distributed.rank()]
         seconds = []
         for number, store in enumerate(stores):
-            distributed.wait_for_all()
+            distributed.barrier()
             before, began = count.sent, time.perf_counter()
             store.update(own, prediction)
-            distributed.wait_for_all()
+            distributed.barrier()
             seconds.append(time.perf_counter() - began)
             sent[number] += count.sent - before
         ratios.append(seconds[0] / seconds[1])
     if distributed.rank() == 0:
         print(json.dumps([sorted(ratios)[len(ratios) // 2], *(total / rounds for total in sent)]))
-    distributed.leave()
+    distributed.shutdown()
 
 
 def _by_formula(kind: str, parts: int) -> tuple[float, float]:

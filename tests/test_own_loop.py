@@ -132,7 +132,7 @@ def _assert_same(found: SelfAdaptiveLoss, expected: SelfAdaptiveLoss) -> None:
 def _own_steps(criterion: SelfAdaptiveLoss, steps: range) -> None:
     """Steps over the samples of this process, with predictions that each sample has of its own."""
     logits_NK = torch.randn(480, 3, generator=torch.Generator().manual_seed(0))
-    batches = SAMPLES[distributed.rank() :: distributed.count()].split(60)
+    batches = SAMPLES[distributed.rank() :: distributed.world_size()].split(60)
     for index_B in batches[steps.start : steps.stop]:
         criterion(logits_NK[index_B].requires_grad_(), index_B)
 
@@ -143,14 +143,14 @@ def _states_of_two(folder: Path, sharded: bool) -> None:
     for criterion in (whole, before):
         _own_steps(criterion, range(4))
         criterion.end_epoch()
-    closed = cast(list[dict[str, Any]], distributed.objects_of_all(before.state_dict()))
+    closed = cast(list[dict[str, Any]], distributed.all_gather_objects(before.state_dict()))
     if sharded and distributed.rank():
         with pytest.raises(ValueError, match=r"of rank 0 of 2 processes, but this is rank 1 of 2; .* file for each"):
             after.load_state_dict(closed[0])
     after.load_state_dict(closed[distributed.rank() if sharded else 0])
     _own_steps(whole, range(4))
     _own_steps(after, range(3))
-    middle = cast(list[dict[str, Any]], distributed.objects_of_all(after.state_dict()))
+    middle = cast(list[dict[str, Any]], distributed.all_gather_objects(after.state_dict()))
     own, goes_on = distributed.rank(), made()
     with pytest.raises(ValueError, match=f"within an epoch by rank {1 - own} of 2 .* save after end_epoch"):
         goes_on.load_state_dict(middle[1 - own])
@@ -172,12 +172,12 @@ def _halves(folder: Path, start: int | str) -> None:
     """Each process gets the half of each batch that is its own."""
     torch.manual_seed(0)
     samples, network = _noisy(), nn.Linear(16, 3)
-    model = DistributedDataParallel(network) if distributed.count() > 1 else network
+    model = DistributedDataParallel(network) if distributed.world_size() > 1 else network
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     criterion = SelfAdaptiveLoss(samples.labels, epochs=EPOCHS, start_epoch=start)
     for _ in range(EPOCHS):
         for index in SAMPLES.split(60):
-            own = index.tensor_split(distributed.count())[distributed.rank()]
+            own = index.tensor_split(distributed.world_size())[distributed.rank()]
             images = samples.inputs.read(own).flatten(1) / 255
             optimizer.zero_grad()
             criterion(model(images), own).backward()
@@ -185,7 +185,7 @@ def _halves(folder: Path, start: int | str) -> None:
         criterion.end_epoch()
     if distributed.rank() == 0:
         result = {"weight": network.weight.detach(), "targets": criterion.targets.read(SAMPLES)}
-        torch.save(result, folder / f"{start}-{distributed.count()}.pt")
+        torch.save(result, folder / f"{start}-{distributed.world_size()}.pt")
 
 
 @pytest.mark.distributed

@@ -118,9 +118,9 @@ class SelfAdaptiveLoss:
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
         self._note_share(index_B.cpu())
-        self._notice(len(index_B) * distributed.count())
+        self._notice(len(index_B) * distributed.world_size())
         (term,) = loss.terms
-        return term.total * (distributed.count() / distributed.sum_over_all(term.weight.clone()))
+        return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
 
     def _note_share(self, index_B: Tensor) -> None:
         """Keep count of how much of these rows is still the given label: not all samples need be in every epoch."""
@@ -147,10 +147,10 @@ class SelfAdaptiveLoss:
         if not self._seen:
             raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
-        for moments in distributed.objects_of_all(self._measured.moments):
+        for moments in distributed.all_gather_objects(self._measured.moments):
             whole.add(cast(dict[str, list[float]], moments))
         index_n = torch.cat(self._visited)
-        rows_n2 = distributed.rows_of_all(torch.stack([index_n.double(), self._share_N[index_n].double()], 1))
+        rows_n2 = distributed.all_gather_rows(torch.stack([index_n.double(), self._share_N[index_n].double()], 1))
         self._share_N[rows_n2[:, 0].long()] = rows_n2[:, 1].float()
         self.history.append(whole.metrics)
         self.epoch += 1
@@ -183,7 +183,7 @@ class SelfAdaptiveLoss:
             "moments": dict(self._measured.moments),
             "seen": self._seen,
             "visited": torch.cat(self._visited),
-            "process": [distributed.rank(), distributed.count()],
+            "process": [distributed.rank(), distributed.world_size()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ class SelfAdaptiveLoss:
 
 def _check_process(state: Mapping[str, Any]) -> None:
     """Until `end_epoch` each process knows its own steps alone."""
-    (rank, count), own, parts = state["process"], distributed.rank(), distributed.count()
+    (rank, count), own, parts = state["process"], distributed.rank(), distributed.world_size()
     if state["seen"] and (rank, count) != (own, parts):
         raise ValueError(
             f"the state was taken within an epoch by rank {rank} of {count} processes, but this is rank {own} of "

@@ -35,7 +35,7 @@ def test_what_a_user_may_set() -> None:
     assert list(found) == ["share", "many", "pair"]
     assert (found["share"].kind, found["many"].kind, found["pair"].kind) == (float, int, str)
     assert (found["share"].option, found["pair"].option) == ("--share", "--two")
-    assert [own.told() for own in found.values()] == ["0.5", "all", "a:b"]
+    assert [own.summary() for own in found.values()] == ["0.5", "all", "a:b"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def _work(rank: int, count: int, meeting: Path, work: Callable[..., None], argum
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # others may wait for this process for ever
-    distributed.leave()
+    distributed.shutdown()
     assert not _waiting_threads(), "a thread that outlives its group can end the process with an error"
 
 

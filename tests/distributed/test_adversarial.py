@@ -50,7 +50,7 @@ def _train(folder: Path) -> None:
             method,
             _network(),
             method.initial_targets(_samples().labels, 3, Storage()),
-            _loader((distributed.rank(), distributed.count())),
+            _loader((distributed.rank(), distributed.world_size())),
             FitSettings(epochs=3, micro_batches=micro_batches, optimizer=OptimizerSettings(lr=0.3)),
             num_classes=3,
             device=CPU,

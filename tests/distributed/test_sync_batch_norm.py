@@ -50,7 +50,7 @@ def _step(network: nn.Module, images_BCHW: Tensor) -> dict[str, Tensor]:
     with torch.no_grad():
         for parameter in network.parameters():
             assert parameter.grad is not None
-            parameter.sub_(0.01 * distributed.sum_over_all(parameter.grad))
+            parameter.sub_(0.01 * distributed.all_reduce_sum(parameter.grad))
     return {"input": images_BCHW.grad}
 
 

@@ -60,7 +60,7 @@ def _training(
         objective,
         objective.build(Smooth(), 5),
         objective.initial_targets(samples.labels, 5, Storage.parse(store, file=folder / "targets.bin")),
-        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(distributed.rank(), distributed.count())),
+        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(distributed.rank(), distributed.world_size())),
         FitSettings(epochs=3, micro_batches=micro_batches, compile=compile, optimizer=OptimizerSettings(lr=0.3)),
         num_classes=5,
         device=CPU,
@@ -147,7 +147,7 @@ def _go_on(folder: Path, store: str) -> None:
     training.restore(saved)
     outcome = _outcome(training)
     if distributed.rank() == 0:
-        torch.save(outcome, folder / f"resumed-{distributed.count()}.pt")
+        torch.save(outcome, folder / f"resumed-{distributed.world_size()}.pt")
 
 
 @pytest.mark.parametrize("store", ["float32", "sharded:float32", "sharded:topk:3"])
@@ -172,11 +172,11 @@ def _draw_on(folder: Path) -> None:
     assert saved is not None
     training.restore(saved)
     first, states, rank = torch.get_rng_state(), saved.state["random"], distributed.rank()
-    if rank == 0 or len(states) == distributed.count():
+    if rank == 0 or len(states) == distributed.world_size():
         assert torch.equal(first, states[rank]["cpu"])
-    if len(states) != distributed.count():
-        masks = distributed.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
-        assert len(torch.stack(cast(list[Tensor], masks)).unique(dim=0)) == distributed.count()
+    if len(states) != distributed.world_size():
+        masks = distributed.all_gather_objects(torch.nn.functional.dropout(torch.ones(1000), 0.5))
+        assert len(torch.stack(cast(list[Tensor], masks)).unique(dim=0)) == distributed.world_size()
     torch.manual_seed(99)
     training.restore(saved)
     assert torch.equal(torch.get_rng_state(), first), "what was drawn before must not matter"
@@ -297,7 +297,7 @@ def test_a_signal_stops_all_and_the_run_goes_on(tmp_path: Path) -> None:
 def _stores_made_too_early(folder: Path) -> None:
     """Lightning and others make the objects of a training first, and the group of processes later."""
     group = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    distributed.leave()
+    distributed.shutdown()
     labels = torch.arange(6) % 3
     fresh, moved = TargetStore.from_labels(labels, 3), TargetStore.from_labels(labels, 3)
     sharded = TargetStore.from_labels(labels, 3, storage=Storage(sharded=True))
@@ -315,7 +315,7 @@ def _stores_made_too_early(folder: Path) -> None:
     for store in (moved, sharded, in_file):
         with pytest.raises(RuntimeError, match=r"make it after torch.distributed.init_process_group"):
             store.update(torch.tensor([group[0]]), prediction[:1])
-    distributed.leave()
+    distributed.shutdown()
     assert torch.allclose(fresh.read(torch.arange(6)), expected)
 
 
@@ -327,7 +327,7 @@ def _masks_of_dropout(folder: Path) -> None:
     data = open_data("digits")
     settings = RunSettings.given(data="digits", model="mlp").resolved(data)
     build_training(settings, data, settings.method, Storage())
-    masks = distributed.objects_of_all(torch.nn.functional.dropout(torch.ones(1000), 0.5))
+    masks = distributed.all_gather_objects(torch.nn.functional.dropout(torch.ones(1000), 0.5))
     assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]
 
 

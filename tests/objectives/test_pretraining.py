@@ -57,7 +57,7 @@ def _training(objective: Pretraining, views: int = 1, storage: Storage | None = 
             seed=0,
             device=torch.device("cpu"),
             augment=lambda images, generator: images.float() / 255 + 0.01 * torch.rand(1, generator=generator),
-            part=(distributed.rank(), distributed.count()),
+            part=(distributed.rank(), distributed.world_size()),
             views=views,
         ),
         FitSettings(epochs=epochs, optimizer=OptimizerSettings(lr=0.05)),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.report.contact_sheet import MARK, Cell, contact_sheet
 from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves
@@ -259,7 +259,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path.write_text("old")
 
     def interrupted() -> None:
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write("new")
             raise RuntimeError
 

@@ -104,7 +104,7 @@ def test_a_group_is_one_item_that_is_decided_and_undone_together(
     shown = desk.rows(Filter())
     assert (rows[0] in shown, rows[1] in shown) == (True, False)
     assert len(shown) == int(desk.verdicts.suspect_N.sum()) - 1
-    (told,) = desk.told([rows[0]])
+    (told,) = desk.summary([rows[0]])
     assert {own["row"]: own["disagrees"] for own in told["conflict"]} == {rows[0]: True, rows[1]: True, rows[2]: False}
     done = desk.decide("accept", [rows[0]])
     assert sorted(done["rows"]) == sorted(rows)

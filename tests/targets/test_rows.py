@@ -167,7 +167,7 @@ def _update_in_parts(folder: Path, names: tuple[str, ...]) -> None:
     for name in names:
         store = _store(name, folder)
         for index, prediction in _steps():
-            part = torch.arange(len(index)).tensor_split(distributed.count())[distributed.rank()]
+            part = torch.arange(len(index)).tensor_split(distributed.world_size())[distributed.rank()]
             rows = store.update(index[part], prediction[part])
             assert torch.equal(store.read(index[part]), rows) or name.endswith(("int8", "topk:4", "topk:11"))
         rows = _all(store)
@@ -217,7 +217,7 @@ def _each_loads_its_own(folder: Path) -> None:
     moved.update(everyone[own::2], torch.full((4, 3), 1 / 3))
     expected, before = moved.read(everyone), fresh.read(everyone)
     torch.save(moved.state_dict(), folder / f"state-{own}.pt")
-    distributed.wait_for_all()
+    distributed.barrier()
     with pytest.raises(ValueError, match=f"rows of rank {1 - own} of 2 processes, but this is rank {own} of 2;.*each"):
         fresh.load_state_dict(torch.load(folder / f"state-{1 - own}.pt"))
     assert torch.equal(fresh.read(everyone), before)

@@ -34,8 +34,8 @@ def options_of_run(kind: Kind, arguments: Sequence[str]) -> Options:
 
 
 def _option(own: Setting, panel: str | None = None, name: str | None = None) -> tuple[Any, Any]:
-    words = (own.words[:1].upper() + own.words[1:] if panel else own.words).removesuffix(".")
-    told = f"{words}. Default: {own.told()}." if own.kind is not bool or own.default else f"{words}."
+    words = (own.description[:1].upper() + own.description[1:] if panel else own.description).removesuffix(".")
+    told = f"{words}. Default: {own.summary()}." if own.kind is not bool or own.default else f"{words}."
     option = name or own.option
     if own.kind is bool and own.default is not False:
         option = f"{option}/--no-{option.removeprefix('--')}"

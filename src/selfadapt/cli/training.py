@@ -74,7 +74,7 @@ def run_to_the_end(
     if not goes_on and "data" not in given:
         raise UserError(f"no DATA given; name a data set or a path: selfadapt {command} digits")
     settings = None if goes_on else RunSettings.given(kind, **given)
-    distributed.join(choose_device(given.get("device") or known.get("device", "auto")))
+    distributed.init(choose_device(given.get("device") or known.get("device", "auto")))
     first = distributed.rank() == 0
     quiet = quiet or not first
     name = "" if settings is None else f"{Path(settings.data.source).stem}-{settings.method_name}"
@@ -96,5 +96,5 @@ def run_to_the_end(
                 f"{interruption}; go on with: {again}" + (f" --devices {devices}" if devices > 1 else "")
             ) from None
         finally:
-            distributed.leave()
+            distributed.shutdown()
     return (run, result) if first else None

@@ -12,7 +12,7 @@ from selfadapt.core.errors import UserError
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[str]]:
+def atomic_write(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only once it is written to the end.
 
     Of several processes the first writes it.
@@ -20,14 +20,14 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
     if distributed.rank():
         yield io.StringIO()
         return
-    with draft_of(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
+    with atomic_path(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
 
 
 @contextmanager
-def draft_of(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """Where to write a file that appears under its name only once it is whole. A link leads to its target."""
     if not path.name or path.is_dir():
         raise UserError(f"{path} is a folder; name a file")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def home() -> Path:
+def cache_dir() -> Path:
     given = os.environ.get("SELFADAPT_HOME")
     if given:
         return Path(given).expanduser()

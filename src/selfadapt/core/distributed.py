@@ -1,6 +1,6 @@
 """The processes of a run, and what they say to each other. One process alone says nothing.
 
-torchrun, or `--devices`, starts the processes and tells each its place in the environment. `join` makes them a group.
+torchrun, or `--devices`, starts the processes and tells each its place in the environment. `init` makes them a group.
 Every function below is called by all of them at the same time.
 """
 
@@ -18,7 +18,7 @@ if dist.is_available():
 _PATIENCE = timedelta(minutes=30)  # for a process that does not answer, such as one that decodes images
 
 
-def join(device: torch.device | None = None) -> None:
+def init(device: torch.device | None = None) -> None:
     """Become one of several processes, if the environment says so."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         return
@@ -29,7 +29,7 @@ def join(device: torch.device | None = None) -> None:
         dist.init_process_group("gloo", timeout=_PATIENCE)
 
 
-def leave() -> None:
+def shutdown() -> None:
     if _together():
         torch.compiler.reset()  # a network that was compiled holds the group, and its threads for ever
         gc.collect()
@@ -44,54 +44,54 @@ def rank() -> int:
     return dist.get_rank() if _together() else 0
 
 
-def count() -> int:
+def world_size() -> int:
     return dist.get_world_size() if _together() else 1
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """How many cores this process may use: its share, where several trainings run at once."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, available // int(os.environ.get("SELFADAPT_JOBS", "1")))
 
 
-def wait_for_all() -> None:
-    if count() > 1:
+def barrier() -> None:
+    if world_size() > 1:
         dist.barrier()
 
 
-def sum_over_all(values: Tensor) -> Tensor:
+def all_reduce_sum(values: Tensor) -> Tensor:
     """The sum of this tensor over the processes, in place."""
-    if count() > 1:
+    if world_size() > 1:
         dist.all_reduce(values)
     return values
 
 
-def largest_of_all(values: Tensor) -> Tensor:
+def all_reduce_max(values: Tensor) -> Tensor:
     """The largest of this tensor over the processes, in place."""
-    if count() > 1:
+    if world_size() > 1:
         dist.all_reduce(values, dist.ReduceOp.MAX)
     return values
 
 
-def objects_of_all(value: object) -> list[object]:
+def all_gather_objects(value: object) -> list[object]:
     """This object of each process, in the order of their ranks."""
-    if count() == 1:
+    if world_size() == 1:
         return [value]
-    values: list[object] = [None] * count()
+    values: list[object] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
 
 
-def rows_of_all(rows: Tensor) -> Tensor:
+def all_gather_rows(rows: Tensor) -> Tensor:
     """The rows of every process, one below the other in the order of their ranks. Each may have another number."""
-    if count() == 1:
+    if world_size() == 1:
         return rows
-    return torch.cat(exchange([rows] * count()))
+    return torch.cat(all_to_all_rows([rows] * world_size()))
 
 
-def exchange(parts: list[Tensor]) -> list[Tensor]:
+def all_to_all_rows(parts: list[Tensor]) -> list[Tensor]:
     """Send the r-th part to process r, and return what each process sent here. Parts may differ in their rows."""
-    if count() == 1:
+    if world_size() == 1:
         return parts
     home = parts[0].device
     if dist.get_backend() == "nccl" and home.type == "cpu":  # a loop of a user's own, whose processes meet on GPUs only

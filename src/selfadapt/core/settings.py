@@ -22,7 +22,7 @@ class Setting:
     name: str
     kind: type  # what an option's text stands for: int, float, bool or str
     default: Any
-    words: str
+    description: str
     option: str  # what users call it
     aliases: tuple[str, ...] = ()  # what they called it once
     unset: str | None = None  # what a value of None comes to, in words
@@ -56,14 +56,14 @@ class Setting:
         limits = (("at least", self.least), ("above", self.above), ("at most", self.most), ("below", self.below))
         return " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None) or "a finite number"
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The default as a user reads it."""
         return self.unset or "none" if self.default is None else str(to_plain(self.default))
 
 
 def setting(
     default: Any = MISSING,
-    words: str = "",
+    description: str = "",
     *,
     option: str | None = None,
     aliases: tuple[str, ...] = (),
@@ -77,7 +77,7 @@ def setting(
 ) -> Any:
     """A field of a dataclass that a user may set; `option` is its name for users if the field's would not do."""
     told = {
-        "words": words, "option": option, "aliases": aliases, "unset": unset, "least": least, "most": most,
+        "description": description, "option": option, "aliases": aliases, "unset": unset, "least": least, "most": most,
         "above": above, "below": below, "choices": choices, "parse": parse,
     }  # fmt: skip
     return field(default=default, metadata={"setting": told})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from selfadapt.core.cache_dir import home
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.data.row_cache import rows_folder
 
 Kind = Literal["decoded", "features"]
@@ -24,7 +24,7 @@ class Kept:
     path: Path
     bytes: int
     used: float  # when it was last used, in seconds since 1970
-    words: str  # what it is of, where that is known
+    description: str  # what it is of, where that is known
 
 
 def kept() -> list[Kept]:
@@ -47,7 +47,7 @@ def forget(entries: Sequence[Kept]) -> int:
 
 
 def _roots() -> dict[Kind, Path]:
-    return {"decoded": home() / "decoded", "features": rows_folder()}
+    return {"decoded": cache_dir() / "decoded", "features": rows_folder()}
 
 
 def _kept(kind: Kind, path: Path) -> Kept:
@@ -57,11 +57,11 @@ def _kept(kind: Kind, path: Path) -> Kept:
         path=path,
         bytes=sum(file.st_size for file in status),
         used=max((file.st_mtime for file in status), default=path.stat().st_mtime),
-        words=_words(path),
+        description=_description(path),
     )
 
 
-def _words(path: Path) -> str:
+def _description(path: Path) -> str:
     try:
         about = json.loads((path / "about.json").read_text())
         return ", ".join(f"{name} {value}" for name, value in about.items() if name in ("network", "encoder", "frame"))

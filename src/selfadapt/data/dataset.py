@@ -18,7 +18,7 @@ from selfadapt.data.images.augment import AugmentName
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import FileImages, ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.tabular.row_encoder import Reader
+from selfadapt.data.tabular.row_encoder import RowEncoder
 
 _ONE_UNIT = 30.0  # by which the deviations of values of one unit may exceed their median
 VALIDATION_FRACTION = 0.1  # what is set aside where the data bring no validation part of their own
@@ -97,7 +97,7 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A named set with its classes and its parts."""
+    """A named set with its classes and its splits."""
 
     name: str
     classes: tuple[str, ...]
@@ -110,7 +110,7 @@ class Data:
     unreadable: Sequence[tuple[str, str]] = ()  # files that were skipped, and why
     white: float | None = None  # the value that became 255 in images of over 8 bits, if there are any
     mixed: bool = False  # the order mixes the classes, so that the first so many are a fair share
-    reader: Reader | None = None  # what made vectors of raw rows, if anything did
+    reader: RowEncoder | None = None  # what made vectors of raw rows, if anything did
     duplicates: Sequence[DuplicateGroup[str]] = ()  # by id
     image_size: int | None = None  # to which images of many sizes were brought, if nobody said
 
@@ -150,14 +150,14 @@ class Data:
         return replace(self, train=self.train.take(kept), validation=self.train.take(held_out))
 
     @property
-    def parts(self) -> dict[str, Samples]:
-        """The parts that there are, by name."""
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: samples for name, samples in parts.items() if samples is not None}
+    def splits(self) -> dict[str, Samples]:
+        """The splits that exist, by name."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: samples for name, samples in splits.items() if samples is not None}
 
-    def with_parts(self, parts: Mapping[str, Samples]) -> "Data":
-        """The data with these parts, by name, and no others."""
-        return replace(self, train=parts["train"], validation=parts.get("validation"), test=parts.get("test"))
+    def with_splits(self, splits: Mapping[str, Samples]) -> "Data":
+        """The data with these splits, by name, and no others."""
+        return replace(self, train=splits["train"], validation=splits.get("validation"), test=splits.get("test"))
 
     def with_files(self, changed: Callable[[ImageFiles], ImageFiles]) -> "Data":
         """The data with their image files read in another way; inputs that are no files stay."""
@@ -168,9 +168,9 @@ class Data:
         return self._with_inputs(lambda inputs: changed(inputs) if isinstance(inputs, TensorImages) else inputs)
 
     def _with_inputs(self, changed: Callable[[Inputs], Inputs]) -> "Data":
-        parts = {name: replace(samples, inputs=changed(samples.inputs)) for name, samples in self.parts.items()}
+        splits = {name: replace(samples, inputs=changed(samples.inputs)) for name, samples in self.splits.items()}
         unlabelled = None if self.unlabelled is None else changed(self.unlabelled)
-        return replace(self.with_parts(parts), unlabelled=unlabelled)
+        return replace(self.with_splits(splits), unlabelled=unlabelled)
 
     def limited(self, train: int | None, test: int | None, seed: int = 0) -> "Data":
         """So many samples only; None keeps all. Validation shrinks in proportion to training.
@@ -188,17 +188,17 @@ class Data:
                 return samples
             return samples.first(number) if self.mixed else samples.share(number, seeded(seed, "limit", name))
 
-        fewer = {name: limited(name, samples) for name, samples in self.parts.items()}
-        return self.with_parts(fewer)
+        fewer = {name: limited(name, samples) for name, samples in self.splits.items()}
+        return self.with_splits(fewer)
 
     @property
     def broken(self) -> dict[str, str]:
         """The samples of any part whose files could not be read when somebody tried, and why."""
-        return {sample_id: reason for samples in self.parts.values() for sample_id, reason in samples.broken.items()}
+        return {sample_id: reason for samples in self.splits.values() for sample_id, reason in samples.broken.items()}
 
     def note_broken(self, found: Mapping[str, str]) -> None:
         """Take note of what others could not read, by id; a class must not vanish by it."""
-        for samples in self.parts.values():
+        for samples in self.splits.values():
             samples.note_broken(found)
         check_classes(self, self.train, self.train.broken)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from selfadapt.core.cache_dir import home
+from selfadapt.core.cache_dir import cache_dir
 
 MOST_BYTES = 10 << 30
 _DIGEST_BYTES = 16
@@ -42,7 +42,7 @@ def content_digest(*pieces: bytes | memoryview) -> bytes:
 
 
 def rows_folder() -> Path:
-    return home() / "features"
+    return cache_dir() / "features"
 
 
 class RowCache:

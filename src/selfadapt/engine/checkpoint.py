@@ -60,11 +60,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
             model = {name: tensor.contiguous() for name, tensor in checkpoint.model.items()}
             save_file(model, draft / "model.safetensors")
             torch.save(checkpoint.state, draft / "state.pt")
-        distributed.wait_for_all()
+        distributed.barrier()
         if checkpoint.targets is not None and (sharded or first):
-            name = f"targets-{distributed.rank():05d}-of-{distributed.count():05d}" if sharded else "targets"
+            name = f"targets-{distributed.rank():05d}-of-{distributed.world_size():05d}" if sharded else "targets"
             save_file(checkpoint.targets, draft / f"{name}.safetensors")
-        distributed.wait_for_all()
+        distributed.barrier()
         if first:
             _finish(draft, final)
     except (OSError, SafetensorError, RuntimeError) as error:  # the last is what torch makes of a full disk
@@ -73,7 +73,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
             f"the checkpoint {final} cannot be written: {error}; free some space or mend the folder, and go on with "
             "--resume from the one before it"
         ) from error
-    distributed.wait_for_all()
+    distributed.barrier()
 
 
 def _finish(draft: Path, final: Path) -> None:
@@ -120,7 +120,7 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
     shards = sorted(path.glob("targets-*-of-*.safetensors"))
     if not shards:
         return None
-    own, parts = distributed.rank(), distributed.count()
+    own, parts = distributed.rank(), distributed.world_size()
     pieces: dict[str, list[Tensor]] = {}
     places = []
     for number, shard in enumerate(shards):

@@ -72,12 +72,12 @@ class Accumulator:
 
     def merged(self) -> "Accumulator":
         """The metrics of all processes together. The loss is so already."""
-        if distributed.count() == 1:
+        if distributed.world_size() == 1:
             return self
         whole = Accumulator(len(self.predicted_N), self.predicted_N.device)
         whole.sums_T2 = self.sums_T2
-        whole.predicted_N = distributed.largest_of_all(self.predicted_N.clone())
-        for moments in distributed.objects_of_all(self.moments):
+        whole.predicted_N = distributed.all_reduce_max(self.predicted_N.clone())
+        for moments in distributed.all_gather_objects(self.moments):
             whole.add(cast(dict[str, list[float]], moments))
         return whole
 
@@ -119,7 +119,7 @@ class Training:
         self.objective, self.targets, self.loader, self.settings = objective, targets, loader, settings
         self.num_classes, self.device = num_classes, device
         self.model = model.to(device)
-        shared = _data_parallel(self.model) if distributed.count() > 1 else self.model
+        shared = _data_parallel(self.model) if distributed.world_size() > 1 else self.model
         self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
         self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -170,20 +170,20 @@ class Training:
                 if len(loss.terms) == 1:
                     self.scaler.scale(loss.terms[0].total / size).backward()
                 elif len(micro_batches) == 1:
-                    own_T2 = distributed.sum_over_all(own_T2)
+                    own_T2 = distributed.all_reduce_sum(own_T2)
                     totals = torch.stack([term.total for term in loss.terms])
-                    self.scaler.scale((totals * (distributed.count() / own_T2[:, 1])).sum()).backward()
+                    self.scaler.scale((totals * (distributed.world_size() / own_T2[:, 1])).sum()).backward()
                 else:
                     self._add_gradients(by_term, loss, size)
             sums_T2 = sums_T2 + own_T2 if len(sums_T2) else own_T2
             self._note(micro_batch, loss)
         if len(sums_T2) == 1 or by_term:
-            sums_T2 = distributed.sum_over_all(sums_T2)
+            sums_T2 = distributed.all_reduce_sum(sums_T2)
         if by_term:
             self._join_gradients(by_term, size / sums_T2[:, 1])
         self.scaler.unscale_(self.optimizer)
         if len(sums_T2) == 1:
-            correction = size * distributed.count() / sums_T2[0, 1]
+            correction = size * distributed.world_size() / sums_T2[0, 1]
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(correction)
@@ -214,7 +214,7 @@ class Training:
         """Put the gradients of all terms, each in its share, into the parameters, summed over processes."""
         for parameter, *own in zip(self.parameters, *by_term, strict=True):
             gradient = (torch.stack(own, -1) @ share_T).contiguous()
-            parameter.grad = distributed.sum_over_all(gradient)
+            parameter.grad = distributed.all_reduce_sum(gradient)
 
     def _gradients_stay_here(self) -> AbstractContextManager[Any]:
         """Let a micro-batch that is not the last add to the gradients without telling the other processes."""
@@ -224,8 +224,8 @@ class Training:
     @torch.no_grad()
     def _average_running_statistics(self) -> None:
         """Those of batch normalisation, which each process takes from its own part of the batch."""
-        if distributed.count() > 1 and self.running:
-            mean = distributed.sum_over_all(parameters_to_vector(self.running)) / distributed.count()
+        if distributed.world_size() > 1 and self.running:
+            mean = distributed.all_reduce_sum(parameters_to_vector(self.running)) / distributed.world_size()
             vector_to_parameters(mean, self.running)
 
     def _loss(self, batch: Batch, progress: Progress) -> Loss:
@@ -272,10 +272,10 @@ class Training:
         state = {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "random": distributed.objects_of_all(random),
+            "random": distributed.all_gather_objects(random),
             "accumulator": self.accumulator.merged().state_dict(),
             # As text, which is the same bytes whether the run was resumed or not.
-            "moments": json.dumps(distributed.objects_of_all(self.accumulator.moments)),
+            "moments": json.dumps(distributed.all_gather_objects(self.accumulator.moments)),
             "history": json.dumps([dict(metrics) for metrics in self.history]),
             "kept": self.kept,
         }
@@ -300,7 +300,7 @@ class Training:
         self.scaler.load_state_dict(saved.state["scaler"])
         self.accumulator.load_state_dict(saved.state["accumulator"])
         moments = json.loads(saved.state["moments"])
-        if len(moments) == distributed.count():
+        if len(moments) == distributed.world_size():
             self.accumulator.add(moments[distributed.rank()])
         elif distributed.rank() == 0:  # saved by another number of processes: the first brings what all had measured
             for own in moments:
@@ -311,7 +311,7 @@ class Training:
 
     def _restore_random(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Draw on as the process of this rank did; of another number of processes only the first can."""
-        same, rank = len(states) == distributed.count(), distributed.rank()
+        same, rank = len(states) == distributed.world_size(), distributed.rank()
         random = states[rank if same else 0]
         torch.set_rng_state(random["cpu"])
         if "cuda" in random and self.device.type == "cuda":
@@ -366,7 +366,7 @@ def fit(
 
 def _agreed(stop: bool, due: bool, device: torch.device) -> tuple[bool, bool]:
     """Whether any process is to stop, or finds a checkpoint due: all do the same at the same step."""
-    if distributed.count() == 1:
+    if distributed.world_size() == 1:
         return stop, due
-    stop, due = distributed.largest_of_all(torch.tensor([stop, due], dtype=torch.int32, device=device)).bool().tolist()
+    stop, due = distributed.all_reduce_max(torch.tensor([stop, due], dtype=torch.int32, device=device)).bool().tolist()
     return stop, due

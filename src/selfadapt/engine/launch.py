@@ -18,7 +18,7 @@ from selfadapt.core.progress import ProgressCallback
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _RESTARTS = 3
-_JOBS = "SELFADAPT_JOBS"  # how many trainings run at once, by which distributed.cores() shares out the cores
+_JOBS = "SELFADAPT_JOBS"  # how many trainings run at once, by which distributed.usable_cores() shares out the cores
 _POLL = 0.05  # seconds between two looks at the processes
 _GRACE = 20.0  # seconds in which a process that is asked to stop may save
 

@@ -42,7 +42,7 @@ def outputs(
     """
     was_training = model.training
     model.eval()
-    own = torch.arange(len(images)).split(batch_size)[distributed.rank() :: distributed.count()]
+    own = torch.arange(len(images)).split(batch_size)[distributed.rank() :: distributed.world_size()]
     own_n = torch.cat([torch.arange(0), *own])
     said_NO: Tensor | None = None
     done = 0
@@ -56,10 +56,10 @@ def outputs(
             on_progress(done, len(own_n))
     model.train(was_training)
     # A process that could read none of its images learns from the others how much the model says.
-    widths = distributed.objects_of_all(0 if said_NO is None else said_NO.shape[1])
+    widths = distributed.all_gather_objects(0 if said_NO is None else said_NO.shape[1])
     if said_NO is None:
         said_NO = _nothing_said(len(images), own_n, max(1, *(cast(int, width) for width in widths)))
-    return distributed.sum_over_all(said_NO.to(device)).cpu() if distributed.count() > 1 else said_NO
+    return distributed.all_reduce_sum(said_NO.to(device)).cpu() if distributed.world_size() > 1 else said_NO
 
 
 def _nothing_said(count: int, own_n: Tensor, width: int) -> Tensor:

@@ -123,7 +123,7 @@ def robustness(
         for index_B in torch.arange(len(labels_N)).split(batch_size or batch_for(images.shape))
         if (outcome_N[index_B] == UNTRIED).any()
     ]
-    batches = batches[distributed.rank() :: distributed.count()]
+    batches = batches[distributed.rank() :: distributed.world_size()]
     done = len(labels_N) - sum(map(len, batches))
     for asked_B, read in zip(batches, read_batches(images, batches, device=device), strict=True):
         if len(read.index_B):
@@ -137,7 +137,7 @@ def robustness(
         on_progress(done, len(labels_N))
     return Robustness(
         parts=attack.parts,
-        outcome_N=distributed.largest_of_all(outcome_N.to(device)).cpu(),
+        outcome_N=distributed.all_reduce_max(outcome_N.to(device)).cpu(),
         labels_N=labels_N,
         num_classes=num_classes,
         notes=attack.notes(num_classes),

@@ -71,7 +71,7 @@ def divergence(clean_BK: Tensor, perturbed_BK: Tensor) -> Tensor:
 class PGDTraining(ERM):
     """Cross entropy on attacked images, and the common ground of methods that attack their own network."""
 
-    words: ClassVar[str] = "training on images attacked by PGD"
+    description: ClassVar[str] = "training on images attacked by PGD"
     paper: ClassVar[str] = "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, 2018"
     needs: ClassVar[str] = "images, and a network that sees them"
     inner_loss: ClassVar[LossName] = "cross-entropy"
@@ -117,7 +117,7 @@ class PGDTraining(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class Trades(PGDTraining):
-    words: ClassVar[str] = "TRADES"
+    description: ClassVar[str] = "TRADES"
     paper: ClassVar[str] = "Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy, 2019"
     inner_loss: ClassVar[LossName] = "kl"
     inner_start: ClassVar[StartName] = "normal"
@@ -132,7 +132,7 @@ class Trades(PGDTraining):
 
 @dataclass(frozen=True, kw_only=True)
 class TradesSelfAdaptive(Trades):
-    words: ClassVar[str] = "TRADES with self-adaptive targets"
+    description: ClassVar[str] = "TRADES with self-adaptive targets"
     paper: ClassVar[str] = NoisyLabels.paper
 
     start_epoch: int | None = setting(None, "epochs before the targets move (E_s)", least=0, unset="0.7 of the epochs")

@@ -32,7 +32,7 @@ def label_loss(logits_BK: Tensor, labels_B: Tensor) -> Loss:
 class ERM:
     """Ordinary training, and the common ground of methods that differ from it in a part only."""
 
-    words: ClassVar[str] = "ordinary training"
+    description: ClassVar[str] = "ordinary training"
     paper: ClassVar[str] = "Vapnik, Principles of Risk Minimization for Learning Theory, 1991"
     needs: ClassVar[str] = ""
     result: ClassVar[str] = "last epoch"
@@ -50,7 +50,7 @@ class ERM:
     def train(self, bench: Bench) -> Trained:
         return bench.fit("main", self)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return ""
 
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:

@@ -95,7 +95,7 @@ class Bench(Protocol):
 
 
 class Method(Objective, Protocol):
-    words: ClassVar[str]  # what it is, in a few words
+    description: ClassVar[str]  # what it is, in a few words
     paper: ClassVar[str]  # where it comes from
     needs: ClassVar[str]  # what it needs beyond labelled samples, in words
     result: ClassVar[str]  # which network is the result, in words
@@ -112,7 +112,7 @@ class Method(Objective, Protocol):
         """Train to the end."""
         ...
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What it was told or found out that other methods were not, in words for a table; mostly nothing."""
         ...
 

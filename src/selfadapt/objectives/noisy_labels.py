@@ -269,7 +269,7 @@ _START_WORDS = "epochs before the targets move (E_s), or auto: found while train
 class SelfAdaptive(NoisyLabels):
     """With E_s found while training."""
 
-    words: ClassVar[str] = "self-adaptive training"
+    description: ClassVar[str] = "self-adaptive training"
 
     start_epoch: int | AutoStart = setting(AutoStart(), _START_WORDS, parse=parse_start)
 
@@ -278,7 +278,7 @@ class SelfAdaptive(NoisyLabels):
 class SelfAdaptiveOfThePaper(NoisyLabels):
     """Algorithm 2 to the letter: E_s is fixed, and targets begin as the labels. The paper has 60 of 200 epochs."""
 
-    words: ClassVar[str] = "self-adaptive training, start fixed as in the paper"
+    description: ClassVar[str] = "self-adaptive training, start fixed as in the paper"
 
     start_epoch: int | None = setting(  # type: ignore[assignment]
         None, "epochs before the targets move (E_s)", least=0, unset="0.3 of the epochs"
@@ -292,20 +292,20 @@ class SelfAdaptiveOfThePaper(NoisyLabels):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAdaptiveSymmetric(SelfAdaptive):
-    words: ClassVar[str] = "self-adaptive training with symmetric cross entropy"
+    description: ClassVar[str] = "self-adaptive training with symmetric cross entropy"
 
     reverse_weight: float = setting(0.1, "weight of reverse cross entropy (w2)", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutWeights(SelfAdaptive):
-    words: ClassVar[str] = "self-adaptive training without re-weighting"
+    description: ClassVar[str] = "self-adaptive training without re-weighting"
 
     reweight: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutAverage(SelfAdaptive):
-    words: ClassVar[str] = "self-adaptive training without the moving average"
+    description: ClassVar[str] = "self-adaptive training without the moving average"
 
     moving_average: bool = False

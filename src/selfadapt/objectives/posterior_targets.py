@@ -57,7 +57,7 @@ def posterior_targets(means_BK: Tensor, labels_B: Tensor, accuracy: float) -> Te
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorTargets(NoisyLabels):
-    words: ClassVar[str] = "self-adaptive training, targets are the posterior given prediction and label"
+    description: ClassVar[str] = "self-adaptive training, targets are the posterior given prediction and label"
 
     start_epoch: int | None = setting(  # type: ignore[assignment]
         None, "epochs before the targets move (E_s)", least=1, unset="0.15 of the epochs"

@@ -60,7 +60,7 @@ def abstaining(outputs_NO: Tensor) -> Mapping[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Selective(ERM):
-    words: ClassVar[str] = "self-adaptive training with abstention"
+    description: ClassVar[str] = "self-adaptive training with abstention"
     paper: ClassVar[str] = NoisyLabels.paper
     abstains: ClassVar[bool] = True
 

@@ -32,7 +32,7 @@ RECIPE = Recipe(
     "grows.",
     paper=_experiment(),
     laptop=_experiment(),
-    drawing=OverEpochs(key="residual", words="|X theta - t|", log=True),
+    drawing=OverEpochs(key="residual", description="|X theta - t|", log=True),
     unit="",
     rows="learning rate, of the bound",
     notes=(

@@ -124,7 +124,7 @@ class OverEpochs:
     """A line for each trial over the epochs, or over the minutes that they took."""
 
     key: str  # in metrics.jsonl
-    words: str
+    description: str
     less_than_one: bool = False  # draw 1 - the value: an error for an accuracy
     log: bool = False
     minutes: bool = False
@@ -137,7 +137,7 @@ class OverColumns:
     Rows that begin with the word `dashed` are, in the colour of the row that else has the same name.
     """
 
-    words: str
+    description: str
     columns: str
     dashed: str = ""
 

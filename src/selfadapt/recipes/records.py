@@ -64,7 +64,7 @@ SCRATCH = _record(
     "Test accuracy after each epoch is for the figure alone; its time is within the 20 minutes.",
     "20 minutes are enough with --precision bfloat16, on a processor that has it; in float32 it is half an hour, by "
     "estimate.",
-    drawing=OverEpochs(key="test_accuracy_after_epoch", words="test accuracy (%)", minutes=True),
+    drawing=OverEpochs(key="test_accuracy_after_epoch", description="test accuracy (%)", minutes=True),
 )
 PRETRAINED = _record(
     "pretrained",

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.report.figures import INK
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
     size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
     path.parent.mkdir(parents=True, exist_ok=True)
     content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *cells, "</svg>"])
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def _save(figure: "Figure", path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the browser has the fonts that matplotlib lacks
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             figure.savefig(file, format="svg", metadata={"Date": None})
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.report import figures
 from selfadapt.review.conflicts import conflicts_of
@@ -44,7 +44,7 @@ def page_from(template: str, path: Path, /, **content: Any) -> Path:
     html = _environment().get_template(template).render(**content)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.write(html)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
 from selfadapt.report import figures
 from selfadapt.report.page import Picture, page_from
@@ -35,7 +35,7 @@ def write_reproduction(
     write_table(path / "rows.csv", columns, lines)
     parts = parts_of(rows)
     made_by = "" if experiment.timing else _made_by(rows)
-    with whole_file(path / "table.md") as file:
+    with atomic_write(path / "table.md") as file:
         file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", made_by))
     figure = _draw(recipe, experiment, rows, path)
     pictures = (
@@ -135,9 +135,9 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
     elif isinstance(drawing, OverEpochs):
         lines = {name: line for name, folder in folders.items() if (line := _series(folder, drawing))}
         axis = "minutes" if drawing.minutes else "step" if drawing.log else "epoch"
-        figures.over_columns({"": lines}, drawing.words, axis, file, log=drawing.log, marker="")
+        figures.over_columns({"": lines}, drawing.description, axis, file, log=drawing.log, marker="")
     elif isinstance(drawing, OverColumns):
-        figures.over_columns(_lines(rows), drawing.words, drawing.columns, file, dashed=drawing.dashed)
+        figures.over_columns(_lines(rows), drawing.description, drawing.columns, file, dashed=drawing.dashed)
     elif isinstance(drawing, Stacked):
         figures.stacked_bars(_bars(rows, drawing), drawing.part, file)
     elif isinstance(drawing, OfRun):

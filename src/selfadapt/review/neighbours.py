@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import Verdicts
 
@@ -30,7 +30,7 @@ def write_features(folder: RunFolder, ids: Sequence[str], features_NF: Any, chec
     with open(draft, "wb") as file:
         np.save(file, (features_NF / np.maximum(length_N1, 1e-12)).astype(np.float16))
     draft.replace(path)
-    with whole_file(_about_file(folder)) as text:
+    with atomic_write(_about_file(folder)) as text:
         json.dump({"checkpoint": checkpoint, "ids": list(ids)}, text)
 
 

@@ -210,7 +210,7 @@ class _Opened:
         wanted = set(self._verdicts.ids)
         return {
             sample_id: (samples.inputs, place)
-            for samples in data.parts.values()
+            for samples in data.splits.values()
             for place, sample_id in enumerate(samples.ids)
             if sample_id in wanted
         }

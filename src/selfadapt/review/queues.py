@@ -137,7 +137,7 @@ class Desk:
         """Those of these rows that are decided."""
         return [row for row in rows if self.decided_N[row] != UNDECIDED]
 
-    def told(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+    def summary(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """What there is to know of these rows."""
         own = self.verdicts
         self._check(rows)

@@ -180,7 +180,7 @@ class _Pages:
         return JSONResponse({"rows": rows, "decided": self._desk.decided_of(rows)})
 
     async def told(self, request: Request) -> Response:
-        return JSONResponse({"told": self._desk.told(_list(await _body(request), "rows"))})
+        return JSONResponse({"told": self._desk.summary(_list(await _body(request), "rows"))})
 
     def values(self, request: Request) -> Response:
         _words(request)

@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import IO, Any, cast, get_args
 
 from selfadapt.core import distributed
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.data.duplicates.groups import DuplicateGroup
 from selfadapt.data.duplicates.near_duplicates import Kind
@@ -232,7 +232,7 @@ class RunFolder:
             raise UserError(f"{self.path} cannot be used as a run folder: {error.strerror or error}") from error
 
     def write_run(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.settings_file) as file:
+        with atomic_write(self.settings_file) as file:
             json.dump({"format": FORMAT, **content}, file, indent=2)
 
     def read_run(self) -> dict[str, Any]:
@@ -255,37 +255,37 @@ class RunFolder:
             raise UserError(f"{self.settings_file} is damaged: {error}") from error
 
     def write_coverage(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.coverage_file) as file:
+        with atomic_write(self.coverage_file) as file:
             json.dump(content, file)
 
     def write_probe(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.probe_file) as file:
+        with atomic_write(self.probe_file) as file:
             json.dump(content, file, indent=2)
 
     def write_transfer(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.transfer_file) as file:
+        with atomic_write(self.transfer_file) as file:
             json.dump(content, file, indent=2)
 
     def write_calibration(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.calibration_file) as file:
+        with atomic_write(self.calibration_file) as file:
             json.dump(content, file, indent=2)
 
     def write_attack(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.attack_file) as file:
+        with atomic_write(self.attack_file) as file:
             json.dump(content, file, indent=2)
 
     def write_outcome(self, key: str, content: Mapping[str, Any]) -> None:
         self.attacks.mkdir(exist_ok=True)
-        with whole_file(self.attacks / f"{key}.json") as file:
+        with atomic_write(self.attacks / f"{key}.json") as file:
             json.dump(content, file)
 
     def write_accuracies(self, key: str, content: Mapping[str, float]) -> None:
         self.shifts.mkdir(exist_ok=True)
-        with whole_file(self.shifts / f"{key}.json") as file:
+        with atomic_write(self.shifts / f"{key}.json") as file:
             json.dump(content, file)
 
     def write_shift(self, content: Mapping[str, Any]) -> None:
-        with whole_file(self.shift_file) as file:
+        with atomic_write(self.shift_file) as file:
             json.dump(content, file, indent=2)
 
     def forget_calibration(self) -> None:
@@ -323,7 +323,7 @@ class RunFolder:
     def forget_metrics_after(self, epochs: int) -> None:
         """Drop the lines past so many epochs, as a resumed run will write them again."""
         kept = self.read_metrics()[:epochs]
-        with whole_file(self.metrics_file) as file:
+        with atomic_write(self.metrics_file) as file:
             file.writelines(json.dumps(record) + "\n" for record in kept)
 
     def write_samples(self, rows: Iterable[Sequence[str]]) -> None:
@@ -393,7 +393,7 @@ def _kind(text: str, path: Path) -> Kind:
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A .csv with a line of column names."""
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         careful = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(columns)

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from selfadapt.core import distributed
-from selfadapt.core.cache_dir import home
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.data.sources.catalog import SOURCES
 from selfadapt.models.pretrained.weights import SHIPPED
 from selfadapt.runs.lifecycle.environment import device_name
@@ -36,7 +36,7 @@ def examine() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "devices": _devices(),
         "threads": {
-            "cores": distributed.cores(),
+            "cores": distributed.usable_cores(),
             "torch": torch.get_num_threads(),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
         },
@@ -92,7 +92,7 @@ def _bfloat16_speed(device: str) -> float | None:
 
 def _home() -> dict[str, Any]:
     """Where data and features are kept, and how much room is left there."""
-    place = home()
+    place = cache_dir()
     there = next(
         folder for folder in (place, *place.parents) if folder.exists()
     )  # the place itself is made when needed
@@ -105,7 +105,7 @@ def _home() -> dict[str, Any]:
 
 def _whereabouts(name: str) -> str:
     """Where a named set is, or what there is to do."""
-    folder = home() / "data" / name
+    folder = cache_dir() / "data" / name
     if folder.is_dir() and any(folder.iterdir()):
         return str(folder)
     if name == "digits":

@@ -63,7 +63,7 @@ class ReplicatedRows(_OnTopOf):
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         packed_BM = self.local.packed(index_B, rows_BK)
-        self.local.keep(*_once(distributed.rows_of_all(index_B), distributed.rows_of_all(packed_BM)))
+        self.local.keep(*_once(distributed.all_gather_rows(index_B), distributed.all_gather_rows(packed_BM)))
         return self.local.unpacked(packed_BM)
 
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
@@ -74,21 +74,21 @@ class ShardedRows(_OnTopOf):
     def __init__(self, num_rows: int, make: Callable[[int], PackedRows]) -> None:
         """`make` makes the rows that one process keeps, given their number."""
         self.num_rows = num_rows
-        self.parts, self.own = distributed.count(), distributed.rank()
+        self.parts, self.own = distributed.world_size(), distributed.rank()
         self.local = make(len(range(self.own, num_rows, self.parts)))
         self.num_columns = self.local.num_columns
 
     def read(self, index_B: Tensor) -> Tensor:
         places = self._by_owner(index_B)
-        wanted = distributed.exchange([index_B[place] // self.parts for place in places])
-        answers = distributed.exchange([self.local.take(index_n) for index_n in wanted])
+        wanted = distributed.all_to_all_rows([index_B[place] // self.parts for place in places])
+        answers = distributed.all_to_all_rows([self.local.take(index_n) for index_n in wanted])
         back_B = torch.cat(places).argsort()
         return self.local.unpacked(torch.cat(answers)[back_B])
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         packed_BM, places = self.local.packed(index_B, rows_BK), self._by_owner(index_B)
-        index_n = torch.cat(distributed.exchange([index_B[place] // self.parts for place in places]))
-        packed_nM = torch.cat(distributed.exchange([packed_BM[place] for place in places]))
+        index_n = torch.cat(distributed.all_to_all_rows([index_B[place] // self.parts for place in places]))
+        packed_nM = torch.cat(distributed.all_to_all_rows([packed_BM[place] for place in places]))
         self.local.keep(*_once(index_n, packed_nM))
         return self.local.unpacked(packed_BM)
 

@@ -65,12 +65,12 @@ class Storage:
         if self.sharded:
             return ShardedRows(num_rows, lambda own_rows: self._local(own_rows, num_columns))
         rows = self._local(num_rows, num_columns)
-        return rows if distributed.count() == 1 else ReplicatedRows(rows)
+        return rows if distributed.world_size() == 1 else ReplicatedRows(rows)
 
     def _local(self, num_rows: int, num_columns: int) -> PackedRows:
         device = torch.device(self.device)
         if self.file is not None:
-            own = self.file if distributed.count() == 1 else self.file.with_suffix(f".{distributed.rank()}.bin")
+            own = self.file if distributed.world_size() == 1 else self.file.with_suffix(f".{distributed.rank()}.bin")
             return DenseRows.in_file(own, num_rows, num_columns, self.dtype)
         if self.top_k is not None:
             return TopKRows(num_rows, num_columns, self.top_k, device)
@@ -88,7 +88,7 @@ class TargetStore:
     def __init__(self, rows: Rows, *, momentum: float, kind: Kind = "distribution") -> None:
         _check_momentum(momentum)
         self._rows = rows
-        self._processes = distributed.count()
+        self._processes = distributed.world_size()
         self._moved = False
         self.momentum = momentum
         self.kind = kind
@@ -147,13 +147,13 @@ class TargetStore:
 
     @property
     def rows(self) -> Rows:
-        if distributed.count() != self._processes:
+        if distributed.world_size() != self._processes:
             self._meet_other_processes()
         return self._rows
 
     def _meet_other_processes(self) -> None:
         """Take part in a group that was made after the store, or go on after its end."""
-        rows, count = self._rows, distributed.count()
+        rows, count = self._rows, distributed.world_size()
         if self._processes == 1 and isinstance(rows, PackedRows) and not (self._moved or rows.in_a_file):
             self._rows = ReplicatedRows(rows)
         elif count > 1 or isinstance(rows, ShardedRows):

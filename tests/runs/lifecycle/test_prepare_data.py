@@ -36,7 +36,7 @@ def test_copies_and_groups_stay_together(grouped: bool, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     begun = start(RunSettings.given("labels", **settings), folder).data
     again = reopen(folder, to_train=False).data
-    for part, samples in begun.parts.items():
-        assert _partition(samples) == _partition(again.parts[part])
+    for part, samples in begun.splits.items():
+        assert _partition(samples) == _partition(again.splits[part])
     assert max(map(len, _partition(begun.train))) > 1
     assert again.duplicates == begun.duplicates

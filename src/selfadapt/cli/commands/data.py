@@ -36,10 +36,10 @@ def get(
 @app.command("list", epilog="Example: selfadapt data list")
 def list_sources(as_json: bool = Json) -> None:
     """Show the names of data sets, and which are on this machine."""
-    from selfadapt.core.cache_dir import home
+    from selfadapt.core.cache_dir import cache_dir
     from selfadapt.data.sources.catalog import SOURCES
 
-    here = {name: name == "digits" or (home() / "data" / name).exists() for name in SOURCES}
+    here = {name: name == "digits" or (cache_dir() / "data" / name).exists() for name in SOURCES}
     if as_json:
         print_json({"sets": here})
         return
@@ -54,18 +54,20 @@ def cache(
     as_json: bool = Json,
 ) -> None:
     """Show what is kept below $SELFADAPT_HOME to be faster next time: decoded images and features."""
-    from selfadapt.core.cache_dir import home
+    from selfadapt.core.cache_dir import cache_dir
     from selfadapt.data.cache_usage import forget, kept
 
     entries = kept()
     freed = forget(entries) if empty else 0
     if as_json:
-        shown = [{"kind": own.kind, "path": str(own.path), "bytes": own.bytes, "words": own.words} for own in entries]
-        print_json({"path": str(home()), "bytes": sum(own.bytes for own in entries) - freed, "entries": shown})
+        shown = [
+            {"kind": own.kind, "path": str(own.path), "bytes": own.bytes, "words": own.description} for own in entries
+        ]
+        print_json({"path": str(cache_dir()), "bytes": sum(own.bytes for own in entries) - freed, "entries": shown})
         return
     if empty:
-        print(f"{freed / 1e6:,.1f} MB removed from {home()}")
+        print(f"{freed / 1e6:,.1f} MB removed from {cache_dir()}")
         return
     for own in entries:
-        print(f"{own.kind:<10}{own.bytes / 1e6:>10,.1f} MB  {own.words or own.path.name}")
-    print(f"{sum(own.bytes for own in entries) / 1e6:,.1f} MB in {home()}")
+        print(f"{own.kind:<10}{own.bytes / 1e6:>10,.1f} MB  {own.description or own.path.name}")
+    print(f"{sum(own.bytes for own in entries) / 1e6:,.1f} MB in {cache_dir()}")

@@ -22,10 +22,15 @@ def command(
         {
             "name": own,
             "command": "train" if kind == "labels" else "pretrain",
-            "words": method.words,
+            "words": method.description,
             "needs": method.needs,
             "settings": [
-                {"option": each.option, "words": each.words, "default": to_plain(each.default), "told": each.told()}
+                {
+                    "option": each.option,
+                    "words": each.description,
+                    "default": to_plain(each.default),
+                    "told": each.summary(),
+                }
                 for each in settings_in(method).values()
             ],
             "paper": method.paper,

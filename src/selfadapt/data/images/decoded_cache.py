@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import torch
 
-from selfadapt.core.cache_dir import home
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples, readable
@@ -53,8 +53,8 @@ def keep_decoded(
         unreadable.extend((samples.ids[position], reason) for position, reason in broken.items())
         return replace(samples, inputs=images).take(readable(data, samples, broken))
 
-    parts = {name: kept(samples) for name, samples in data.parts.items()}
-    return replace(data.with_parts(parts), unreadable=unreadable)
+    parts = {name: kept(samples) for name, samples in data.splits.items()}
+    return replace(data.with_splits(parts), unreadable=unreadable)
 
 
 def _bytes(images: ImageFiles) -> int:
@@ -64,7 +64,7 @@ def _bytes(images: ImageFiles) -> int:
 
 def _decoded(images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorImages, dict[int, str]]:
     scale = () if images.white is None else (images.white,)
-    final = home() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
+    final = cache_dir() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
     _clean(final.parent)
     if not final.exists():
         _decode_into(final, images, on_progress)

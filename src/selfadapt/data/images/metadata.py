@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from selfadapt.core.cache_dir import home
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.data.images.storage import ORIENTATION, UnreadableImage, is_deep
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def white_of(paths: Sequence[Path]) -> float:
     A depth is one that cameras have: 8, 10, 12, 14 or 16 bits; floats may go to 1 instead. Files must be decoded for
     this, so the answer is kept below $SELFADAPT_HOME as long as none of them changes.
     """
-    kept = home() / "white" / files_key(paths)
+    kept = cache_dir() / "white" / files_key(paths)
     with suppress(OSError, ValueError):
         return float(kept.read_text())
     with ThreadPoolExecutor(os.cpu_count()) as pool:

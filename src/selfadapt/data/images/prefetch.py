@@ -45,7 +45,7 @@ def read_batches(
         for index_B in batches:
             yield Read(index_B, images.read(index_B).to(device))
         return
-    count = min(max(1, distributed.cores() // distributed.count()), 16) if workers is None else workers
+    count = min(max(1, distributed.usable_cores() // distributed.world_size()), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
         _Decoding(images, crops),
         batch_sampler=[index_B.tolist() for index_B in batches],

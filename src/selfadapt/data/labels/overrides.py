@@ -58,15 +58,15 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
         labels = numbered([label for label, _ in found], data.classes, lambda i: f"{path}, line {found[i][1]}")
         return replace(taken, labels=labels, truth=None)  # what the data say is no longer known to be right
 
-    parts = {name: corrected(samples) for name, samples in data.parts.items()}
-    known = {sample_id for samples in data.parts.values() for sample_id in samples.ids}
+    parts = {name: corrected(samples) for name, samples in data.splits.items()}
+    known = {sample_id for samples in data.splits.values() for sample_id in samples.ids}
     strangers = [sample_id for sample_id in lines if sample_id not in known]
     if len(strangers) == len(lines):
         raise UserError(f"{path}: none of its {len(rows)} ids is in the data, such as {strangers[0]!r}")
     for some, words in ((strangers, "ids are not in the data"), (left_out, "samples are not in it and are left out")):
         if some and not quiet:
             warnings.warn(f"{path}: {len(some)} {words}, such as {some[0]!r}", stacklevel=2)
-    return data.with_parts(parts)
+    return data.with_splits(parts)
 
 
 def corrected_validation(data: Data, path: Path) -> frozenset[str]:
@@ -77,7 +77,7 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     held_out: set[str] = set()
     rows = enumerate(csv_rows(path, exact=True), start=2)
     parts = {row["id"]: (row["part"], line) for line, row in rows if row.get("part")}
-    for part, samples in data.parts.items():
+    for part, samples in data.splits.items():
         for sample_id in samples.ids:
             wanted, line = parts.get(sample_id, (part, 0))
             if (part, wanted) == ("train", "validation") and data.validation is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from selfadapt.core.cache_dir import home
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
@@ -30,7 +30,7 @@ from selfadapt.data.sources.download import (
     fetch_mnist,
     verify,
 )
-from selfadapt.data.tabular.row_encoder import Reader, Table
+from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.table_file import column_names, csv_rows, parquet_rows
 from selfadapt.data.tabular.vectors import is_vectors, vector_arrays
@@ -70,12 +70,12 @@ class Columns:
     def open(self, path: Path, state: Mapping[str, Any] | None, on_progress: ProgressCallback) -> Data:
         """A table of values or texts, read as it was when the reader had this state."""
         from selfadapt.data.tabular.column_encoder import fit_columns
-        from selfadapt.data.tabular.row_encoder import reader_from_state
+        from selfadapt.data.tabular.row_encoder import row_encoder_from_state
         from selfadapt.data.text.text_encoder import fit_text
 
-        def fit(table: Table) -> Reader:
+        def fit(table: Table) -> RowEncoder:
             if state is not None:
-                return reader_from_state(state)
+                return row_encoder_from_state(state)
             return fit_columns(table) if self.text is None else fit_text(table, self.text, on_progress=on_progress)
 
         return table_data(path, fit, label_column=self.label, group_column=self.group)
@@ -119,7 +119,7 @@ def open_data(
     if source in SOURCES or Path(source).suffix not in (".csv", ".parquet"):
         columns.refuse(source)
     if source in SOURCES:
-        folder = home() / "data" / source
+        folder = cache_dir() / "data" / source
         return replace(SOURCES[source].open(folder, resize), mixed=SOURCES[source].mixed)
     path = Path(source)
     if path.is_dir():
@@ -144,7 +144,7 @@ def open_data(
 def check_there(source: str) -> None:
     """Raise a UserError that says how to get it, if a named set or a path is not on this machine."""
     if source in SOURCES:
-        folder = home() / "data" / source
+        folder = cache_dir() / "data" / source
         if source != "digits" and not folder.exists():
             advice = f"fetch it with: selfadapt data get {source}" if SOURCES[source].fetch else SOURCES[source].by_hand
             raise UserError(f"the data set {source} is not on this machine; {advice.format(folder=folder)}")
@@ -156,7 +156,7 @@ def get_data(name: str, on_progress: ProgressCallback = no_progress) -> tuple[Pa
     """Fetch a named set if it is not there, verify it, and open it."""
     if name not in SOURCES:
         raise UserError(f"there is no data set {name!r}; names are {', '.join(SOURCES)}")
-    source, folder = SOURCES[name], home() / "data" / name
+    source, folder = SOURCES[name], cache_dir() / "data" / name
     if name != "digits" and not folder.exists():
         if source.fetch is None:
             raise UserError(f"{name} cannot be fetched; {source.by_hand.format(folder=folder)}")

@@ -25,7 +25,7 @@ class Table:
     place: Callable[[int], str]
 
 
-class Reader(Protocol):
+class RowEncoder(Protocol):
     """Makes vectors of rows, the same for the same row whenever it is asked."""
 
     @property
@@ -46,9 +46,9 @@ class Reader(Protocol):
         ...
 
 
-def reader_from_state(state: Mapping[str, Any]) -> Reader:
+def row_encoder_from_state(state: Mapping[str, Any]) -> RowEncoder:
     """The reader as it was when its state was taken."""
     name = state["reader"]
     if name not in _HOMES:
         raise ValueError(f"{name!r} is not the name of a reader")
-    return cast(Reader, import_module(_HOMES[name]).from_state(state))
+    return cast(RowEncoder, import_module(_HOMES[name]).from_state(state))

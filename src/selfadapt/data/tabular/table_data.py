@@ -10,14 +10,14 @@ from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import check_labels, class_names, numbered
 from selfadapt.data.sources.arrays import content_ids
 from selfadapt.data.sources.image_folder import PARTS
-from selfadapt.data.tabular.row_encoder import Reader, Row, Table
+from selfadapt.data.tabular.row_encoder import Row, RowEncoder, Table
 from selfadapt.data.tabular.table_file import csv_rows, parquet_rows
 from selfadapt.data.tabular.vectors import vector_samples
 
 
 def table_data(
     path: Path,
-    fit: Callable[[Table], Reader],
+    fit: Callable[[Table], RowEncoder],
     *,
     label_column: str = "label",
     group_column: str | None = None,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each
 from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
 from selfadapt.evaluation.label_errors.out_of_sample import Judgements
@@ -128,7 +128,7 @@ class LabelErrorReport:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table, sorted by rank."""
-        with whole_file(Path(path)) as file:
+        with atomic_write(Path(path)) as file:
             writer = csv.writer(file)
             writer.writerow(LabelErrorRow._fields)
             for row in self.rows():

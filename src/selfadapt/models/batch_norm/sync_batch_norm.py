@@ -26,7 +26,7 @@ class SyncBatchNorm(_BatchNorm):
         """Images and vectors alike."""
 
     def forward(self, values_BC: Tensor) -> Tensor:
-        if not self.training or distributed.count() == 1:
+        if not self.training or distributed.world_size() == 1:
             return super().forward(values_BC)
         exact_BC = values_BC if values_BC.dtype == torch.float64 else values_BC.float()  # half precision would not do
         return cast(Tensor, self._over_all(exact_BC)).to(values_BC.dtype)
@@ -53,9 +53,9 @@ def whole_statistics(values_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of each channel over all processes, and how many values of a channel there are."""
     variance_C, mean_C = torch.var_mean(values_BC, _but_channels(values_BC), correction=0)
     count_1 = mean_C.new_tensor([values_BC.numel() // values_BC.shape[1]])
-    said_PX = mean_C.new_zeros(distributed.count(), 2 * len(mean_C) + 1)
+    said_PX = mean_C.new_zeros(distributed.world_size(), 2 * len(mean_C) + 1)
     said_PX[distributed.rank()] = torch.cat([mean_C, variance_C, count_1])
-    said_PX = distributed.sum_over_all(said_PX)
+    said_PX = distributed.all_reduce_sum(said_PX)
     means_PC, variances_PC, count_P1 = said_PX.split([len(mean_C), len(mean_C), 1], 1)
     share_P1 = count_P1 / count_P1.sum()
     whole_C = (share_P1 * means_PC).sum(0)
@@ -77,7 +77,7 @@ class _Normalised(torch.autograd.Function):
         (gradient_BC,), (scaled_BC, inverse_C, count) = gradients, ctx.saved_tensors
         but_channels = _but_channels(gradient_BC)
         sums_2C = torch.stack([gradient_BC.sum(but_channels), (gradient_BC * scaled_BC).sum(but_channels)])
-        mean_C, along_C = distributed.sum_over_all(sums_2C) / count
+        mean_C, along_C = distributed.all_reduce_sum(sums_2C) / count
         inner_BC = gradient_BC - _wide(mean_C, scaled_BC) - scaled_BC * _wide(along_C, scaled_BC)
         return inner_BC * _wide(inverse_C, scaled_BC), None, None, None
 

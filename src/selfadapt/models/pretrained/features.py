@@ -183,7 +183,7 @@ def _taken(
             yield read.index_B, _rows(model, read.images_BCHW, _DEVICE_BATCH), read.broken
         return
     if workers is None:
-        cores = distributed.cores()
+        cores = distributed.usable_cores()
         workers = cores if len(wanted) >= _FEW and cores > 1 else 0
     batches = wanted.split(_CPU_BATCH)
     pipeline: Any = DataLoader(

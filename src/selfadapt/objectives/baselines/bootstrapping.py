@@ -28,7 +28,7 @@ def bootstrapped(log_p_BK: Tensor, labels_B: Tensor, own_B: Tensor, trust: float
 
 @dataclass(frozen=True, kw_only=True)
 class SoftBootstrapping(ERM):
-    words: ClassVar[str] = "bootstrapping, soft"
+    description: ClassVar[str] = "bootstrapping, soft"
     paper: ClassVar[str] = "Reed et al., Training Deep Neural Networks on Noisy Labels with Bootstrapping, 2015"
 
     trust: float = setting(0.95, "how much the label counts against the prediction (b)", least=0, most=1)
@@ -41,7 +41,7 @@ class SoftBootstrapping(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class HardBootstrapping(ERM):
-    words: ClassVar[str] = "bootstrapping, hard"
+    description: ClassVar[str] = "bootstrapping, hard"
     paper: ClassVar[str] = "Reed et al., Training Deep Neural Networks on Noisy Labels with Bootstrapping, 2015"
 
     trust: float = setting(0.8, "how much the label counts against the prediction (b)", least=0, most=1)

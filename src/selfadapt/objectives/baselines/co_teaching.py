@@ -61,7 +61,7 @@ def estimate_noise_rate(probabilities_NK: Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CoTeaching(ERM):
-    words: ClassVar[str] = "co-teaching"
+    description: ClassVar[str] = "co-teaching"
     paper: ClassVar[str] = (
         "Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels, 2018"
     )
@@ -75,7 +75,7 @@ class CoTeaching(ERM):
     def suited(self, task: Task) -> Self:
         return self if self.noise_rate is not None else replace(self, noise_rate=task.noise_rate)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return "noise rate estimated" if self.noise_rate is None else "told the noise rate"
 
     def train(self, bench: Bench) -> Trained:

@@ -51,7 +51,7 @@ def rewards_to_try(num_classes: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DeepGamblers(ERM):
-    words: ClassVar[str] = "Deep Gamblers"
+    description: ClassVar[str] = "Deep Gamblers"
     abstains: ClassVar[bool] = True
     paper: ClassVar[str] = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
 

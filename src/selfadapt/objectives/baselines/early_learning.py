@@ -28,7 +28,7 @@ _SMALLEST = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyLearning(ERM):
-    words: ClassVar[str] = "early-learning regularisation"
+    description: ClassVar[str] = "early-learning regularisation"
     paper: ClassVar[str] = "Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, 2020"
 
     momentum: float = setting(

@@ -16,7 +16,7 @@ from selfadapt.objectives.objective import Metrics
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping(ERM):
-    words: ClassVar[str] = "ordinary training, stopped early on noisy validation"
+    description: ClassVar[str] = "ordinary training, stopped early on noisy validation"
     paper: ClassVar[str] = "Prechelt, Early Stopping - But When?, 1998"
     needs: ClassVar[str] = "a validation part"
     result: ClassVar[str] = "best epoch on validation"

@@ -43,7 +43,7 @@ def estimate_transition(probabilities_NK: Tensor, outliers: float = 0.3) -> Tens
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCorrection(ERM):
-    words: ClassVar[str] = "forward correction, estimated matrix"
+    description: ClassVar[str] = "forward correction, estimated matrix"
     paper: ClassVar[str] = (
         "Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach, 2017"
     )

@@ -34,7 +34,7 @@ def generalized_cross_entropy(logits_BK: Tensor, labels_B: Tensor, q: float = 0.
 
 @dataclass(frozen=True, kw_only=True)
 class GeneralizedCrossEntropy(ERM):
-    words: ClassVar[str] = "generalised cross entropy"
+    description: ClassVar[str] = "generalised cross entropy"
     paper: ClassVar[str] = (
         "Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels, 2018"
     )
@@ -47,7 +47,7 @@ class GeneralizedCrossEntropy(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedGeneralizedCrossEntropy(GeneralizedCrossEntropy):
-    words: ClassVar[str] = "generalised cross entropy, truncated"
+    description: ClassVar[str] = "generalised cross entropy, truncated"
 
     threshold: float = setting(0.5, "samples whose label is less likely are left out (k)", least=0, below=1)
     start: float = 40 / 120  # of the epochs

@@ -19,7 +19,7 @@ from selfadapt.objectives.objective import Loss, Progress, mean_of
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSmoothing(ERM):
-    words: ClassVar[str] = "label smoothing"
+    description: ClassVar[str] = "label smoothing"
     paper: ClassVar[str] = "Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016"
 
     smoothing: float = setting(0.1, "share of a label that is spread over all classes (eps)", least=0, most=1)

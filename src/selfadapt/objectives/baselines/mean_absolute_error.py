@@ -24,7 +24,7 @@ def absolute_errors(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanAbsoluteError(ERM):
-    words: ClassVar[str] = "mean absolute error"
+    description: ClassVar[str] = "mean absolute error"
     paper: ClassVar[str] = "Ghosh et al., Robust Loss Functions under Label Noise for Deep Neural Networks, 2017"
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:

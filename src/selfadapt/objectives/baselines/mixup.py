@@ -25,7 +25,7 @@ from selfadapt.targets.store import TargetStore
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(ERM):
-    words: ClassVar[str] = "mixup"
+    description: ClassVar[str] = "mixup"
     paper: ClassVar[str] = "Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018"
 
     strength: float = setting(1.0, "how even the mixtures are (a of the Beta distribution)", above=0)

@@ -80,7 +80,7 @@ def selective_net_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class SelectiveNet(ERM):
-    words: ClassVar[str] = "SelectiveNet"
+    description: ClassVar[str] = "SelectiveNet"
     abstains: ClassVar[bool] = True
     paper: ClassVar[str] = (
         "Geifman and El-Yaniv, SelectiveNet: A Deep Neural Network with an Integrated Reject Option, 2019"

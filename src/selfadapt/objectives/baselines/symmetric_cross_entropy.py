@@ -24,7 +24,7 @@ _LOG_OF_CLIPPED_ZERO = -9.2103  # log 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricCrossEntropy(ERM):
-    words: ClassVar[str] = "symmetric cross entropy"
+    description: ClassVar[str] = "symmetric cross entropy"
     paper: ClassVar[str] = "Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, 2019"
 
     forward_weight: float = setting(0.1, "weight of cross entropy (a); 6 for CIFAR100", least=0)

@@ -38,7 +38,7 @@ _FEWEST = 3  # folds: one is judged by heads of the others, each of which leaves
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAdaptiveFolds(ERM):
-    words: ClassVar[str] = "self-adaptive training of a head by folds"
+    description: ClassVar[str] = "self-adaptive training of a head by folds"
     paper: ClassVar[str] = NoisyLabels.paper
     needs: ClassVar[str] = "a linear head: photos with --tune head, or vectors"
     result: ClassVar[str] = "fitted head"

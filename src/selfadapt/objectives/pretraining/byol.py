@@ -23,7 +23,7 @@ from selfadapt.targets.store import TargetStore
 
 @dataclass(frozen=True, kw_only=True)
 class BYOL(Pretraining):
-    words: ClassVar[str] = "BYOL"
+    description: ClassVar[str] = "BYOL"
     paper: ClassVar[str] = "Grill et al., Bootstrap Your Own Latent, 2020"
     views: ClassVar[int] = 2
 

@@ -56,7 +56,7 @@ def shuffled(encode: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class MoCo(Pretraining):
-    words: ClassVar[str] = "MoCo v2"
+    description: ClassVar[str] = "MoCo v2"
     paper: ClassVar[str] = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
     views: ClassVar[int] = 2
 
@@ -95,7 +95,7 @@ class MoCo(Pretraining):
 
     @torch.no_grad()
     def _enqueue(self, queue_QD: Tensor, oldest: Tensor, keys_BD: Tensor) -> None:
-        keys_BD = distributed.rows_of_all(keys_BD)[: len(queue_QD)]
+        keys_BD = distributed.all_gather_rows(keys_BD)[: len(queue_QD)]
         place_B = (oldest + torch.arange(len(keys_BD), device=oldest.device)) % len(queue_QD)
         queue_QD[place_B] = keys_BD
         oldest.copy_((oldest + len(keys_BD)) % len(queue_QD))

@@ -46,7 +46,7 @@ _ALPHA, _FROZEN = Ramp(0.7, 0.7), Ramp(1, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised(Pretraining):
-    words: ClassVar[str] = "self-adaptive training without labels"
+    description: ClassVar[str] = "self-adaptive training without labels"
     paper: ClassVar[str] = NoisyLabels.paper
 
     momentum: Ramp = setting(
@@ -82,7 +82,7 @@ class SelfSupervised(Pretraining):
 class FixedNoise(Pretraining):
     """Targets that stay the noise that they start as (Figure 2)."""
 
-    words: ClassVar[str] = "fitting fixed noise"
+    description: ClassVar[str] = "fitting fixed noise"
     paper: ClassVar[str] = NoisyLabels.paper
 
     predictor: bool = setting(False, "a predictor after the projector")
@@ -107,7 +107,7 @@ class FixedNoise(Pretraining):
 class RandomNetwork(Pretraining):
     """Targets that another network gives, which stays as it was drawn (Figure 2)."""
 
-    words: ClassVar[str] = "fitting a random network"
+    description: ClassVar[str] = "fitting a random network"
     paper: ClassVar[str] = NoisyLabels.paper
 
     predictor: bool = setting(False, "a predictor after the projector")

@@ -37,7 +37,7 @@ def contrastive_losses(first_BD: Tensor, second_BD: Tensor, temperature: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Pretraining):
-    words: ClassVar[str] = "SimCLR"
+    description: ClassVar[str] = "SimCLR"
     paper: ClassVar[str] = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020"
     needs: ClassVar[str] = "two views"
     views: ClassVar[int] = 2

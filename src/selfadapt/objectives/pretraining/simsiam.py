@@ -24,7 +24,7 @@ from selfadapt.targets.store import TargetStore
 
 @dataclass(frozen=True, kw_only=True)
 class SimSiam(Pretraining):
-    words: ClassVar[str] = "SimSiam"
+    description: ClassVar[str] = "SimSiam"
     paper: ClassVar[str] = "Chen and He, Exploring Simple Siamese Representation Learning, 2021"
     views: ClassVar[int] = 2
 

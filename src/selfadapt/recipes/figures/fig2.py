@@ -39,7 +39,7 @@ RECIPE = Recipe(
         Ask(what="probe", settings={"limit": LONG_PRETRAINING["limit"]}),
         minutes=3.5 * LONG_VIEW_MINUTES,
     ),
-    drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
+    drawing=OverEpochs(key="online_probe_held_out", description="online probe, held out (%)"),
     rows="targets",
     notes=(
         "Plain self-adaptive training has neither predictor nor momentum encoder; alpha is not stated, 0.9 by Table "

@@ -40,7 +40,7 @@ def _recipe(name: str, title: str, paper: Experiment, laptop: Experiment, *notes
         "smaller at every rate and under every kind of noise.",
         paper=paper,
         laptop=laptop,
-        drawing=OverColumns(words="error (%)", columns="noise rate", dashed="ERM"),
+        drawing=OverColumns(description="error (%)", columns="noise rate", dashed="ERM"),
         rows="method, noise",
         notes=(
             "Generalisation error: accuracy on the noisy training set less that on the noisy validation set.",

@@ -65,7 +65,7 @@ FIG4 = Recipe(
     "it only falls.",
     paper=_widths(_PAPER, WIDTHS, _GROWING),
     laptop=_widths(_SMALL, SMALL_WIDTHS, _SMALL_GROWING, minutes=5),
-    drawing=OverColumns(words="test error (%)", columns="width of the network"),
+    drawing=OverColumns(description="test error (%)", columns="width of the network"),
     notes=(
         "E_s = int(40 r) and alpha = 0.9^(1/r) with r = 64 / width; at laptop scale, with 400 epochs instead of 4,000, "
         "int(4 r).",
@@ -80,7 +80,7 @@ FIG15 = Recipe(
     "training goes on falling once targets move.",
     paper=_epochs(_PAPER, 64, _GROWING),
     laptop=_epochs(_SMALL, 64, _SMALL_GROWING, minutes=1),
-    drawing=OverEpochs(key="test_accuracy_after_epoch", words="clean test error (%)", less_than_one=True),
+    drawing=OverEpochs(key="test_accuracy_after_epoch", description="clean test error (%)", less_than_one=True),
     notes=(
         "Clean test error after each epoch is for the figure alone: no network is chosen by it.",
         "At laptop scale the network of width 64 and the digits of fig4.",

@@ -66,6 +66,6 @@ FIG14 = Recipe(
     effect=_EFFECT,
     paper=_experiment(_PAPER, 70, ()),
     laptop=_experiment(_SMALL, 5, (), minutes=8),
-    drawing=OverEpochs(key="robust_accuracy", words="robust accuracy (%)"),
+    drawing=OverEpochs(key="robust_accuracy", description="robust accuracy (%)"),
     notes=("On test images, from E_s on.", _SCALE),
 )

@@ -28,7 +28,7 @@ RECIPE = Recipe(
     effect="MoCo and BYOL are worth little with one view; self-adaptive training needs no second one.",
     paper=_paper(),
     laptop=compared({row: (own, numbers[0]) for row, (own, numbers) in PUBLISHED.items()}),
-    drawing=OverEpochs(key="online_probe_held_out", words="online probe, held out (%)"),
+    drawing=OverEpochs(key="online_probe_held_out", description="online probe, held out (%)"),
     notes=(
         "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
         RATE,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.attacks.by_name import named_attack
-from selfadapt.core.atomic_files import whole_file
-from selfadapt.core.cache_dir import home
+from selfadapt.core.atomic_files import atomic_write
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import check_there, open_data
@@ -111,18 +111,18 @@ def _check_begun(plan: Sequence[tuple[Trial, int]], path: Path) -> None:
 def _check_ask(ask: Ask) -> None:
     if ask.what == "attack":
         named_attack(ask.settings["name"])
-    if ask.settings.get("published") and not (home() / "data" / PUBLISHED_SHIFT).is_dir():
+    if ask.settings.get("published") and not (cache_dir() / "data" / PUBLISHED_SHIFT).is_dir():
         raise UserError(
             "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
-            f"{home() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
+            f"{cache_dir() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
         )
     if ask.what == "transfer":
         _transfer_settings(ask).resolved()
         for name in ask.settings.get("folders", ()):
-            if not (home() / "data" / VOC_FOLDERS / name / "ImageSets").is_dir():
+            if not (cache_dir() / "data" / VOC_FOLDERS / name / "ImageSets").is_dir():
                 raise UserError(
                     f"Pascal {name} is not on this machine; unpack its archives so that "
-                    f"{home() / 'data' / VOC_FOLDERS / name}/ImageSets exists"
+                    f"{cache_dir() / 'data' / VOC_FOLDERS / name}/ImageSets exists"
                 )
 
 
@@ -170,7 +170,7 @@ def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, count
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
     result, residuals = simulate(**trial.settings, seed=seed)
     folder.path.mkdir(parents=True, exist_ok=True)
-    with whole_file(folder.metrics_file) as file:
+    with atomic_write(folder.metrics_file) as file:
         records = ({"epoch": step, "residual": residual} for step, residual in enumerate(residuals))
         file.writelines(json.dumps(record) + "\n" for record in records)
     return {"result": result, "run": folder.path.name, "commit": None}
@@ -186,7 +186,7 @@ def _answer(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallbac
             return dict(kept["answer"])
     answer = _asked(folder, ask, seed, on_progress)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as draft:
+    with atomic_write(file) as draft:
         json.dump({"asked": asked, "answer": answer}, draft)
     return answer
 
@@ -204,7 +204,7 @@ def _asked(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallback
     if ask.what == "attack":
         name, sizes = own.pop("name"), {word: own.pop(word) for word in ("steps", "queries") if word in own}
         return attack_run(run, name, named_attack(name, **sizes), checks=False, **own, on_progress=on_progress)
-    published = home() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
+    published = cache_dir() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
     return shift_run(run, published=published, **own, on_progress=on_progress)
 
 
@@ -216,7 +216,7 @@ def _transfer_settings(ask: Ask, seed: int = 0) -> TransferSettings:
 def _voc_folders(folder: RunFolder, ask: Ask) -> list[Path]:
     """Pascal VOC's, or pictures of the run's own test part, pasted onto canvases once for all runs."""
     if "pasted" not in ask.settings:
-        return [home() / "data" / VOC_FOLDERS / name for name in ask.settings["folders"]]
+        return [cache_dir() / "data" / VOC_FOLDERS / name for name in ask.settings["folders"]]
     sizes = ask.settings["pasted"]
     root = folder.path.parent / "-".join(["pasted", *(str(size) for size in sizes.values())])
     if not root.exists():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from selfadapt.core.atomic_files import whole_file
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.engine.fit import Training
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side
@@ -60,7 +60,7 @@ def time_trials(experiment: Experiment, seed: int, file: Path, on_progress: Prog
         }
         times[trial.name] = {"result": result, "run": file.name, "commit": commit()}
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as draft:
+    with atomic_write(file) as draft:
         json.dump({"asked": asked, "times": times}, draft)
     return times
 

@@ -18,7 +18,9 @@ PHOTOS = "tf_efficientnet_lite0"  # the network for photos of one's own; its wei
 class DataSettings:
     """Which samples are learned from, and what is done to them first."""
 
-    source: str = setting(words="A name (selfadapt data list), or a folder, .csv, .parquet or .npz.", option="DATA")
+    source: str = setting(
+        description="A name (selfadapt data list), or a folder, .csv, .parquet or .npz.", option="DATA"
+    )
     labels: str | None = setting(
         None, "Training labels from a .npy or .csv; the data's own count as the truth.", unset="the data's own"
     )

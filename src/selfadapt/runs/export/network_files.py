@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
-from selfadapt.core.atomic_files import draft_of
+from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
 from selfadapt.engine import checkpoint
 from selfadapt.models.registry import LARGE_IMAGE
@@ -74,7 +74,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     content = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with draft_of(path) as draft:
+        with atomic_path(path) as draft:
             if path.suffix in (".pt", ".pth"):
                 torch.save(content, draft)
             else:

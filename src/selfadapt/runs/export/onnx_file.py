@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from selfadapt.core.atomic_files import draft_of
+from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.inspect.predictor import Predictor
@@ -64,5 +64,5 @@ def _write(network: nn.Module, shape: tuple[int, ...], path: Path, about: Mappin
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
-    with draft_of(path) as draft:
+    with atomic_path(path) as draft:
         program.save(draft)

@@ -43,7 +43,7 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
     device, began, taken = choose_device(settings.device), monotonic(), 0
     arrays: dict[str, Any] = {}
     broken: list[tuple[str, str]] = list(data.unreadable)
-    for part, samples in data.parts.items():
+    for part, samples in data.splits.items():
         found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         lost = {position for position, _ in found.broken}
         broken += [(samples.ids[position], reason) for position, reason in found.broken]

@@ -79,7 +79,7 @@ def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], L
     assert training.targets is not None
     matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
     train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_PIECE)])
-    others = [samples for name, samples in data.parts.items() if name != "train"]
+    others = [samples for name, samples in data.splits.items() if name != "train"]
     predicted_NK = torch.cat(
         [train_NK, *(predict(training.model, own.inputs, data.num_classes, training.device) for own in others)]
     )
@@ -90,14 +90,14 @@ def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], L
     found = judge_out_of_sample(
         predicted_NK, labels_N, matrix_KK, duplicates, estimated_on=len(data.train), unjudged_K=_unjudged(data)
     )
-    ends = list(accumulate(map(len, data.parts.values())))
-    splits = [slice(end - len(samples), end) for samples, end in zip(data.parts.values(), ends, strict=True)]
+    ends = list(accumulate(map(len, data.splits.values())))
+    splits = [slice(end - len(samples), end) for samples, end in zip(data.splits.values(), ends, strict=True)]
     found = with_errors_of_each(found, predicted_NK, labels_N, matrix_KK, splits[1:])
     outlier_score_N = outlier_scores(vectors_ND, predicted_NK, found.suggested_N)
     rank_N = torch.empty(len(labels_N))
     rank_N[found.ranked_n] = torch.arange(len(labels_N), 0, -1).float()
     parts = []
-    for (name, samples), own in zip(data.parts.items(), splits, strict=True):
+    for (name, samples), own in zip(data.splits.items(), splits, strict=True):
         parts.append(
             JudgedPart(
                 name=name,
@@ -128,7 +128,7 @@ def _judge_parts(data: Data, training: Training) -> list[JudgedPart]:
     """Training labels by the method's evidence, the others by the network's predictions."""
     verdicts, known_n = _judged(data, training)
     parts = [_part("train", data.train, verdicts, known_n)]
-    for name, samples in data.parts.items():
+    for name, samples in data.splits.items():
         if name != "train":
             predicted_NK = predict(training.model, samples.inputs, data.num_classes, training.device)
             known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()

@@ -44,7 +44,7 @@ def _suspects(data: Data, audit: Audit) -> list[list[Cell]]:
 def _conflicts(folder: RunFolder, data: Data) -> list[list[Cell]]:
     """Duplicates with different labels, a block for each group."""
     verdicts = Verdicts.of(folder)
-    places = {sample_id: (samples, i) for samples in data.parts.values() for i, sample_id in enumerate(samples.ids)}
+    places = {sample_id: (samples, i) for samples in data.splits.values() for i, sample_id in enumerate(samples.ids)}
     blocks = []
     for conflict in conflicts_of(verdicts, data.duplicates)[:_SHOWN_GROUPS]:
         block = []

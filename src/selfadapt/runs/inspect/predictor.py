@@ -15,7 +15,7 @@ from selfadapt.core.file_names import NO_TEXT, as_text
 from selfadapt.data.images.storage import Frame, ImageFiles, TensorImages, UnreadableImage, decode
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.sources.arrays import read_images
-from selfadapt.data.tabular.row_encoder import Table, reader_from_state
+from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
 from selfadapt.data.tabular.table_file import csv_rows, parquet_rows
 from selfadapt.data.tabular.vectors import VectorInputs, read_vectors
 from selfadapt.engine import checkpoint
@@ -123,7 +123,7 @@ class Predictor:
             yield {"path": str(path), "error": _NO_ROWS}
         else:
             table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")
-            values_ND = reader_from_state(self.reader).read_all(table)
+            values_ND = row_encoder_from_state(self.reader).read_all(table)
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
                 yield {"path": str(path), "row": number, **record}
 

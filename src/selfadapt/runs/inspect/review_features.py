@@ -21,7 +21,7 @@ def keep_features(folder: RunFolder, device: str = "auto") -> None:
     run = reopen(folder, device=device, to_train=False)
     network = unwrapped(run.training.model)
     backbone = next(module for module in network.modules() if isinstance(module, Backbone))
-    parts = run.data.parts.values()
+    parts = run.data.splits.values()
     rows = [outputs(backbone, samples.inputs, run.training.device) for samples in parts]
     ids = [sample_id for samples in parts for sample_id in samples.ids]
     write_features(folder, ids, torch.cat(rows).numpy(), checkpoint)

@@ -23,7 +23,7 @@ from selfadapt.data.inputs import Inputs
 
 def with_duplicates(data: Data) -> Data:
     """The data with their duplicates known, over all splits; samples that belong together share a group."""
-    splits = list(data.parts.values())
+    splits = list(data.splits.values())
     vectors_ND = torch.cat([samples.inputs.read(torch.arange(len(samples))) for samples in splits])
     ids = [sample_id for samples in splits for sample_id in samples.ids]
     images = [samples.pictures for samples in splits]
@@ -41,13 +41,13 @@ def with_duplicates(data: Data) -> Data:
 
 def with_known_duplicates(data: Data, duplicates: Sequence[DuplicateGroup[str]]) -> Data:
     """The data with duplicates that were found before: grouped as they were then."""
-    ids = [sample_id for samples in data.parts.values() for sample_id in samples.ids]
+    ids = [sample_id for samples in data.splits.values() for sample_id in samples.ids]
     return replace(_grouped(data, places_of(ids, duplicates)), duplicates=duplicates)
 
 
 def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
     """The data with a group for each sample, which it shares with its duplicates and with what it belongs to."""
-    splits = list(data.parts.values())
+    splits = list(data.splits.values())
     groups_N = group_numbers([group.members for group in found], sum(map(len, splits)))
     count = len(data.train)
     training = [[place for place in group.members if place < count] for group in found]
@@ -58,16 +58,16 @@ def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
         codes_N = torch.from_numpy(np.unique(np.array(given), return_inverse=True)[1])
         groups_N = joined_groups(groups_N, codes_N)
     named, begin = {}, 0
-    for name, samples in data.parts.items():
+    for name, samples in data.splits.items():
         own = groups_N[begin : begin + len(samples)].tolist()
         named[name], begin = replace(samples, groups=[str(group) for group in own]), begin + len(samples)
-    return data.with_parts(named)
+    return data.with_splits(named)
 
 
 def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
     """A picture that is trained on and tested with flatters the accuracy."""
     begin = len(data.train)
-    for part, samples in list(data.parts.items())[1:]:  # the training samples come first
+    for part, samples in list(data.splits.items())[1:]:  # the training samples come first
         own = range(begin, begin + len(samples))
         leaks = [
             (min(group), place) for group in found for place in group if place in own and min(group) < len(data.train)
@@ -85,7 +85,7 @@ def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]
 def warn_of_shared_groups(data: Data) -> None:
     """Samples of a group that is trained on flatter the accuracy, too."""
     trained_on = set(data.train.groups or ())
-    for part, samples in list(data.parts.items())[1:]:
+    for part, samples in list(data.splits.items())[1:]:
         shared = trained_on.intersection(samples.groups or ())
         if shared:
             warnings.warn(

@@ -83,9 +83,10 @@ def take_environment(content: Mapping[str, Any], *, to_train: bool) -> None:
     if not to_train:
         return
     torch.set_num_threads(content["threads"])
-    if content["processes"] != distributed.count():
+    processes = distributed.world_size()
+    if content["processes"] != processes:
         warnings.warn(
-            f"the run was begun with {content['processes']} processes, so bits may differ with {distributed.count()}",
+            f"the run was started with {content['processes']} processes, so bits may differ with {processes}",
             stacklevel=2,
         )
 
@@ -108,7 +109,7 @@ def described(data: Data) -> dict[str, Any]:
             "unreadable": len(data.unreadable),
         },
         "threads": torch.get_num_threads(),
-        "processes": distributed.count(),
+        "processes": distributed.world_size(),
         "versions": versions(),
         "commit": commit(),
     }

@@ -117,7 +117,7 @@ def build_training(
     model = build_model(settings, objective, inputs.shape, statistics, data.num_classes, begins_with=begins_with)
     if settings.model.pretrained is not None and not goes_on:
         begin_with(RunFolder(Path(settings.model.pretrained)), model)
-    if settings.fit.sync_bn and distributed.count() > 1:
+    if settings.fit.sync_bn and distributed.world_size() > 1:
         sync_batch_norms(model)
     loader = _loader(settings, data, device)
     targets = objective.initial_targets(data.train.labels, data.num_classes, storage)
@@ -145,13 +145,13 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
         augment=None
         if vectors
         else named_augment(augment, data.train.inputs.shape[1], keep_size=fixed, cropped=cropped),
-        part=(distributed.rank(), distributed.count()),
+        part=(distributed.rank(), distributed.world_size()),
         views=settings.views,
         size_in=_size_in(settings),
         crop_area=smallest_area(augment) if cropped else None,
     )
-    if loader.num_samples // loader.steps_per_epoch // micro_batches // distributed.count() < 2:
-        shared = f", {distributed.count()} processes" if distributed.count() > 1 else ""
+    if loader.num_samples // loader.steps_per_epoch // micro_batches // distributed.world_size() < 2:
+        shared = f", {distributed.world_size()} processes" if distributed.world_size() > 1 else ""
         cut = f" and {micro_batches} micro-batches" if micro_batches > 1 else ""
         raise UserError(
             f"{loader.num_samples} samples in batches of {batch_size}{shared}{cut} leave less than two to a "
@@ -184,10 +184,10 @@ def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Train
         shutil.copyfile(settings.data.corrected, folder.trained_on_file)
     folder.forget_unreadable()  # of a start that was broken off
     list_unreadable(folder, data)
-    distributed.wait_for_all()
+    distributed.barrier()
     content = {
         "settings": settings.to_json(),
-        "method": ", ".join(filter(None, (settings.method.words, settings.method.told()))),
+        "method": ", ".join(filter(None, (settings.method.description, settings.method.summary()))),
         "seed": settings.seed,
         "start_epoch": settings.method.started((), settings.epochs),
         "noise": _noise(settings, data),
@@ -197,7 +197,7 @@ def _begin(folder: RunFolder, settings: RunSettings, data: Data, training: Train
     }
     content["data"]["samples_sha256"] = folder.samples_sha256()
     folder.write_run(content)
-    distributed.wait_for_all()
+    distributed.barrier()
 
 
 def _noise(settings: RunSettings, data: Data) -> dict[str, Any] | None:
@@ -242,20 +242,20 @@ def list_unreadable(folder: RunFolder, data: Data) -> int:
     a resumed run forgets none.
     """
     found: dict[str, str] = {}
-    for broken in distributed.objects_of_all(data.broken):
+    for broken in distributed.all_gather_objects(data.broken):
         found |= cast(dict[str, str], broken)
     listed = folder.read_unreadable()
     every = {**dict(data.unreadable), **listed, **found}
     if every != listed:
         folder.write_unreadable(every.items())
-    distributed.wait_for_all()
+    distributed.barrier()
     data.note_broken(found)
     return len(every)
 
 
 def conclude(folder: RunFolder, result: Mapping[str, Any]) -> None:
-    distributed.wait_for_all()
+    distributed.barrier()
     folder.write_run({**folder.read_run(), "result": result})
     if distributed.rank() == 0:
         write_run_page(folder)
-    distributed.wait_for_all()
+    distributed.barrier()

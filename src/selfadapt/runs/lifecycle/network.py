@@ -130,7 +130,7 @@ def with_features(
 
     `folder` is that of a run that was begun; its samples must all be there.
     """
-    if any(samples.corrupted is not None for samples in data.parts.values()):
+    if any(samples.corrupted is not None for samples in data.splits.values()):
         raise UserError("--noise in images needs a network that sees them: add --tune all, or --weights none")
     network = load_pretrained(
         settings.model, settings.data.image_size, None if folder is None else folder.backbone_file
@@ -140,10 +140,10 @@ def with_features(
 
     def taken(name: str, samples: Samples) -> Samples:
         if distributed.rank():  # the first process takes features for all, and the others find them
-            distributed.wait_for_all()
+            distributed.barrier()
         found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         if distributed.rank() == 0:
-            distributed.wait_for_all()
+            distributed.barrier()
         vectors = replace(samples, inputs=VectorInputs(found.values_NF), pictures=samples.inputs)
         if not found.broken:
             return vectors
@@ -156,5 +156,5 @@ def with_features(
         unreadable.extend((samples.ids[position], reason) for position, reason in found.broken)
         return vectors.take(readable(data, samples, dict(found.broken)))
 
-    parts = {name: taken(name, samples) for name, samples in data.parts.items()}
-    return replace(data.with_parts(parts), augment="none", unreadable=unreadable)
+    parts = {name: taken(name, samples) for name, samples in data.splits.items()}
+    return replace(data.with_splits(parts), augment="none", unreadable=unreadable)

@@ -34,7 +34,7 @@ def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress)
     data = _opened(settings, on_progress)
     if settings.kind == "labels":
         corrected = settings.data.corrected is not None  # whoever reads that table says more about the training split
-        for split in list(data.parts)[int(corrected) :]:
+        for split in list(data.splits)[int(corrected) :]:
             _check_two_classes(data, split)
         data = _with_labels(data, settings, on_progress)
         _check_two_classes(data, "train")
@@ -46,7 +46,7 @@ def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress)
 
 def _check_two_classes(data: Data, split: str) -> None:
     """Refuse a split of one class: nothing can be learned or measured there. A single sample is merely few."""
-    labels = data.parts[split].labels
+    labels = data.splits[split].labels
     if len(labels) > 1 and len(labels.unique()) == 1:
         remedy = "telling classes apart needs two: " if split == "train" else "it measures nothing: leave it out, or "
         raise UserError(
@@ -89,11 +89,11 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
     if from_pictures:
         data = seeing_the_middle(data)
     if distributed.rank():  # the first process decodes for all
-        distributed.wait_for_all()
+        distributed.barrier()
     stream = settings.data.stream or settings.on_features
     data = keep_decoded(data, stream=stream, stream_train=from_pictures, on_progress=on_progress)
     if distributed.rank() == 0:
-        distributed.wait_for_all()
+        distributed.barrier()
     if settings.data.corrected is not None:
         # A run keeps the table that it was begun with, as the one that was named may have changed.
         table = Path(settings.data.corrected) if begun is None else begun.trained_on_file
@@ -191,7 +191,7 @@ def duplicate_rows(data: Data) -> list[tuple[str, ...]]:
     """The rows of duplicates.csv."""
     known = {
         sample_id: (sample_id, "" if samples.paths is None else samples.paths[i], part, data.classes[int(label)])
-        for part, samples in data.parts.items()
+        for part, samples in data.splits.items()
         for i, (sample_id, label) in enumerate(zip(samples.ids, samples.labels.tolist(), strict=True))
     }
     return [

@@ -59,5 +59,5 @@ def take_useful_threads(settings: RunSettings, shape: tuple[int, ...], device: t
         return
     network = bare_backbone(settings, shape)
     assert settings.fit.batch_size is not None
-    at_once = settings.fit.batch_size / settings.fit.micro_batches / distributed.count()
+    at_once = settings.fit.batch_size / settings.fit.micro_batches / distributed.world_size()
     torch.set_num_threads(useful_threads(at_once * layer_work(network, shape), cores))

@@ -105,7 +105,7 @@ class RunBench:
             after_step=self.on_step,
             before_save=self._list_broken,
         )
-        distributed.wait_for_all()
+        distributed.barrier()
         return training
 
     def _record(self, training: Training) -> Metrics:

@@ -141,7 +141,7 @@ def _result(run: Run) -> dict[str, Any]:
     return {
         "run": str(run.folder.path),
         "method": run.settings.method_name,
-        "told": run.settings.method.told() or None,
+        "told": run.settings.method.summary() or None,
         "epochs": run.settings.epochs,
         "network": run.settings.method.result,
         "result_epoch": kept[-1] if kept else len(metrics),
