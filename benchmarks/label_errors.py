@@ -32,10 +32,12 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.classification import accuracy, predict
 from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.objectives.objective import Metrics
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.config.request import Request
 from selfadapt.runs.inspect.label_audit import judge_labels
-from selfadapt.runs.lifecycle.lifecycle import build_training
-from selfadapt.runs.lifecycle.prepare_data import prepared
+from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.lifecycle.opened_run import TrainedState
+from selfadapt.runs.train.build_training import build_training
 from selfadapt.targets.store import Storage
 
 HOME = Path("runs/label-errors")
@@ -80,17 +82,17 @@ def _seconds_to_fit(training: Training, validation: Samples, when_best: Callable
     return time.monotonic() - began - aside
 
 
-def _out_of_sample(settings: RunSettings, data: Data) -> OutOfSample:
+def _out_of_sample(plan: Plan, data: Data) -> OutOfSample:
     size, classes = len(data.train), data.num_classes
     last_NK, early_NK = torch.zeros(size, classes), torch.zeros(size, classes)
-    order_N = torch.randperm(size, generator=seeded(settings.seed, "folds"))
+    order_N = torch.randperm(size, generator=seeded(plan.seed, "folds"))
     seconds = 0.0
     assert data.validation is not None
     for held_out in order_N.tensor_split(FOLDS):
         seen = torch.ones(size, dtype=torch.bool)
         seen[held_out] = False
         part = replace(data, train=data.train.take(seen.nonzero().flatten()))
-        training = build_training(settings, part, settings.method, Storage())
+        training = build_training(plan, part, plan.method, Storage())
         images = data.train.inputs.take(held_out)
 
         def keep(
@@ -128,17 +130,15 @@ def _measure(job: Job) -> None:
     if done.exists():
         return
     given = {"data": data_name, "noise": noise, "seed": seed, **options}
-    settings = RunSettings.given(**given)
-    data = prepared(settings)
+    plan, data = planned(Request.of(**given))
     assert data.train.truth is not None
     assert data.validation is not None
     wrong_N = data.train.labels != data.train.truth
-    settings = settings.resolved(data)
-    own = build_training(settings, data, settings.method, Storage())
+    own = build_training(plan, data, plan.method, Storage())
     seconds = _seconds_to_fit(own, data.validation, lambda: None)
-    baseline = _out_of_sample(RunSettings.given(**given, method="erm").resolved(data), data)
+    baseline = _out_of_sample(planned(Request.of(**given, method="erm"))[0], data)
     row = {
-        "ours": average_precision(judge_labels(data, own).order_N, wrong_N) or 0.0,
+        "ours": average_precision(judge_labels(data, TrainedState.of(own)).order_N, wrong_N) or 0.0,
         "cleanlab, trained to the end": _cleanlab(baseline.last_NK, data.train.labels, wrong_N),
         "cleanlab, stopped early": _cleanlab(baseline.early_NK, data.train.labels, wrong_N),
         "our time / cleanlab's": seconds / baseline.seconds,

@@ -23,6 +23,7 @@ import platform
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,10 @@ from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
-from selfadapt.runs.config.run_settings import RunSettings
-from selfadapt.runs.lifecycle.lifecycle import build_training
-from selfadapt.runs.lifecycle.prepare_data import prepared
+from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.config.request import Request
+from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.train.build_training import build_training
 from selfadapt.targets.store import Storage
 
 HOME = Path("runs/photos-benchmark")
@@ -81,9 +83,9 @@ def _test_accuracy(training: Training, test: Samples) -> float:
     return accuracy(found, test.labels) or 0.0
 
 
-def _seconds_of_a_step(settings: RunSettings, data: Data) -> float:
+def _seconds_of_a_step(plan: Plan, data: Data) -> float:
     """By up to three steps of a training that is thrown away, after one to warm up."""
-    training = build_training(settings.resolved(data), data, settings.method, Storage())
+    training = build_training(plan, data, plan.method, Storage())
     training.model.train()
     first, *others = islice(training.loader.epoch(0), 4)
     training.take_step(first)
@@ -95,24 +97,23 @@ def _seconds_of_a_step(settings: RunSettings, data: Data) -> float:
 
 def _train(way: dict[str, Any], folder: Path, seed: int, budget: float) -> dict[str, Any]:
     given = {"data": str(folder), "method": "erm", "validation": 0.0, "seed": seed, **way}
-    settings = RunSettings.given(**given)
     clock = Clock()
-    data = prepared(settings)
+    plan, data = planned(Request.of(**given))
     assert data.test is not None
     test, prepared_after = data.test, clock()
-    if not settings.on_features:
+    if not plan.on_features:
         trial = Clock()
-        steps = -(-len(data.train) // (settings.resolved(data).fit.batch_size or 1))
-        epochs = int((budget - prepared_after) / (steps * _seconds_of_a_step(settings, data)))
-        settings = RunSettings.given(**given, epochs=max(1, epochs), warmup_epochs=min(1.0, epochs / 4))
+        steps = -(-len(data.train) // plan.fit.batch_size)
+        epochs = int((budget - prepared_after) / (steps * _seconds_of_a_step(plan, data)))
+        fit_plan = replace(plan.fit, epochs=max(1, epochs), warmup_epochs=min(1.0, epochs / 4))
+        plan = replace(plan, fit=fit_plan)
         clock.leave_out(trial())
-    settings = settings.resolved(data)
-    training = build_training(settings, data, settings.method, Storage())
+    training = build_training(plan, data, plan.method, Storage())
     curve: Curve = []
 
     def look(training: Training) -> None:
         now = clock()
-        if not curve or now - curve[-1][0] >= PAUSE or settings.on_features:
+        if not curve or now - curve[-1][0] >= PAUSE or plan.on_features:
             look = Clock()
             curve.append((now, _test_accuracy(training, test)))
             clock.leave_out(look())
@@ -123,13 +124,13 @@ def _train(way: dict[str, Any], folder: Path, seed: int, budget: float) -> dict[
         fit(training, after_step=look)
     seconds = clock()
     curve.append((seconds, _test_accuracy(training, test)))
-    size = settings.data.image_size
+    size = plan.data.image_size
     return {
         "curve": curve,
         "prepared": prepared_after,
         "seconds": seconds,
         "accuracy": curve[-1][1],
-        "words": f"{training.epoch} of {settings.epochs} epochs" + (f", {size} pixels" if size else ""),
+        "words": f"{training.epoch} of {plan.epochs} epochs" + (f", {size} pixels" if size else ""),
     }
 
 
@@ -140,7 +141,7 @@ def _logistic(folder: Path, seed: int) -> dict[str, Any]:
     from sklearn.preprocessing import StandardScaler
 
     clock = Clock()
-    data = prepared(RunSettings.given(data=str(folder), tune="head", method="erm", validation=0.0, seed=seed))
+    _, data = planned(Request.of(data=str(folder), tune="head", method="erm", validation=0.0, seed=seed))
     assert data.test is not None
     (x, y), (x_test, y_test) = ((_values(part), part.labels.numpy()) for part in (data.train, data.test))
     search = GridSearchCV(

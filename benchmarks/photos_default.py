@@ -31,7 +31,7 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.evaluation.classification import predict, predicted_classes
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.lifecycle.lifecycle import reopen
+from selfadapt.runs.lifecycle.opened_run import open_folder
 
 PAGE = Path("docs/results/photos-default.md")
 DECAYS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.3, 1.0)  # C, as scikit-learn has it
@@ -48,10 +48,10 @@ def measure(folder: Path, seed: int, validation: str | None, scratch: Path) -> d
         str(seed),
         *(() if validation is None else ("--validation", validation)),
     )
-    run = reopen(RunFolder(out), to_train=False)
+    run = open_folder(RunFolder(out))
     data, test = run.data, run.data.test
     assert test is not None
-    own_N = predicted_classes(predict(run.training.model, test.inputs, data.num_classes, run.training.device)).numpy()
+    own_N = predicted_classes(predict(run.model, test.inputs, data.num_classes, run.device)).numpy()
     theirs_N = logistic(data.train, seed).predict(_values(test))
     truth_N = test.labels.numpy()
     only = [int(((a == truth_N) & (b != truth_N)).sum()) for a, b in ((own_N, theirs_N), (theirs_N, own_N))]

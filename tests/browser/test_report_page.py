@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.train.labelled import train
 
@@ -24,7 +24,7 @@ def test_the_page_loads_and_draws_its_pictures(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     train(
         start(
-            RunSettings.given(
+            Request.of(
                 data="digits", noise="symmetric:0.4", epochs=6, start_epoch=2, model="mlp", momentum=0.5, limit=400
             ),
             folder,

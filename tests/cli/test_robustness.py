@@ -20,7 +20,7 @@ from selfadapt.evaluation.robustness import spread_subset
 from selfadapt.models.pretrained.timm_models import pretrained
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.inspect.robust_accuracy import load_moment
-from selfadapt.runs.lifecycle.lifecycle import Run, reopen
+from selfadapt.runs.lifecycle.opened_run import OpenedRun, open_folder
 
 QUICK = ("--model", "mlp", "--epochs", "4", "--batch-size", "64")
 RADIUS = ("--eps", "0.1")
@@ -36,11 +36,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _opened(path: Path) -> Run:
-    return reopen(RunFolder(path), to_train=False)
+def _opened(path: Path) -> OpenedRun:
+    return open_folder(RunFolder(path))
 
 
-def _pixels(opened: Run) -> tuple[torch.Tensor, torch.Tensor]:
+def _pixels(opened: OpenedRun) -> tuple[torch.Tensor, torch.Tensor]:
     assert opened.data.test is not None
     return opened.data.test.inputs.read(torch.arange(len(opened.data.test))), opened.data.test.labels
 
@@ -50,7 +50,7 @@ def test_robust_accuracy_is_what_the_attack_itself_gives(folder: Path) -> None:
     keys = {"clean_accuracy", "robust_accuracy", "attack", "eps", "images", "by_attack", "by_class", "warnings"}
     assert keys <= set(found)
     opened = _opened(folder / "plain")
-    model = opened.training.model.eval()
+    model = opened.model.eval()
     pixels, labels = _pixels(opened)
     right = model(pixels.float() / 255).argmax(1) == labels
     assert found["clean_accuracy"] == right.double().mean().item()
@@ -126,7 +126,7 @@ def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
     opened = _opened(folder / "robust")
     load_moment(opened, "best")
     assert opened.data.validation is not None
-    model, samples = opened.training.model.eval(), opened.data.validation
+    model, samples = opened.model.eval(), opened.data.validation
     chosen = spread_subset(samples.labels, 60)
     images = samples.inputs.read(chosen).float() / 255
     outcome = PGD(eps=0.1, step=0.025).outcome(model, images, samples.labels[chosen], seeded(0, "attack", 0))
@@ -176,7 +176,7 @@ def test_a_table_of_corruptions(folder: Path) -> None:
     assert list(found["levels"]) == ["1", "2", "3", "4", "5"]
     assert tuple(found["by_kind"]) == KINDS
     opened = _opened(folder / "plain")
-    model = opened.training.model.eval()
+    model = opened.model.eval()
     pixels, labels = _pixels(opened)
     # All of them, by the operators and the network alone, where nothing is drawn at random.
     for kind in ("contrast", "jpeg_compression", "zoom_blur"):
@@ -234,7 +234,7 @@ def test_published_arrays(tmp_path: Path) -> None:
         np.save(tmp_path / "published" / f"{kind}.npy", np.concatenate(levels))
     np.save(tmp_path / "published/labels.npy", np.tile(labels[:12], 5))
     found = run_json("shift", "run", "--data", "published", folder=tmp_path)
-    model = _opened(tmp_path / "run").training.model.eval()
+    model = _opened(tmp_path / "run").model.eval()
     for level, pixels in enumerate(levels, start=1):
         images = torch.tensor(pixels).permute(0, 3, 1, 2).float() / 255
         expected = (model(images).argmax(1).numpy() == labels[:12]).mean()
@@ -258,7 +258,7 @@ def test_a_head_on_features_is_tried_through_the_network_that_took_them(tmp_path
     network = pretrained("tf_efficientnet_lite0", size=64)
     pixels = ImageFiles([Path(file) for file in files], network.shape, network.frame).read(torch.arange(len(files)))
     images = pixels.float() / 255
-    whole = torch.nn.Sequential(network.backbone, opened.training.model).eval()
+    whole = torch.nn.Sequential(network.backbone, opened.model).eval()
     right = whole(images).argmax(1) == labels
     assert found["clean_accuracy"] == right.double().mean().item() == result["test_accuracy"]
     outcome = PGD(eps=0.03, step=0.03 / 3, steps=3).outcome(whole, images, labels, seeded(0, "attack", 0))

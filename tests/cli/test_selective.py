@@ -186,7 +186,8 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
     from selfadapt.core.errors import Interrupted
     from selfadapt.engine.fit import Training
     from selfadapt.run_folder.folder import RunFolder
-    from selfadapt.runs.lifecycle.lifecycle import reopen
+    from selfadapt.runs.lifecycle.lifecycle import resume
+    from selfadapt.runs.lifecycle.opened_run import open_folder
     from selfadapt.runs.train.bench import RunBench
 
     options = ("--epochs", "3", "--limit", "300", "--model", "mlp", "--width", "16", "--method", "deep-gamblers")
@@ -195,15 +196,15 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
     chosen = content["chosen"]["reward"]
     assert "reward, chosen while training" in (tmp_path / "whole/report.html").read_text()
     assert set(content["other_trainings_seconds"]) == {"reward-2.2", "reward-3.0", "reward-4.5", "reward-6.0"}
-    again = reopen(RunFolder(tmp_path / "whole"), to_train=False)
-    part = RunBench(again, lambda run: {}, lambda training: None).holding_out(0.1)
+    again = open_folder(RunFolder(tmp_path / "whole"))
+    part = RunBench(resume(again.folder), lambda run, training: {}).holding_out(0.1)
     held_out = part.run.data.validation
     assert held_out is not None
     assert again.data.validation is not None
     assert not set(held_out.ids) & (set(part.run.data.train.ids) | set(again.data.validation.ids))
     areas = {}
     for reward in (2.2, 3.0, 4.5, 6.0):
-        trained = part.fit(f"reward-{reward}", again.training.objective)
+        trained = part.fit(f"reward-{reward}", again.objective)
         trained.model.eval()
         outputs = (
             trained.model(held_out.inputs.read(torch.arange(len(held_out))).float() / 255).detach().double().numpy()
@@ -226,9 +227,9 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
         patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "parted", folder=tmp_path).returncode == 130
     run_json("train", "--resume", "--out", "parted", folder=tmp_path)
-    parted = reopen(RunFolder(tmp_path / "parted"), to_train=False)
-    for name, tensor in again.training.model.state_dict().items():
-        assert torch.equal(tensor, parted.training.model.state_dict()[name]), name
+    parted = open_folder(RunFolder(tmp_path / "parted"))
+    for name, tensor in again.model.state_dict().items():
+        assert torch.equal(tensor, parted.model.state_dict()[name]), name
 
 
 def test_deep_gamblers_needs_no_option_for_two_classes(tmp_path: Path) -> None:

@@ -25,15 +25,15 @@ from selfadapt.core import distributed
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.sources.catalog import open_data
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics
 from selfadapt.objectives.start_epoch import AutoStart
-from selfadapt.runs.config.run_settings import RunSettings
-from selfadapt.runs.lifecycle.lifecycle import build_training
+from selfadapt.runs.config.request import Request
+from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.train.build_training import build_training
 
 pytestmark = pytest.mark.distributed
 CPU = torch.device("cpu")
@@ -324,9 +324,8 @@ def test_a_store_that_was_made_before_the_group(tmp_path: Path) -> None:
 
 
 def _masks_of_dropout(folder: Path) -> None:
-    data = open_data("digits")
-    settings = RunSettings.given(data="digits", model="mlp").resolved(data)
-    build_training(settings, data, settings.method, Storage())
+    plan, data = planned(Request.of(data="digits", model="mlp"))
+    build_training(plan, data, plan.method, Storage())
     masks = distributed.all_gather_objects(torch.nn.functional.dropout(torch.ones(1000), 0.5))
     assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]
 

@@ -26,7 +26,6 @@ from selfadapt.objectives.pretraining.moco import MoCo, queue_losses
 from selfadapt.objectives.pretraining.self_supervised import FixedNoise, RandomNetwork, SelfSupervised
 from selfadapt.objectives.pretraining.simclr import SimCLR, contrastive_losses
 from selfadapt.objectives.pretraining.simsiam import SimSiam
-from selfadapt.runs.config.run_settings import RunSettings
 
 N, B, D = 24, 6, 5
 SMALL: dict[str, Any] = {"hidden": 7, "dimensions": D}
@@ -291,12 +290,3 @@ def test_two_processes_give_the_targets_of_one(kind: str, tmp_path: Path) -> Non
     alone = _targets_after("float32")
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("method", "views"),
-    [("sat", 1), ("noise", 1), ("random-network", 1), ("byol", 2), ("moco", 2), ("simclr", 2), ("simsiam", 2)],
-)
-def test_views_are_those_that_the_authors_have(method: str, views: int) -> None:
-    assert RunSettings.given("pretraining", data="digits", method=method).views == views
-    assert RunSettings.given("pretraining", data="digits", method=method, views=1).views == 1

@@ -14,14 +14,21 @@ from torchvision import transforms
 from cli.program import run, run_json
 from forks import fork, launch_forks
 from recipes.test_recipes import no_bar
+from runs.config.stub_facts import IMAGENET, planned_for
 from selfadapt.data.images.storage import ImageFiles, TensorImages
+from selfadapt.data.loader import Loader
 from selfadapt.recipes.index import RECIPES
 from selfadapt.recipes.recipe import Ask, Experiment, Settings
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.recipe_run import reproduce
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.facts import inspect_source
+from selfadapt.runs.config.plan import ReadingPlan
+from selfadapt.runs.config.planning import plan_reading
+from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.inspect.predictor import Predictor
-from selfadapt.runs.lifecycle.lifecycle import reopen
+from selfadapt.runs.lifecycle.lifecycle import resume
+from selfadapt.runs.lifecycle.opened_run import open_folder
+from selfadapt.runs.train.build_training import training_of
 
 SYNSETS = ("n01440764", "n02102040", "n03888257")
 SHORT: Settings = {
@@ -53,6 +60,17 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFADAPT_HOME", str(home))
 
 
+def _loader(folder: RunFolder, kind: Kind) -> Loader:
+    """The loader of a run that is resumed."""
+    run = resume(folder, kind)
+    return training_of(run.plan, run.data, run.plan.method, run.model, run.targets).loader
+
+
+def _reading(**given: Any) -> ReadingPlan:
+    request = Request.of(**given)
+    return plan_reading(request, inspect_source(request))
+
+
 def _short(name: str, *trials: str, **smaller: Any) -> Experiment:
     """These trials of the paper's experiment for a few steps of a narrow network; all else is the paper's."""
     whole = RECIPES[name].at("paper")
@@ -75,7 +93,7 @@ def test_training_with_labels(home: Path, tmp_path: Path) -> None:
     assert row["published"] == 71.5
     folder = RunFolder(tmp_path / "ours-resnet-50-0.4-0")
     assert folder.read_run()["data"]["shape"] == [3, 224, 224]
-    run = reopen(folder, to_train=False)
+    run = open_folder(folder)
     assert isinstance(run.data.train.inputs, ImageFiles)
     assert len(run.data.train) == 24
     assert run.data.test is not None
@@ -83,7 +101,7 @@ def test_training_with_labels(home: Path, tmp_path: Path) -> None:
     files = sorted((home / "data" / "imagenet" / "val").rglob("*.JPEG"))
     pictures = torch.stack([MIDDLE(Image.open(file)) for file in files])
     assert torch.equal(run.data.test.inputs.values_NCHW, pictures)
-    batch = next(run.training.loader.epoch(0))
+    batch = next(_loader(folder, "labels").epoch(0))
     assert batch.input.shape == (8, 3, 224, 224)
     predictor = Predictor.of_run(folder, "cpu")
     records = list(predictor.answer(files))
@@ -98,8 +116,7 @@ def test_training_without_labels_and_the_linear_classifier(tmp_path: Path) -> No
     ours = {row["part"]: row for row in rows if row["row"] == "ours, 2 views, 200 epochs"}
     assert sum(row["measured"] is None for row in rows) == 18
     folder = RunFolder(tmp_path / "ours-2-0")
-    loader = reopen(folder, "pretraining", to_train=False).training.loader
-    first, second = next(loader.epoch(0)).views
+    first, second = next(_loader(folder, "pretraining").epoch(0)).views
     assert first.shape == second.shape == (8, 3, 224, 224)
     assert not torch.equal(first, second)
     answer = json.loads((tmp_path / "ours-2-0" / "answers" / "probe.json").read_text())
@@ -132,10 +149,13 @@ def test_trainings_in_two_processes(tmp_path: Path) -> None:
 
 def test_settings_of_the_paper() -> None:
     """Section 7.1 and the appendix on ImageNet, word by word."""
-    table4 = {trial.name: RunSettings.given(**trial.settings) for trial in RECIPES["table4"].at("paper").trials}
+    table4 = {
+        trial.name: planned_for(Request.of(**trial.settings), (3, 224, 224), source=IMAGENET, image_files=True)
+        for trial in RECIPES["table4"].at("paper").trials
+    }
     assert len(table4) == 8
     for name, start, momentum in (("ours ResNet-101 0.0", 50, 0.99), ("ours ResNet-50 0.4", 60, 0.95)):
-        flat = table4[name].flat()
+        flat = table4[name].values()
         assert (flat["start_epoch"], flat["momentum"]) == (start, momentum)
         fit = table4[name].fit_settings()
         assert (fit.epochs, flat["batch_size"]) == (95, 768)
@@ -144,19 +164,19 @@ def test_settings_of_the_paper() -> None:
         assert (optimizer.lr, optimizer.warmup_from, optimizer.warmup_epochs) == (0.3, 0.0003, 5)
         assert (flat["crops"], flat["image_size"], flat["augment"]) == ("picture", 224, "resized-crop")
     for trial in RECIPES["table9"].at("paper").trials:
-        flat = RunSettings.given("pretraining", **trial.settings).flat()
+        flat = Request.of("pretraining", **trial.settings).values()
         assert (flat["momentum"], flat["beta"], flat["optimizer"]) == ("0.5:0.8", "0.99:1", "lars")
         assert flat["lr"] == 2.0 * flat["batch_size"] / 256
         assert flat["sync_bn"]
 
 
 def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: Path, tmp_path: Path) -> None:
-    named = RunSettings.given(data="imagenet", model="resnet18").data
+    named = _reading(data="imagenet", model="resnet18").data
     assert (named.crops, named.image_size, named.augment) == ("picture", 224, "resized-crop")
-    assert RunSettings.given(data="imagenet", model="resnet18", augment="crop-flip").data.crops == "square"
-    assert RunSettings.given(data="imagenet", tune="head", model="tf_efficientnet_lite0").data.crops == "square"
+    assert _reading(data="imagenet", model="resnet18", augment="crop-flip").data.crops == "square"
+    assert _reading(data="imagenet", tune="head", model="tf_efficientnet_lite0").data.crops == "square"
     folder = str(home / "data" / "imagenet")
-    assert RunSettings.given(data=folder, model="resnet18").data.crops == "square"
+    assert _reading(data=folder, model="resnet18").data.crops == "square"
     options = ("--model", "resnet-small", "--width", "2", "--epochs", "1", "--batch-size", "8", "--image-size", "32")
     run_json("train", folder, "--crops", "picture", *options, "--out", "run", folder=tmp_path)
     content = json.loads((tmp_path / "run" / "run.json").read_text())

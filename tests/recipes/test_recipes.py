@@ -25,8 +25,10 @@ from selfadapt.recipes.tables import table10
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.batch.commands import command_line
 from selfadapt.runs.batch.recipe_run import check_ready, reproduce, value_at
-from selfadapt.runs.config.run_settings import Kind, RunSettings
-from selfadapt.runs.lifecycle.lifecycle import TrainingCallback
+from selfadapt.runs.config.facts import inspect_source
+from selfadapt.runs.config.planning import plan_reading
+from selfadapt.runs.config.request import Kind, Request
+from selfadapt.runs.train.bench import StageCallback
 from selfadapt.runs.transfer.fine_tune import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
@@ -46,7 +48,7 @@ FEW: dict[str, Settings] = {
 
 
 @contextmanager
-def no_bar(words: str) -> Iterator[TrainingCallback]:
+def no_bar(words: str) -> Iterator[StageCallback]:
     yield lambda training: None
 
 
@@ -127,10 +129,11 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
     experiment = RECIPES[name].at(scale)
     for trial in experiment.trials:
         if trial.kind != "linear-regression":
-            settings = RunSettings.given(trial.kind, **trial.settings)
+            request = Request.of(trial.kind, **trial.settings)
+            plan_reading(request, inspect_source(request))
             assert {"data", "method", "model", "augment"} <= set(trial.settings)
             if trial.settings["method"] != "sat-folds":  # which takes no steps
-                assert trial.settings.get("start_epoch", 0) < settings.epochs
+                assert trial.settings.get("start_epoch", 0) < trial.settings["epochs"]
                 assert {"lr", "weight_decay", "batch_size"} <= set(trial.settings)
     assert all(entry.published is not None for entry in experiment.entries if entry.trial is None)
     most = {"fig2": 80, "table6": 210, "table8": 210, "record-scratch": 70}.get(name, 60)  # as docs/reproduce.md says
@@ -168,7 +171,7 @@ def test_the_command_line_of_a_trial_says_the_same() -> None:
         parsed = typer.main.get_group(app.app).commands[command].make_context(command, arguments).params
         known = {word.split("__")[0]: value for word, value in parsed.items() if value is not None}
         own = {word: known[word] for word in trial.settings if word in known}
-        assert RunSettings.given(kind, **own) == RunSettings.given(kind, **trial.settings), trial.name
+        assert Request.of(kind, **own) == Request.of(kind, **trial.settings), trial.name
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -218,7 +221,7 @@ def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
     begun: list[str] = []
 
     @contextmanager
-    def noted(words: str) -> Iterator[TrainingCallback]:
+    def noted(words: str) -> Iterator[StageCallback]:
         begun.append(words)
         yield lambda training: None
 

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from selfadapt.report.contact_sheet import MARK, Cell, contact_sheet
 from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves
 from selfadapt.report.page import write_comparison_page, write_run_page
 from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.train.labelled import train
 
@@ -30,7 +29,7 @@ from selfadapt.runs.train.labelled import train
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "small")
-    settings = RunSettings.given(
+    settings = Request.of(
         data="digits", noise="symmetric:0.4", epochs=6, start_epoch=2, model="mlp", momentum=0.5, limit=400
     )
     train(start(settings, folder))
@@ -304,11 +303,3 @@ def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
         RunFolder(tmp_path).read_run()
     with pytest.raises(UserError, match=r"there is no .*labels.csv"):
         RunFolder(tmp_path).read_labels()
-
-
-def test_settings_come_back_from_json_and_unknown_ones_fail() -> None:
-    settings = RunSettings.given(data="digits", lr=0.3, width=7)
-    content = json.loads(json.dumps(settings.to_json()))
-    assert RunSettings.from_json(content, "labels") == settings
-    with pytest.raises(UserError, match="--warp is no setting"):
-        RunSettings.from_json({**content, "fit": {**content["fit"], "warp": 1}}, "labels")

@@ -20,7 +20,7 @@ from selfadapt.review.row_filter import Filter
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import Verdicts
 from selfadapt.runs.inspect.label_sheets import _conflicts
-from selfadapt.runs.lifecycle.lifecycle import reopen
+from selfadapt.runs.lifecycle.opened_run import open_folder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -140,7 +140,7 @@ def test_the_report_shows_a_group_with_all_its_labels(members: list[dict[str, st
 
 def test_the_sheet_has_a_line_for_each_group(members: list[dict[str, str]], trained_shapes: Path) -> None:
     folder = RunFolder(trained_shapes)
-    data = reopen(folder).data
+    data = open_folder(folder).data
     groups: Groups = [DuplicateGroup(tuple(own["id"] for own in members), "same image")]
     (block,) = _conflicts(folder, replace(data, duplicates=groups))
     assert [cell.framed for cell in block] == [True, True, False]

@@ -14,7 +14,7 @@ import typer
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import Setting, settings_in
-from selfadapt.runs.config.run_settings import Kind, default_method, method_class, method_classes, shared_settings
+from selfadapt.runs.config.request import Kind, default_method, method_class, method_classes, shared_settings
 
 Options = Mapping[str, tuple[Any, Any]]  # type and typer's option, by the name of the parameter
 

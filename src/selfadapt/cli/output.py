@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from selfadapt.engine.fit import Training
+    from selfadapt.runs.train.bench import Stage
 
 Json = typer.Option(False, "--json", help="Print one JSON object as the last line of standard output.")
 Quiet = typer.Option(False, "--quiet", help="Show no progress.")
@@ -81,10 +81,10 @@ def _count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None
 
 
 @contextmanager
-def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Training"], None]]:
+def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Stage"], None]]:
     """A bar over all steps of a training with the time left, on a terminal; elsewhere nothing."""
     if quiet or not sys.stderr.isatty():
-        yield lambda training: None
+        yield lambda stage: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -93,15 +93,13 @@ def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Training"], 
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("epoch {task.fields[epoch]}"),
+        TextColumn("{task.fields[stage]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(words, total=None, epoch="")
+        task = progress.add_task(words, total=None, stage="")
 
-        def advance(training: "Training") -> None:
-            steps, epochs = training.loader.steps_per_epoch, training.settings.epochs
-            done = training.epoch * steps + training.step
-            progress.update(task, total=epochs * steps, completed=done, epoch=f"{training.epoch + 1}/{epochs}")
+        def advance(stage: "Stage") -> None:
+            progress.update(task, total=stage.total, completed=stage.done, stage=stage.description)
 
         yield advance

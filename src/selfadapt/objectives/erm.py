@@ -36,7 +36,7 @@ class ERM:
     paper: ClassVar[str] = "Vapnik, Principles of Risk Minimization for Learning Theory, 1991"
     needs: ClassVar[str] = ""
     result: ClassVar[str] = "last epoch"
-    settles: ClassVar[bool] = False
+    solves: ClassVar[bool] = False
     abstains: ClassVar[bool] = False
     views: ClassVar[int] = 1
     uses_up_validation: ClassVar[bool] = False

@@ -1,7 +1,8 @@
-"""A training method, whole: what it may be told, what it needs, how it trains, and what it can be asked afterwards.
+"""A training method: its settings, what it needs, how it trains, and what it can be asked afterwards.
 
-A method is a frozen dataclass in a file of its own. Its fields made by `setting` are its options. It is an objective
-for the loop, and most are nothing else; one that takes several trainings asks a bench for them in `train`.
+A method is a frozen dataclass in its own file. Its fields made by `setting` are its options. It is an objective for
+the training loop, and most methods are nothing else. A method that needs several trainings, or that solves for its
+weights instead of training them, asks a bench for that in `train`.
 """
 
 from collections.abc import Callable
@@ -22,90 +23,136 @@ class Task:
     num_classes: int
     num_samples: int
     epochs: int
-    data: str = ""  # their name, for what a method's authors do on one set alone
+    data: str = ""  # the name of the data set, for choices that a paper makes for one set alone
     seed: int = 0
     views: int = 1
     optimizer: str = "sgd"
     has_validation: bool = True
-    noise_rate: float | None = None  # the share of wrong labels, where noise was put in
-    linear: bool = False  # whether the network is a linear head on vectors
-    sees_images: bool = True  # whether the network takes images, and not features of them or other vectors
+    noise_rate: float | None = None  # the share of wrong labels, where noise was injected
+    linear: bool = False  # whether the network is a linear layer on vectors
+    sees_images: bool = True  # whether the network takes images, not features of them or other vectors
 
 
 @dataclass(frozen=True)
 class AttackAfterEpoch:
-    """An attack on the network as it is after an epoch, on so many of the test images, the same each time."""
+    """An attack on the network as it is after an epoch, on `images` test images, the same each time."""
 
     attack: Attack
     images: int
 
 
 class Trained(Protocol):
-    """A training that is done."""
+    """A finished training or solve."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module: ...
 
 
 class Vectors(NamedTuple):
-    """The training samples of a head: vectors (N×D), labels, and which belong together, if any do."""
+    """The training samples of a head: vectors (N×D), labels, and groups of samples that belong together, if any."""
 
     values_ND: Tensor
     labels_N: Tensor
     groups_N: Tensor | None
 
 
+class Problem(Objective, Protocol):
+    """A fit without steps: a closed-form or convex solve."""
+
+    def solve(self, samples: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
+        """Give the model its weights.
+
+        Args:
+            samples: the training samples.
+            model: the network made by `build`, on its device.
+            on_progress: called with the work done and the total.
+
+        Returns:
+            Class probabilities of the training samples (N×K), which become the targets.
+
+        Raises:
+            UserError: if the samples cannot be fitted, with the reason.
+        """
+        ...
+
+
 class Bench(Protocol):
-    """Where a method trains: it gives named trainings, each with checkpoints of its own."""
+    """Where a method trains: named trainings and solves, each with its own checkpoints."""
 
     has_validation: bool
 
     def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
-        """The training of this name, done: loaded if it was finished before, resumed if it was begun.
+        """Train by an objective, step by step.
 
-        The one called `main` gives the run its network. `begin` gets a new training's model before the first step.
+        Args:
+            name: the training called `main` gives the run its network.
+            objective: the loss and the heads.
+            begin: called with the model of a new training before its first step.
+
+        Returns:
+            The training: loaded if it was finished before, resumed if it was started.
+
+        Example:
+            >>> bench.fit("main", ERM())
         """
         ...
 
-    def settle(self, solve: Callable[[Vectors, nn.Module, ProgressCallback], Tensor]) -> Trained:
-        """The main training, if it takes no steps: `solve` gives the model its weights, and returns predictions (N×K).
+    def solve(self, name: str, problem: Problem) -> Trained:
+        """Solve a problem on the training samples, which must be vectors.
 
-        The predictions become the targets.
+        One process solves, and all get the result.
+
+        Args:
+            name: the solve called `main` gives the run its network.
+            problem: the head and how to solve for its weights.
+
+        Returns:
+            The solution: loaded if it was found before.
+
+        Raises:
+            UserError: if the problem cannot be solved.
         """
         ...
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
-        """Class probabilities (n×K) of those samples of a part that can be read."""
+        """Predict class probabilities (n×K) for the readable samples of a split."""
         ...
 
     def holding_out(self, share: float) -> "Bench":
-        """A bench for choices: its training samples are these without a share, which is its validation part.
+        """Make a bench for choosing hyper-parameters: a share of the training samples becomes its validation split.
 
-        The share is larger where classes are tiny. The run's own validation samples stay untouched. It has no training
-        called `main`.
+        The share is larger where classes are tiny. The validation samples of the run stay untouched. This bench has no
+        training called `main`.
         """
         ...
 
     def area_under_risk(self, trained: Trained, objective: Objective) -> float:
-        """The area under the risk-coverage curve of the validation part, by the objective's own confidence."""
+        """Compute the AURC of the validation split, by the objective's own confidence."""
         ...
 
     def note(self, **chosen: float) -> None:
-        """Write into run.json what the method chose while it trained."""
+        """Record in run.json what the method chose while it trained."""
         ...
 
 
 class Method(Objective, Protocol):
-    description: ClassVar[str]  # what it is, in a few words
-    paper: ClassVar[str]  # where it comes from
-    needs: ClassVar[str]  # what it needs beyond labelled samples, in words
-    result: ClassVar[str]  # which network is the result, in words
-    settles: ClassVar[bool]  # whether it trains in one go, without steps
-    abstains: ClassVar[bool]  # whether it says itself how confident it is
-    views: ClassVar[int]  # augmented views of an image in a step, as its authors have it
-    uses_up_validation: ClassVar[bool]  # whether it chooses by the validation samples, which then cannot vouch for it
+    """A training method, chosen by its name. `ERM` has defaults for everything below."""
+
+    description: ClassVar[str]  # a few words
+    paper: ClassVar[str]
+    needs: ClassVar[str]  # beyond labelled samples
+    result: ClassVar[str]  # which network is the result, such as "last epoch"
+    solves: ClassVar[bool]  # whether it solves for its weights, without steps
+    abstains: ClassVar[bool]  # whether it estimates its own confidence
+    views: ClassVar[int]  # augmented views of an image in a step, as in its paper
+    uses_up_validation: ClassVar[bool]  # whether it selects by the validation samples, so they are not held out
 
     def suited(self, task: Task) -> Self:
-        """The method with what was left open chosen for this task; a UserError if it does not suit it."""
+        """Choose the settings that were not given for this task.
+
+        Raises:
+            UserError: if the method does not suit the task.
+        """
         ...
 
     def train(self, bench: Bench) -> Trained:
@@ -113,9 +160,9 @@ class Method(Objective, Protocol):
         ...
 
     def summary(self) -> str:
-        """What it was told or found out that other methods were not, in words for a table; mostly nothing."""
+        """Describe what this method was given or estimated that other methods were not; usually empty."""
         ...
 
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:
-        """What the network is to be measured under after this epoch (from 1 on), if anything. Nothing goes by it."""
+        """The attack to measure the network under after this epoch, counted from 1. It is logged only."""
         ...

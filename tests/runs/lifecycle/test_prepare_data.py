@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
-from selfadapt.runs.lifecycle.lifecycle import reopen, start
+from selfadapt.runs.config.request import Request
+from selfadapt.runs.lifecycle.lifecycle import start
+from selfadapt.runs.lifecycle.opened_run import open_folder
+from selfadapt.runs.train.labelled import train
 
 
 def _partition(samples: Any) -> set[frozenset[str]]:
@@ -34,8 +36,9 @@ def test_copies_and_groups_stay_together(grouped: bool, tmp_path: Path) -> None:
     if grouped:
         settings["group_column"] = "group"
     folder = RunFolder(tmp_path / "run")
-    begun = start(RunSettings.given("labels", **settings), folder).data
-    again = reopen(folder, to_train=False).data
+    run = start(Request.of("labels", **settings), folder)
+    train(run)
+    begun, again = run.data, open_folder(folder).data
     for part, samples in begun.splits.items():
         assert _partition(samples) == _partition(again.splits[part])
     assert max(map(len, _partition(begun.train))) > 1

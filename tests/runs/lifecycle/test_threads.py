@@ -10,9 +10,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from cli.program import fresh_process, run_json
+from runs.config.stub_facts import planned_for
 from selfadapt.data.inputs import InputSpec
 from selfadapt.models.registry import backbone
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle import threads
 
 TINY = ("digits", "--limit", "64", "--test-limit", "16", "--width", "4", "--quiet")
@@ -50,9 +51,9 @@ def test_the_demo_takes_one_thread_and_a_large_network_all(monkeypatch: pytest.M
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "_AVAILABLE", 2)
     cpu = torch.device("cpu")
-    threads.take_useful_threads(RunSettings.given(data="digits", batch_size=64, weight_decay=0), (1, 8, 8), cpu)
+    threads.take_useful_threads(planned_for(Request.of(data="digits", batch_size=64), (1, 8, 8)), (1, 8, 8), cpu)
     assert torch.get_num_threads() == 1
-    large = RunSettings.given(data="cifar10", batch_size=256, weight_decay=0)
+    large = planned_for(Request.of(data="cifar10", batch_size=256), (3, 32, 32))
     threads.take_useful_threads(large, (3, 32, 32), cpu)
     assert torch.get_num_threads() == 2
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # two processes share the cores

@@ -9,7 +9,7 @@ import torch
 
 from cli.program import run_json
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.lifecycle.lifecycle import reopen
+from selfadapt.runs.lifecycle.opened_run import open_folder
 
 OPTIONS = ("--method", "erm", "--epochs", "2", "--limit", "300", "--model", "mlp", "--width", "32", "--augment", "crop")
 
@@ -23,8 +23,8 @@ def _train(folder: Path, *options: str) -> tuple[dict[str, Any], dict[str, Any]]
 @pytest.mark.parametrize("noise", ["symmetric:0.4", "gaussian:0.4"])
 def test_tested_curves_are_those_of_the_network_after_the_epoch(noise: str, tmp_path: Path) -> None:
     result, last = _train(tmp_path, "--noise", noise, "--curves", "tested", "--test-curve")
-    run = reopen(RunFolder(tmp_path / "run"), to_train=False)
-    model = run.training.model.eval()
+    run = open_folder(RunFolder(tmp_path / "run"))
+    model = run.model.eval()
 
     def share_right(inputs: Any, labels: torch.Tensor) -> float:
         with torch.no_grad():

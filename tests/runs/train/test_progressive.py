@@ -9,7 +9,7 @@ import pytest
 
 from selfadapt.core.errors import UserError
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.request import Request
 from selfadapt.runs.config.sections import parse_progressive
 from selfadapt.runs.lifecycle.lifecycle import start
 
@@ -25,7 +25,7 @@ def test_sizes_and_the_shares_up_to_which_they_hold() -> None:
 )
 def test_what_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not SIZE:SHARE"):
-        RunSettings.given(data="digits", progressive=text)
+        Request.of(data="digits", progressive=text)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_makes_no_sense_is_refused(text: str) -> None:
     ],
 )
 def test_sizes_that_do_not_fit_leave_nothing_behind(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    settings = RunSettings.given(data="digits", epochs=2, limit=40, test_limit=10, **options)
+    settings = Request.of(data="digits", epochs=2, limit=40, test_limit=10, **options)
     with pytest.raises(UserError, match=re.escape(message)):
         start(settings, RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run" / "run.json").exists()
@@ -48,6 +48,6 @@ def test_sizes_that_do_not_fit_leave_nothing_behind(options: dict[str, Any], mes
 )
 def test_a_network_that_sees_no_images_does_not_do_it(options: dict[str, Any], tmp_path: Path) -> None:
     np.savez(tmp_path / "vectors.npz", x_train=np.random.rand(40, 5).astype(np.float32), y_train=np.arange(40) % 2)
-    settings = RunSettings.given(data=str(tmp_path / "vectors.npz"), **options)
-    with pytest.raises(UserError, match="needs a network that sees images: leave it out"):
+    settings = Request.of(data=str(tmp_path / "vectors.npz"), **options)
+    with pytest.raises(UserError, match="needs a network that takes images: leave it out"):
         start(settings, RunFolder(tmp_path / "run"))

@@ -28,7 +28,7 @@ def command(
     from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 
     own = opened(run, device, quiet=quiet or as_json)
-    audit = audit_training(own.folder, own.data, own.training)
+    audit = audit_training(own.folder, own.data, own.state)
     draw_label_sheets(own.folder, own.data, audit)
     write_run_page(own.folder)
     summary = audit.summary

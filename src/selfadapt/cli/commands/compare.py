@@ -8,7 +8,7 @@ import typer
 from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, print_table, progress_bar
 from selfadapt.cli.training import Jobs
 from selfadapt.core.errors import Interrupted
-from selfadapt.runs.config.run_settings import Kind
+from selfadapt.runs.config.request import Kind
 
 KIND: Kind = "labels"  # whose options the command has
 EXAMPLE = "Example: selfadapt compare digits --methods erm,elr,sat --noise symmetric:0.4 --seeds 3"

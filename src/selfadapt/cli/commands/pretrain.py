@@ -7,7 +7,7 @@ import typer
 
 from selfadapt.cli.output import Json, Quiet, percent, print_json
 from selfadapt.cli.training import Devices, Out, Resume, run_in_processes, run_to_the_end
-from selfadapt.runs.config.run_settings import Kind
+from selfadapt.runs.config.request import Kind
 
 KIND: Kind = "pretraining"  # whose options the command has
 EXAMPLE = "Example: selfadapt pretrain cifar10 --method sat --views 1 --epochs 100 --out runs/features"

@@ -7,7 +7,7 @@ import typer
 
 from selfadapt.cli.output import Json, Quiet, percent, print_json
 from selfadapt.cli.training import Devices, Out, Resume, run_in_processes, run_to_the_end
-from selfadapt.runs.config.run_settings import Kind
+from selfadapt.runs.config.request import Kind
 
 KIND: Kind = "labels"  # whose options the command has
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"

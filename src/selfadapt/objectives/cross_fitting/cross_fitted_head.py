@@ -1,7 +1,7 @@
-"""Self-adaptive training of a linear head by folds, as a method; the algorithm is in cross_fit.py.
+"""Self-adaptive training of a linear head by cross-fitting, as a method; the algorithm is in cross_fit.py.
 
-The network is the head fitted to the targets of all samples. The run keeps, as targets, predictions of heads that never
-saw a sample's label, and in the network how labels go wrong: the audit judges by both.
+The network is the head fitted to the targets of all samples. The targets of the run are out-of-sample predictions, and
+the network holds the estimated noise transition matrix: the audit uses both.
 
 Shapes: N samples, D values of a vector, A axes, K classes.
 """
@@ -33,7 +33,7 @@ from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Evidence, Progress
 from selfadapt.targets.store import Storage, TargetStore
 
-_FEWEST = 3  # folds: one is judged by heads of the others, each of which leaves out one more
+_FEWEST = 3  # folds: each is predicted by heads of the others, every one of which leaves out one more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,9 @@ class SelfAdaptiveFolds(ERM):
     paper: ClassVar[str] = NoisyLabels.paper
     needs: ClassVar[str] = "a linear head: photos with --tune head, or vectors"
     result: ClassVar[str] = "fitted head"
-    settles: ClassVar[bool] = True
+    solves: ClassVar[bool] = True
 
-    folds: int = setting(5, "folds, each judged by heads that did not see it", least=_FEWEST)
+    folds: int = setting(5, "folds, each predicted by heads that were not fitted to it", least=_FEWEST)
     rounds: int | None = setting(None, "rounds in which targets move", unset="7, or 4 where samples are many", least=1)
     seed: int = 0
 
@@ -58,10 +58,10 @@ class SelfAdaptiveFolds(ERM):
         return replace(self, seed=task.seed)
 
     def train(self, bench: Bench) -> Trained:
-        return bench.settle(self._solve)
+        return bench.solve("main", self)
 
-    def _solve(self, vectors: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
-        values_ND, labels_N, groups_N = vectors
+    def solve(self, samples: Vectors, model: nn.Module, on_progress: ProgressCallback) -> Tensor:
+        values_ND, labels_N, groups_N = samples
         with _as_user_errors():
             check_enough(labels_N)
             check_features(values_ND)
@@ -76,13 +76,10 @@ class SelfAdaptiveFolds(ERM):
                 check_spread(labels_N, fold_N)
         corrected = unwrapped(model)
         assert isinstance(corrected, CorrectedClassifier)
-        classes = len(corrected.transition_KK)
-        fitted = cross_fit(values_ND, labels_N, fold_RN, classes, self._settings(), on_progress)
+        settings = None if self.rounds is None else CrossFitting(rounds=self.rounds)
+        fitted = cross_fit(values_ND, labels_N, fold_RN, len(corrected.transition_KK), settings, on_progress)
         put_in(corrected, fitted)
         return fitted.predicted_NK
-
-    def _settings(self) -> CrossFitting | None:
-        return None if self.rounds is None else CrossFitting(rounds=self.rounds)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return CorrectedClassifier(backbone, num_classes)
@@ -104,7 +101,7 @@ def _as_user_errors() -> Iterator[None]:
 
 @torch.no_grad()
 def put_in(model: CorrectedClassifier, fitted: CrossFitted) -> None:
-    """Give a network the fitted head. It scales vectors by means and deviations of its own, which is undone here."""
+    """Give a network the fitted head. The network standardises vectors itself, which is undone in the weights."""
     scaled = model.backbone
     assert isinstance(scaled, Normalised)
     slope_DK = fitted.axes.turn_FD @ fitted.head_DK[:-1]

@@ -9,7 +9,7 @@ from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.settings import settings_in
 from selfadapt.engine.launch import launch, launch_each
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import Kind, method_class, shared_settings
+from selfadapt.runs.config.request import Kind, method_class, shared_settings
 
 
 class Command(NamedTuple):

@@ -13,8 +13,8 @@ from selfadapt.objectives.methods import NOISY_LABELS, ORDINARY
 from selfadapt.report.page import write_comparison_page
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
-from selfadapt.runs.config.run_settings import RunSettings, method_class, shared_settings
-from selfadapt.runs.lifecycle.prepare_data import prepared
+from selfadapt.runs.config.request import Request, method_class, shared_settings
+from selfadapt.runs.lifecycle.lifecycle import planned
 from selfadapt.runs.train.labelled import ProgressBar, finished_run
 
 
@@ -42,9 +42,9 @@ def compare(
     ]
     with count_bar("reading data") as on_progress:
         for folder, settings in plan:  # a mistake shows before the first hour of training
-            checked = RunSettings.given(**settings)
-            if checked.seed == first and not folder.exists:
-                prepared(checked, on_progress)
+            checked = Request.of(**settings)
+            if checked.general.seed == first and not folder.exists:
+                planned(checked, on_progress)
     with count_bar("trainings") as on_progress:
         train_by_commands([Command(folder, "labels", own) for folder, own in plan], 1, jobs, on_progress)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}

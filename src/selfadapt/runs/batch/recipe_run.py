@@ -24,12 +24,15 @@ from selfadapt.report.reproduction import write_reproduction
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.batch.timing import time_trials
-from selfadapt.runs.config.run_settings import Kind, RunSettings
+from selfadapt.runs.config.facts import inspect_source
+from selfadapt.runs.config.planning import plan_reading
+from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.inspect.abstention import measure_coverage
 from selfadapt.runs.inspect.linear_evaluation import probe
 from selfadapt.runs.inspect.robust_accuracy import attack_run
 from selfadapt.runs.inspect.shift_accuracy import shift_run
-from selfadapt.runs.lifecycle.lifecycle import reopen, settings_of
+from selfadapt.runs.lifecycle.lifecycle import check_same
+from selfadapt.runs.lifecycle.opened_run import open_folder
 from selfadapt.runs.train.labelled import ProgressBar, finished, train
 from selfadapt.runs.train.unlabelled import pretrain
 from selfadapt.runs.transfer.fine_tune import TransferSettings, transfer
@@ -94,7 +97,8 @@ def check_ready(experiment: Experiment) -> None:
     """Say what is missing or wrong before the first hour of training."""
     for trial in experiment.trials:
         if trial.kind != "linear-regression":
-            RunSettings.given(trial.kind, **trial.settings)
+            request = Request.of(trial.kind, **trial.settings)
+            plan_reading(request, inspect_source(request))
             check_there(trial.settings["data"])
         for ask in trial.asks:
             _check_ask(ask)
@@ -105,7 +109,7 @@ def _check_begun(plan: Sequence[tuple[Trial, int]], path: Path) -> None:
     for trial, seed in plan:
         folder = RunFolder(path / trial.folder(seed))
         if trial.kind != "linear-regression" and folder.exists:
-            settings_of(folder, trial.kind, RunSettings.given(trial.kind, **trial.settings, seed=seed).asked_for())
+            check_same(folder, trial.kind, Request.of(trial.kind, **trial.settings, seed=seed).required())
 
 
 def _check_ask(ask: Ask) -> None:
@@ -198,7 +202,7 @@ def _asked(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallback
         return probe(folder, own.pop("data", None), ProbeSettings(seed=seed, **own), **limits, on_progress=on_progress)
     if ask.what == "transfer":
         return transfer(folder, _voc_folders(folder, ask), _transfer_settings(ask, seed), "auto", on_progress)
-    run = reopen(folder, to_train=False)
+    run = open_folder(folder)
     if ask.what == "coverage":
         return measure_coverage(run, **own, on_progress=on_progress)
     if ask.what == "attack":

@@ -14,11 +14,11 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.engine.fit import Training
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side
 from selfadapt.recipes.recipe import Experiment, Trial
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.environment import choose_device, commit
-from selfadapt.runs.lifecycle.lifecycle import build_training
-from selfadapt.runs.lifecycle.prepare_data import prepared
+from selfadapt.runs.lifecycle.lifecycle import planned
 from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.runs.train.build_training import build_training
 from selfadapt.targets.store import Storage
 
 Times = dict[str, dict[str, Any]]  # of each trial by name
@@ -70,12 +70,10 @@ def _trainings(trials: Sequence[Trial], seed: int) -> dict[str, Training]:
     trainings: dict[str, Training] = {}
     for trial in trials:
         assert trial.kind != "linear-regression"
-        settings = RunSettings.given(trial.kind, **trial.settings, seed=seed)
-        data = prepared(settings)
-        settings = settings.resolved(data)
+        plan, data = planned(Request.of(trial.kind, **trial.settings, seed=seed))
         if not trainings:
-            take_useful_threads(settings, data.train.inputs.shape, choose_device(settings.device))
-        trainings[trial.name] = build_training(settings, data, settings.method, Storage())
+            take_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
+        trainings[trial.name] = build_training(plan, data, plan.method, Storage())
     return trainings
 
 

@@ -1,7 +1,7 @@
-"""The parts of a run's settings that every method shares: data, model and fit.
+"""The settings that every method shares, in sections: data, model, training, and the run as a whole.
 
-Each is a frozen dataclass whose fields carry words and bounds, from which the options of the command line follow. What
-is None is chosen for the data and the machine (runs/config/run_settings.py).
+Each section is a frozen dataclass whose fields carry a description and bounds; the options of the command line follow
+from them. A setting that is None was not given, and `plan` chooses it (runs/config/planning.py).
 """
 
 from dataclasses import dataclass
@@ -87,8 +87,6 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.labels is not None and self.corrected is not None:
-            raise UserError("--labels and --corrected both give the labels; leave one of them out")
         parse_progressive(self.progressive)
 
 
@@ -191,16 +189,23 @@ class TrainingSettings:
         check_settings(self)
         parse_schedule(self.schedule, self.epochs or 1)
 
-    def check_rate(self) -> None:
-        """Raise a UserError if the learning rate would not go as asked within the epochs, which are settled."""
-        epochs, warm_up = self.epochs or 0, self.warmup_epochs or 0
-        after = parse_schedule(self.schedule, epochs).get("milestones")
-        if after is not None and not any(epoch < epochs for epoch in after):
-            raise UserError(f"--schedule {self.schedule}: the rate would not fall before the end, epoch {epochs}")
-        if warm_up and warm_up >= epochs:
-            raise UserError(f"--warmup-epochs {warm_up:g} must end before training does, in epoch {epochs}")
-        if self.warmup_from and not warm_up:
-            raise UserError(f"--warmup-from {self.warmup_from:g} would do nothing without --warmup-epochs")
+
+@dataclass(frozen=True, kw_only=True)
+class GeneralSettings:
+    """What belongs to the whole run."""
+
+    seed: int = setting(0, "Decides every random number.", least=0, most=2**63 - 1)
+    views: int | None = setting(
+        None,
+        "Augmented views of an image in a step, 1 or 2.",
+        least=1,
+        most=2,
+        unset="as the method's authors have it: 2 for byol, moco, simclr and simsiam, else 1",
+    )
+    device: str = setting("auto", "auto, cpu, cuda, mps.")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def parse_progressive(text: str | None) -> tuple[tuple[int, float], ...]:

@@ -15,7 +15,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.engine import checkpoint
 from selfadapt.models.registry import LARGE_IMAGE
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.network import load_pretrained
 
 _SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth")
@@ -64,8 +64,8 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
 
 def _backbone(content: Mapping[str, Any], folder: RunFolder) -> dict[str, Tensor]:
     """The network whose features a head was trained on, under `features.`, with the scale of its images."""
-    settings = RunSettings.from_json(content["settings"], "labels")
-    network = load_pretrained(settings.model, settings.data.image_size, folder.backbone_file)
+    plan = Plan.from_json(content, "labels")
+    network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
     return {f"features.{name}": tensor for name, tensor in network.backbone.state_dict().items()}
 
 

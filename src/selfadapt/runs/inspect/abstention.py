@@ -30,7 +30,8 @@ from selfadapt.evaluation.selective.risk_coverage import (
 )
 from selfadapt.evaluation.selective.selectors import class_selectors
 from selfadapt.objectives.objective import Objective
-from selfadapt.runs.lifecycle.lifecycle import Run, check_trained, list_unreadable
+from selfadapt.runs.lifecycle.lifecycle import list_unreadable
+from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 _POINTS = 200  # of a curve in coverage.json
 
@@ -63,36 +64,36 @@ def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[
 
 
 def _answers_on(
-    run: Run, samples: Samples, passes: int, on_progress: ProgressCallback
+    run: OpenedRun, samples: Samples, passes: int, on_progress: ProgressCallback
 ) -> tuple[dict[str, Answers], Tensor]:
     """The answers to the samples that can be read, and which those are."""
-    training, classes = run.training, run.data.num_classes
-    said_NO = outputs(training.model, samples.inputs, training.device, on_progress=on_progress)
+    classes = run.data.num_classes
+    said_NO = outputs(run.model, samples.inputs, run.device, on_progress=on_progress)
     fine_N = ~said_NO.isnan().any(1)
     if not fine_N.any():
         raise UserError(f"no image can be read, such as {samples.ids[0]}; are the data still there?")
     by_passes: dict[str, Answers] = {}
-    if passes and has_dropout(training.model):
+    if passes and has_dropout(run.model):
         predicted_N, selectors = mc_dropout(
-            training.model, samples.inputs, classes, training.device, passes=passes, on_progress=on_progress
+            run.model, samples.inputs, classes, run.device, passes=passes, on_progress=on_progress
         )
         for name, confidence_N in selectors.items():
             fine_N &= ~confidence_N.isnan()
             by_passes[name] = Answers(predicted_N, confidence_N)
     list_unreadable(run.folder, run.data)
-    found = answers(said_NO[fine_N], training.objective, classes)
+    found = answers(said_NO[fine_N], run.objective, classes)
     for name, own in by_passes.items():
         found[name] = Answers(own.predicted_N[fine_N], own.confidence_N[fine_N])
     return found, fine_N
 
 
-def _trained(run: Run, passes: int) -> None:
+def _trained(run: OpenedRun, passes: int) -> None:
     if passes < 0:
         raise UserError(f"--passes {passes} must be at least 0")
     check_trained(run)
 
 
-def _part(run: Run, name: str, samples: Samples | None) -> Samples:
+def _part(run: OpenedRun, name: str, samples: Samples | None) -> Samples:
     if samples is None:
         raise UserError(
             f"{run.folder.path} has no {name} part; a threshold is fitted on validation and measured on test samples"
@@ -100,7 +101,7 @@ def _part(run: Run, name: str, samples: Samples | None) -> Samples:
     return samples
 
 
-def measure_coverage(run: Run, passes: int, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
+def measure_coverage(run: OpenedRun, passes: int, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
     """The error on test data at each coverage, by every selector; written into the run folder.
 
     `coverage` has thresholds from the validation part, as one has to choose them, or nothing where there is none;
@@ -113,7 +114,7 @@ def measure_coverage(run: Run, passes: int, on_progress: ProgressCallback = no_p
     tested, fine_N = _answers_on(run, test, passes, on_progress)
     grid = sorted({*COVERAGES, *(own.trained_for for own in tested.values() if own.trained_for)}, reverse=True)
     selectors = {name: _measured(held_out.get(name), own, test.labels[fine_N], grid) for name, own in tested.items()}
-    content = {"method": run.settings.method_name, "selectors": selectors}
+    content = {"method": run.plan.method_name, "selectors": selectors}
     run.folder.write_coverage(content)
     return content
 
@@ -146,7 +147,7 @@ def _measured(held_out: Answers | None, tested: Answers, labels_N: Tensor, grid:
 
 
 def calibrate(
-    run: Run,
+    run: OpenedRun,
     *,
     risk: float,
     confidence: float,
@@ -165,9 +166,9 @@ def calibrate(
     _trained(run, passes)
     if by_dropout(selector) and not passes:
         raise UserError(f"--selector {selector} needs --passes above 0")
-    if run.settings.method.uses_up_validation:
+    if run.plan.method.uses_up_validation:
         raise UserError(
-            f"{run.settings.method_name} made choices by the validation samples, so they cannot vouch for it; "
+            f"{run.plan.method_name} made choices by the validation samples, so they cannot vouch for it; "
             "train by another method, or calibrate on data that it has not seen"
         )
     validation = _part(run, "validation", run.data.validation)
@@ -176,7 +177,7 @@ def calibrate(
     held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, on_progress)
     name = _chosen(selector, held_out)
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
-    counted = _one_of_each_group(validation, fine_N, run.data.train.groups or (), run.settings.seed)
+    counted = _one_of_each_group(validation, fine_N, run.data.train.groups or (), run.plan.seed)
     confidence_n = held_out[name].confidence_N[counted]
     wrong_n = held_out[name].wrong(labels_N[fine_N])[counted]
     found = guarantee(confidence_n, wrong_n, risk=risk, confidence=confidence)

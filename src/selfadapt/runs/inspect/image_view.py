@@ -8,8 +8,8 @@ from torch import nn
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Samples
 from selfadapt.models.pretrained.features import framed
-from selfadapt.runs.lifecycle.lifecycle import Run
 from selfadapt.runs.lifecycle.network import load_pretrained
+from selfadapt.runs.lifecycle.opened_run import OpenedRun
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,17 @@ class Seen:
     test: Samples
 
 
-def seen(run: Run) -> Seen:
+def seen(run: OpenedRun) -> Seen:
     """A head on features is put behind the network that took them, so that images reach it again."""
-    test, model = run.data.test, run.training.model
+    test, model = run.data.test, run.model
     if test is None:
         raise UserError(f"{run.folder.path} has no test part, so there are no images to try")
     if len(test.inputs.shape) == 3:
         return Seen(model, test)
-    if not run.settings.on_features or test.pictures is None:
+    if not run.plan.on_features or test.pictures is None:
         raise UserError(f"{run.folder.path} was trained on vectors, and this needs a network that sees images")
-    network = load_pretrained(run.settings.model, run.settings.data.image_size, run.folder.backbone_file)
-    whole = nn.Sequential(network.backbone, model).to(run.training.device)
+    network = load_pretrained(run.plan.model, run.plan.data.image_size, run.folder.backbone_file)
+    whole = nn.Sequential(network.backbone, model).to(run.device)
     return Seen(whole, replace(test, inputs=framed(test.pictures, network), pictures=None))
 
 

@@ -20,7 +20,6 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.duplicates.groups import single_image_classes
-from selfadapt.engine.fit import Training
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
 from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
 from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
@@ -34,6 +33,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.inspect.label_table import JudgedPart, write_label_table
 from selfadapt.runs.lifecycle.data_duplicates import places_of
 from selfadapt.runs.lifecycle.lifecycle import list_unreadable
+from selfadapt.runs.lifecycle.opened_run import TrainedState
 from selfadapt.targets.store import TargetStore
 
 _PIECE = 65_536
@@ -47,9 +47,9 @@ class Audit:
     summary: dict[str, Any]
 
 
-def audit_training(folder: RunFolder, data: Data, training: Training) -> Audit:
+def audit_training(folder: RunFolder, data: Data, training: TrainedState) -> Audit:
     """Judge every label, write labels.csv and transition.csv, and return what was found."""
-    start = training.objective.started(training.history, training.settings.epochs) or 0
+    start = training.objective.started(training.history, training.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
             f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
@@ -71,7 +71,7 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> Audit:
     return Audit(parts=parts, quality=quality, summary=summary)
 
 
-def _judge_held_out(data: Data, training: Training) -> tuple[list[JudgedPart], ListQuality]:
+def _judge_held_out(data: Data, training: TrainedState) -> tuple[list[JudgedPart], ListQuality]:
     """All splits by out-of-sample predictions: those of the folds, and those of the finished head.
 
     What is estimated comes from the training labels alone, as `find_label_errors` on them has it.
@@ -124,7 +124,7 @@ def _unjudged(data: Data) -> Tensor:
     return single_image_classes(groups, data.train.labels, data.num_classes)
 
 
-def _judge_parts(data: Data, training: Training) -> list[JudgedPart]:
+def _judge_parts(data: Data, training: TrainedState) -> list[JudgedPart]:
     """Training labels by the method's evidence, the others by the network's predictions."""
     verdicts, known_n = _judged(data, training)
     parts = [_part("train", data.train, verdicts, known_n)]
@@ -155,12 +155,12 @@ def _part(name: str, samples: Samples, verdicts: Verdicts, known_n: Tensor) -> J
     )
 
 
-def judge_labels(data: Data, training: Training) -> Verdicts:
+def judge_labels(data: Data, training: TrainedState) -> Verdicts:
     """A verdict on every training label. One whose file was never read stays as it is, at the end of the ranking."""
     return _judged(data, training)[0]
 
 
-def _judged(data: Data, training: Training) -> tuple[Verdicts, Tensor]:
+def _judged(data: Data, training: TrainedState) -> tuple[Verdicts, Tensor]:
     """The verdicts, and the samples of which there is something to judge by."""
     evidence = training.objective.evidence(training.progress)
     labels, (known_n, rows) = data.train.labels, _beliefs(data, training, evidence)
@@ -185,7 +185,7 @@ def _for_all(samples: Samples, found: Verdicts, known_n: Tensor) -> Verdicts:
 
 
 def _beliefs(
-    data: Data, training: Training, evidence: Evidence | None
+    data: Data, training: TrainedState, evidence: Evidence | None
 ) -> tuple[Tensor, Callable[[], Iterable[Tensor]]]:
     """The samples of which something is known, and what the network, or its targets, hold of them."""
     targets = training.targets
@@ -209,12 +209,11 @@ def _seen(data: Data, targets: TargetStore) -> Tensor:
     return known_N.nonzero().flatten()
 
 
-def _label_shares(training: Training, before: Evidence) -> Tensor:
+def _label_shares(training: TrainedState, before: Evidence) -> Tensor:
     """What of each target is still its label. In the middle of an epoch some have moved once more than others."""
     after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1))
     assert after is not None
-    visited_N = training.accumulator.predicted_N.cpu() >= 0
-    return torch.where(visited_N, after.label_share, before.label_share)
+    return torch.where(training.visited_N, after.label_share, before.label_share)
 
 
 def _summary(folder: RunFolder, data: Data, parts: Sequence[JudgedPart], quality: ListQuality | None) -> dict[str, Any]:

@@ -33,7 +33,8 @@ from selfadapt.evaluation.linear_probe import (
 from selfadapt.models.heads import Backbone
 from selfadapt.report.page import write_run_page
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings, normal_form
+from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.config.request import normal_form
 from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.prepare_data import seeing_the_middle
@@ -59,7 +60,7 @@ def probe(
     content = folder.read_run()
     own, shape = choose_device(device), tuple(content["data"]["shape"])
     _check(settings, shape)
-    take_useful_threads(RunSettings.from_json(content["settings"], "pretraining"), shape, own)
+    take_useful_threads(Plan.from_json(content, "pretraining"), shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_part(data, shape)

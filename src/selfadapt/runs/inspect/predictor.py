@@ -25,7 +25,7 @@ from selfadapt.models.pretrained.features import FramedImages, features_of
 from selfadapt.models.pretrained.timm_models import Pretrained
 from selfadapt.objectives.objective import Objective
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
@@ -58,23 +58,23 @@ class Predictor:
     def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
         """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
         content = folder.read_run()
-        settings, classes = RunSettings.from_json(content["settings"], "labels"), content["data"]["classes"]
+        plan, classes = Plan.from_json(content, "labels"), content["data"]["classes"]
         shape = tuple(content["data"]["shape"])
         own = choose_device(device)
-        take_useful_threads(settings, shape, own)
+        take_useful_threads(plan, shape, own)
         statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # the checkpoint has the true ones
-        model = build_model(settings, settings.method, shape, statistics, len(classes))
+        model = build_model(plan, plan.method, shape, statistics, len(classes))
         saved = checkpoint.load_newest(folder.checkpoints, own)
         if saved is None:
             raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
         model.to(own).load_state_dict(saved.model)
         network = None
-        if settings.on_features:
-            network = load_pretrained(settings.model, settings.data.image_size, folder.backbone_file)
+        if plan.on_features:
+            network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
         rule = (folder.read_if_there(folder.calibration_file) if abstain else None) or {}
         return cls(
             model=model,
-            objective=settings.method,
+            objective=plan.method,
             classes=classes,
             shape=shape,
             device=own,
@@ -83,7 +83,7 @@ class Predictor:
             passes=rule.get("passes", 0),
             white=content["data"].get("white"),
             network=network,
-            frame=Frame.middle(shape[1]) if settings.data.crops == "picture" else None,
+            frame=Frame.middle(shape[1]) if plan.data.crops == "picture" else None,
             reader=content["data"].get("reader"),
         )
 

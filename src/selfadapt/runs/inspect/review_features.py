@@ -12,17 +12,17 @@ from selfadapt.evaluation.classification import outputs
 from selfadapt.models.heads import Backbone, unwrapped
 from selfadapt.review.neighbours import newest_checkpoint, write_features
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.lifecycle.lifecycle import reopen
+from selfadapt.runs.lifecycle.opened_run import open_folder
 
 
 def keep_features(folder: RunFolder, device: str = "auto") -> None:
     """Take the features of every sample of a run, by the network of its newest checkpoint, and keep them."""
     checkpoint = newest_checkpoint(folder)
-    run = reopen(folder, device=device, to_train=False)
-    network = unwrapped(run.training.model)
+    run = open_folder(folder, device=device)
+    network = unwrapped(run.model)
     backbone = next(module for module in network.modules() if isinstance(module, Backbone))
     parts = run.data.splits.values()
-    rows = [outputs(backbone, samples.inputs, run.training.device) for samples in parts]
+    rows = [outputs(backbone, samples.inputs, run.device) for samples in parts]
     ids = [sample_id for samples in parts for sample_id in samples.ids]
     write_features(folder, ids, torch.cat(rows).numpy(), checkpoint)
 

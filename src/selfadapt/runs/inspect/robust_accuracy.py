@@ -39,7 +39,8 @@ from selfadapt.evaluation.robustness import (
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.inspect.image_view import Seen, network_digest, seen
-from selfadapt.runs.lifecycle.lifecycle import Run, check_trained
+from selfadapt.runs.lifecycle.lifecycle import Run
+from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 MOMENTS = ("first", "best", "last")
 _JUDGE = "robust_validation_accuracy"
@@ -47,7 +48,7 @@ _CHECKED = 200  # images on which gradients are checked for masking
 
 
 def attack_run(
-    run: Run,
+    run: OpenedRun,
     name: str,
     attack: Attack,
     *,
@@ -56,7 +57,7 @@ def attack_run(
     batch_size: int | None = None,
     checks: bool = True,
     at: str = "last",
-    transfer: Run | None = None,
+    transfer: OpenedRun | None = None,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
     """Robust accuracy on all test images, or on so many of them, every class with its share; into attack.json.
@@ -114,7 +115,7 @@ def attack_run(
     return result
 
 
-def _transferred(run: Run, own: Seen, attack: Attack, other: Run) -> Transferred:
+def _transferred(run: OpenedRun, own: Seen, attack: Attack, other: OpenedRun) -> Transferred:
     """The attack if it is PGD, else PGD-20 of its radius, on the network of another run."""
     if attack.parts == (GRADIENT_FREE,):
         raise UserError(f"--transfer is a check of attacks by gradient, and {GRADIENT_FREE} has none")
@@ -132,12 +133,12 @@ def _transferred(run: Run, own: Seen, attack: Attack, other: Run) -> Transferred
     return Transferred(attack=attack, source=source, origin=network_digest(others.model))
 
 
-def load_moment(run: Run, moment: str) -> int:
+def load_moment(run: OpenedRun, moment: str) -> int:
     """Give the run the network of this moment of its curve under attack; returns the epoch. The last is the result."""
     if moment not in MOMENTS:
         raise UserError(f"--at {moment!r} is not known; choose one of {', '.join(MOMENTS)}")
     if moment == "last":
-        return run.settings.epochs
+        return run.plan.epochs
     curve = [record for record in run.folder.read_metrics() if "robust_accuracy" in record]
     file = run.folder.network_file(moment)
     if not curve or not file.exists() or (moment == "best" and _JUDGE not in curve[0]):
@@ -145,18 +146,18 @@ def load_moment(run: Run, moment: str) -> int:
             f"{run.folder.path} kept no {moment} network; methods against attacks do, with a curve and, for the best, "
             "a validation part"
         )
-    run.training.model.load_state_dict(load_file(file, device=str(run.training.device)))
+    run.model.load_state_dict(load_file(file, device=str(run.device)))
     chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_JUDGE])
     return int(chosen["epoch"])
 
 
-def accuracy_after_epoch(run: Run, metrics: Mapping[str, Any]) -> dict[str, float]:
+def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any]) -> dict[str, float]:
     """What the method wants measured after the epoch of these metrics: test images, always the same, under attack.
 
     The network of the first such epoch is kept, and that of the best. Test images choose nothing, so the best is judged
     by validation images under the same attack: accuracy on clean ones goes on rising where robust accuracy falls.
     """
-    asked, test, training = run.settings.method.attack_after(metrics["epoch"]), run.data.test, run.training
+    asked, test = run.plan.method.attack_after(metrics["epoch"]), run.data.test
     if asked is None or test is None:
         return {}
     measured = _under_attack(training, test, asked)
@@ -191,7 +192,7 @@ def _under_attack(training: Training, samples: Samples, asked: AttackAfterEpoch)
 class _Kept:
     """Outcomes in the run folder, by network, images, attack and whatever else decides them."""
 
-    def __init__(self, run: Run, model: nn.Module, seed: int, batch_size: int) -> None:
+    def __init__(self, run: OpenedRun, model: nn.Module, seed: int, batch_size: int) -> None:
         self.run, self.model, self.seed, self.batch_size = run, model, seed, batch_size
         self.network = network_digest(model)
 
@@ -210,7 +211,7 @@ class _Kept:
                 samples.labels,
                 attack,
                 num_classes=self.run.data.num_classes,
-                device=self.run.training.device,
+                device=self.run.device,
                 batch_size=self.batch_size,
                 seed=self.seed,
                 outcome_N=None if known is None else torch.tensor(known["outcome"]),

@@ -25,7 +25,7 @@ from selfadapt.evaluation.classification import accuracy, predict, predicted_cla
 from selfadapt.evaluation.corruption_accuracy import corruption_errors, mean_accuracy, mean_by_level, shift_table
 from selfadapt.evaluation.robustness import spread_subset
 from selfadapt.runs.inspect.image_view import Seen, network_digest, seen
-from selfadapt.runs.lifecycle.lifecycle import Run, check_trained
+from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 _MOST_BYTES = 4 << 30
 
@@ -35,7 +35,7 @@ GENERATED = (
 
 
 def shift_run(
-    run: Run,
+    run: OpenedRun,
     *,
     published: Path | None = None,
     images: int | None = None,
@@ -73,7 +73,7 @@ def shift_run(
     return result
 
 
-def against(run: Run, found: Mapping[str, Any], other: Run, others: Mapping[str, Any]) -> dict[str, Any]:
+def against(run: OpenedRun, found: Mapping[str, Any], other: OpenedRun, others: Mapping[str, Any]) -> dict[str, Any]:
     """The result with the mean corruption error against another run under the same shift; into shift.json."""
     if found["about"]["data"] != others["about"]["data"]:
         raise UserError(
@@ -92,7 +92,7 @@ def against(run: Run, found: Mapping[str, Any], other: Run, others: Mapping[str,
     return result
 
 
-def _kept(run: Run, own: Seen, about: Mapping[str, Any]) -> Callable[[str, Callable[[], Samples]], float]:
+def _kept(run: OpenedRun, own: Seen, about: Mapping[str, Any]) -> Callable[[str, Callable[[], Samples]], float]:
     """Gives the accuracy on samples of this name: as the run folder has it, or measured now and put there."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
     known: dict[str, float] = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
@@ -106,8 +106,8 @@ def _kept(run: Run, own: Seen, about: Mapping[str, Any]) -> Callable[[str, Calla
     return accuracy_of
 
 
-def _accuracy(run: Run, model: nn.Module, samples: Samples) -> float:
-    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, run.training.device))
+def _accuracy(run: OpenedRun, model: nn.Module, samples: Samples) -> float:
+    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, run.device))
     found = accuracy(predicted_N, samples.labels)
     if found is None:
         raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")
@@ -151,7 +151,7 @@ def _with_inputs(samples: Samples, inputs: Inputs) -> Samples:
     return Samples(inputs=inputs, labels=samples.labels, truth=None, ids=samples.ids)
 
 
-def _published(run: Run, test: Samples, folder: Path) -> tuple[Corrupted, dict[str, Any]]:
+def _published(run: OpenedRun, test: Samples, folder: Path) -> tuple[Corrupted, dict[str, Any]]:
     """The arrays of CIFAR-10-C, whose images must be the run's test images."""
     first = cifar10c(folder, KINDS[0], LEVELS[0])
     if first.inputs.shape != test.inputs.shape:

@@ -1,7 +1,4 @@
-"""The network of a run: which one suits the data, how it is built, and features taken once where only a head learns.
-
-Beginning with a pretrained network, a run either tunes a head on features that are taken once, or all of the network.
-"""
+"""The network of a run: how it is built, and frozen features of a pretrained one where only a head is trained."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,102 +9,92 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
-from selfadapt.data.dataset import Data, Samples, examples, readable
+from selfadapt.core.rng import draw
+from selfadapt.data.dataset import Data, Samples, channel_statistics, examples, readable
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine import checkpoint
+from selfadapt.models.batch_norm.sync_batch_norm import sync_batch_norms
 from selfadapt.models.heads import Backbone, FineTuned, Normalised
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained, pretrained, timm_name
 from selfadapt.models.registry import backbone
 from selfadapt.objectives.objective import Objective
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings, shared_settings
-from selfadapt.runs.config.sections import ModelSettings, parse_progressive
-from selfadapt.runs.lifecycle.environment import choose_device
+from selfadapt.runs.config.plan import ModelPlan, Plan, ReadingPlan
+from selfadapt.runs.lifecycle.environment import choose_device, repeatable
 
 
 def load_pretrained(
-    model: ModelSettings, size: int | None, file: Path | None = None, channels: int | None = None
+    model: ModelPlan, size: int | None, file: Path | None = None, channels: int | None = None
 ) -> Pretrained:
-    """The pretrained network of these settings, with the weights that a run kept in a file, if it did."""
-    name = timm_name(model.name or "")
-    assert name is not None
-    weights = str(file) if file is not None and file.exists() else model.weights or "pretrained"
-    return pretrained(name, weights=weights, size=size, channels=channels)
+    """Load the pretrained network of a plan, with the weights that a run saved in `file`, if it did."""
+    weights = str(file) if file is not None and file.exists() else model.weights
+    return pretrained(timm_name(model.name) or model.name, weights=weights, size=size, channels=channels)
 
 
-def bare_backbone(settings: RunSettings, shape: tuple[int, ...]) -> Backbone:
-    """The backbone that learns, without weights: the whole of a network, or what a head needs of vectors."""
-    model, spec = settings.model, InputSpec.of(shape)
-    assert model.name is not None
+def bare_backbone(model: ModelPlan, spec: InputSpec) -> Backbone:
+    """The trained backbone with random weights: a whole network, or the hidden layers of a head on vectors."""
     name = timm_name(model.name)
-    if spec.kind == "vector":
-        return backbone(model.name if name is None else model.head, spec, width=model.width)
     if name is None:
         return backbone(model.name, spec, width=model.width)
-    return pretrained(name, weights="none", size=shape[1], channels=shape[0]).backbone
+    if spec.kind == "vector":
+        return backbone(model.head, spec, width=model.width)
+    return pretrained(name, weights="none", size=spec.shape[1], channels=spec.shape[0]).backbone
 
 
-def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
-    """Refuse what only a network that sees images can do, and sizes of images that it does not take."""
-    model, progressive, augment = settings.model, settings.data.progressive, settings.data.augment
-    for word, given in (
-        ("--mirror", model.mirror),
-        ("--crops picture", settings.data.crops == "picture" and not settings.on_features),
-        ("--image-size", settings.data.image_size is not None and not settings.on_features),  # features have their own
-        ("--progressive", progressive is not None),
-        (f"--augment {augment}", augment not in (None, "none", shared_settings(settings.kind)["augment"].default)),
-        ("--sync-bn", settings.fit.sync_bn and settings.kind == "labels"),  # else a projector has it
-    ):
-        if given and len(shape) == 1:
-            way = "add --tune all, or --weights none" if settings.on_features else "leave it out"
-            raise UserError(f"{word} needs a network that sees images: {way}")
-    for size, _ in parse_progressive(progressive):
-        if size >= min(shape[1:]):
-            raise UserError(f"--progressive {size}: images are of {shape[1]}×{shape[2]} pixels; give a smaller size")
-        try:
-            with torch.inference_mode():
-                bare_backbone(settings, shape).eval()(torch.zeros(2, shape[0], size, size))
-        except RuntimeError:
-            raise UserError(
-                f"--progressive {size}: {model.name} does not take images of {size} pixels"
-                f"{', only those of the data' if model.name == 'mlp' else '; give a larger size'}; leave it out, or "
-                "choose another --model"
-            ) from None
+def new_model(plan: Plan, data: Data, objective: Objective, *, resumed: bool) -> nn.Module:
+    """Build the model that an objective trains on these data; a resumed one gets its weights from a checkpoint later.
+
+    Afterwards torch's generator is in the state that training starts with.
+    """
+    device = choose_device(plan.device)
+    repeatable(device)
+    torch.manual_seed(plan.seed)
+    inputs = data.train.inputs
+    statistics = channel_statistics(inputs)
+    start_from = None if resumed else inputs
+    model = build_model(plan, objective, inputs.shape, statistics, data.num_classes, start_from=start_from)
+    if plan.model.pretrained is not None and not resumed:
+        copy_backbone(RunFolder(Path(plan.model.pretrained)), model)
+    if plan.fit.sync_bn and distributed.world_size() > 1:
+        sync_batch_norms(model)
+    if distributed.rank():  # else all processes would draw the same dropout masks
+        torch.manual_seed(draw(plan.seed, "process", distributed.rank()))
+    return model.to(device)
 
 
 def build_model(
-    settings: RunSettings,
+    plan: Plan,
     objective: Objective,
     shape: tuple[int, ...],
     statistics: tuple[Tensor, Tensor],
     num_classes: int,
     *,
-    begins_with: Inputs | None = None,
+    start_from: Inputs | None = None,
 ) -> nn.Module:
-    """The network of a run before training, for inputs of this shape with these means and deviations.
+    """Build the network of a run for inputs of this shape, with these means and standard deviations.
 
-    One that begins to learn gets what it needs of the training inputs, `begins_with`; one of timm's brings means and
-    deviations of its own, and then what it has learned.
+    With `start_from`, the training inputs, it is initialised for training: with pretrained weights, or by statistics
+    of these inputs where the network asks for them. timm networks have their own means and deviations.
     """
-    model = settings.model
-    spatial = InputSpec.of(shape).kind == "image"
-    if spatial and timm_name(model.name or "") is not None:
-        begun = begins_with is not None and settings.fine_tunes
-        network = load_pretrained(model if begun else replace(model, weights="none"), shape[1], channels=shape[0])
+    model, spec = plan.model, InputSpec.of(shape)
+    spatial = spec.kind == "image"
+    if spatial and timm_name(model.name) is not None:
+        initialised = start_from is not None and plan.fine_tunes
+        network = load_pretrained(model if initialised else replace(model, weights="none"), shape[1], channels=shape[0])
         whole = network.backbone
         whole.dropout, whole.mirror = nn.Dropout(model.dropout), model.mirror
-        return objective.build(FineTuned(whole) if settings.fine_tunes else whole, num_classes)
-    bare = bare_backbone(settings, shape)
+        return objective.build(FineTuned(whole) if plan.fine_tunes else whole, num_classes)
+    bare = bare_backbone(model, spec)
     normalised = Normalised(bare, *statistics, dropout=model.dropout, spatial=spatial, mirror=model.mirror)
-    if begins_with is not None and bare.examples:
-        normalised.see(examples(begins_with, bare.examples))
+    if start_from is not None and bare.examples:
+        normalised.see(examples(start_from, bare.examples))
     return objective.build(normalised, num_classes)
 
 
-def begin_with(folder: RunFolder, model: nn.Module) -> None:
-    """Put the weights of a network that was trained without labels, and its normalisation, into a new model."""
+def copy_backbone(folder: RunFolder, model: nn.Module) -> None:
+    """Copy the backbone of a run without labels, with its normalisation, into a new model."""
     saved = checkpoint.load_newest(folder.checkpoints)
     folder.read_run()
     if saved is None:
@@ -117,29 +104,25 @@ def begin_with(folder: RunFolder, model: nn.Module) -> None:
     different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]
     if different or not own:
         raise UserError(
-            f"the network in {folder.path} is another one than this ({different[0] if different else 'no backbone'} "
-            "differs); give the same --model and --width, and images of the same kind"
+            f"the network in {folder.path} differs from this one ({different[0] if different else 'no backbone'}); "
+            "give the same --model and --width, and images of the same kind"
         )
     model.load_state_dict({**model.state_dict(), **learned})
 
 
 def with_features(
-    data: Data, settings: RunSettings, on_progress: ProgressCallback, folder: RunFolder | None = None
+    data: Data, reading: ReadingPlan, on_progress: ProgressCallback, folder: RunFolder | None = None
 ) -> Data:
-    """The data with the features of a pretrained network in place of images. Files that cannot be read are taken out.
+    """The data with frozen features of a pretrained network in place of images; unreadable files are left out.
 
-    `folder` is that of a run that was begun; its samples must all be there.
+    `folder` is that of a run that was started before; all of its samples must be readable.
     """
-    if any(samples.corrupted is not None for samples in data.splits.values()):
-        raise UserError("--noise in images needs a network that sees them: add --tune all, or --weights none")
-    network = load_pretrained(
-        settings.model, settings.data.image_size, None if folder is None else folder.backbone_file
-    )
-    device = choose_device(settings.device)
+    network = load_pretrained(reading.model, reading.data.image_size, None if folder is None else folder.backbone_file)
+    device = choose_device(reading.device)
     unreadable = list(data.unreadable)
 
-    def taken(name: str, samples: Samples) -> Samples:
-        if distributed.rank():  # the first process takes features for all, and the others find them
+    def featurised(name: str, samples: Samples) -> Samples:
+        if distributed.rank():  # the first process computes features for all, and the others read them
             distributed.barrier()
         found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         if distributed.rank() == 0:
@@ -150,11 +133,11 @@ def with_features(
         if folder is not None and name != "test":
             position, reason = found.broken[0]
             raise UserError(
-                f"{len(found.broken)} files of {folder.path} cannot be read any more, such as "
+                f"{len(found.broken)} files of {folder.path} can no longer be read, such as "
                 f"{samples.ids[position]}: {reason}; restore them"
             )
         unreadable.extend((samples.ids[position], reason) for position, reason in found.broken)
         return vectors.take(readable(data, samples, dict(found.broken)))
 
-    parts = {name: taken(name, samples) for name, samples in data.splits.items()}
-    return replace(data.with_splits(parts), augment="none", unreadable=unreadable)
+    splits = {name: featurised(name, samples) for name, samples in data.splits.items()}
+    return replace(data.with_splits(splits), augment="none", unreadable=unreadable)

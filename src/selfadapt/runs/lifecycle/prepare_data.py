@@ -1,7 +1,7 @@
-"""The data of a run: labels from a file, noise, split, limits; and samples.csv, from which they come back.
+"""The data of a run: labels from a file, noise, validation split, limits; and samples.csv, which records them.
 
-samples.csv is what the run goes by. A resumed run or an audit finds its samples by id, in the order of that file,
-whatever was added, removed or reordered since; noise is never drawn again.
+A resumed run or an audit finds its samples by their ids, in the order of samples.csv, whatever was added, removed or
+reordered since; noise is never drawn again.
 """
 
 import warnings
@@ -17,139 +17,107 @@ from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples, channel_statistics, split_off
 from selfadapt.data.images.decoded_cache import keep_decoded
 from selfadapt.data.images.storage import Frame
+from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.labels.class_names import UNLABELLED
 from selfadapt.data.labels.noise import Noise, corrupt, corrupt_images
 from selfadapt.data.labels.overrides import apply_corrected, apply_labels, corrected_validation
-from selfadapt.data.sources.catalog import check_there, kind_of, open_data
+from selfadapt.data.sources.catalog import open_data
 from selfadapt.models.pretrained.timm_models import network_shape, timm_name
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.plan import Plan, ReadingPlan
 from selfadapt.runs.lifecycle.data_duplicates import warn_of_shared_groups, with_duplicates, with_known_duplicates
 from selfadapt.runs.lifecycle.network import with_features
 
 
-def prepared(settings: RunSettings, on_progress: ProgressCallback = no_progress) -> Data:
-    """The data as training sees them, which must suit the method."""
-    _check_tune(settings)
-    data = _opened(settings, on_progress)
-    if settings.kind == "labels":
-        corrected = settings.data.corrected is not None  # whoever reads that table says more about the training split
-        for split in list(data.splits)[int(corrected) :]:
-            _check_two_classes(data, split)
-        data = _with_labels(data, settings, on_progress)
-        _check_two_classes(data, "train")
-    else:
-        data = data.limited(settings.data.limit, settings.data.test_limit, settings.seed)
-    settings.method.suited(settings.task(data))
+def prepared(reading: ReadingPlan, on_progress: ProgressCallback = no_progress) -> Data:
+    """The data as training sees them."""
+    data = _opened(reading, on_progress)
+    if reading.kind == "pretraining":
+        return data.limited(reading.data.limit, reading.data.test_limit, reading.seed)
+    corrected = reading.data.corrected is not None  # the reader of that table has better messages on the training split
+    for split in list(data.splits)[int(corrected) :]:
+        _check_two_classes(data, split)
+    data = _with_labels(data, reading, on_progress)
+    _check_two_classes(data, "train")
     return data
 
 
 def _check_two_classes(data: Data, split: str) -> None:
-    """Refuse a split of one class: nothing can be learned or measured there. A single sample is merely few."""
+    """Refuse a split with a single class, where nothing can be learned or measured. A single sample is allowed."""
     labels = data.splits[split].labels
     if len(labels) > 1 and len(labels.unique()) == 1:
-        remedy = "telling classes apart needs two: " if split == "train" else "it measures nothing: leave it out, or "
+        remedy = "training needs two: " if split == "train" else "it measures nothing: leave it out, or "
         raise UserError(
             f"the {split} split of {data.name} has one class only, {data.classes[int(labels[0])]!r}; {remedy}"
             "add samples of another class to it"
         )
 
 
-def _check_tune(settings: RunSettings) -> None:
-    """Refuse to tune a pretrained network where there is none."""
-    source, model = settings.data.source, settings.model
-    if model.tune is None or timm_name(model.name or "") is not None:
-        return
-    check_there(source)
-    if kind_of(source, settings.columns) == "vectors":
-        raise UserError(
-            f"--tune {model.tune} tells what of a pretrained network learns, and {source} holds vectors, which need "
-            "none; leave it out"
-        )
-
-
-def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFolder | None = None) -> Data:
-    """The data as they are, decoded if they fit; on the scale of a run that was begun, if there is one."""
-    about = {} if begun is None else begun.read_run()["data"]
-    unlabelled = settings.kind == "pretraining"
+def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFolder | None = None) -> Data:
+    """The data as they are, decoded if they fit into memory; on the scale of a run that was started before, if any."""
+    about = {} if started is None else started.read_run()["data"]
+    unlabelled, network, size = reading.kind == "pretraining", timm_name(reading.model.name), reading.data.image_size
     data = open_data(
-        settings.data.source,
-        resize=_image_size(settings),
+        reading.data.source,
+        resize=network_shape(network)[-1] if size is None and network is not None else size,
         unlabelled=unlabelled,
         white=about.get("white"),
-        columns=settings.columns,
+        columns=reading.columns,
         reader=about.get("reader"),
         on_progress=on_progress,
     )
-    if timm_name(settings.model.name or "") is not None:
-        data = _for_network(data, settings)
-    if (size := settings.data.image_size) is not None and not settings.on_features:  # features have their own way
+    if network is not None and reading.fine_tunes:  # its weights were learned on images of these channels
+        channels = network_shape(network)[0]
+        data = data.with_files(lambda files: replace(files, shape=(channels, *files.shape[1:])))
+    if size is not None and not reading.on_features:  # whose network resizes images itself
         data = data.with_images(lambda images: images.brought_to(size))
-    from_pictures = settings.data.crops == "picture"
-    if from_pictures:
+    from_images = reading.data.crops == "picture"
+    if from_images:
         data = seeing_the_middle(data)
     if distributed.rank():  # the first process decodes for all
         distributed.barrier()
-    stream = settings.data.stream or settings.on_features
-    data = keep_decoded(data, stream=stream, stream_train=from_pictures, on_progress=on_progress)
+    stream = reading.data.stream or reading.on_features
+    data = keep_decoded(data, stream=stream, stream_train=from_images, on_progress=on_progress)
     if distributed.rank() == 0:
         distributed.barrier()
-    if settings.data.corrected is not None:
-        # A run keeps the table that it was begun with, as the one that was named may have changed.
-        table = Path(settings.data.corrected) if begun is None else begun.trained_on_file
-        data = apply_corrected(data, table, quiet=begun is not None)
-    return _without_labels(data) if unlabelled and data.unlabelled is not None else data
-
-
-def _image_size(settings: RunSettings) -> int | None:
-    """The size that image files are brought to: the one asked for, or that of a network of timm's."""
-    name = timm_name(settings.model.name or "")
-    if settings.data.image_size is not None or name is None:
-        return settings.data.image_size
-    return network_shape(name)[-1]
-
-
-def _for_network(data: Data, settings: RunSettings) -> Data:
-    """The data as one of timm's networks takes them: images, and files in the colours that it has learned."""
-    model = settings.model
-    if len(data.train.inputs.shape) == 1:
-        raise UserError(f"--model {model.name} takes images, and {data.name} holds vectors; choose linear or mlp")
-    if not settings.fine_tunes:  # from nothing it learns the colours that there are, and features have their own way
-        return data
-    channels = network_shape(timm_name(model.name or "") or "")[0]
-    return data.with_files(lambda files: replace(files, shape=(channels, *files.shape[1:])))
+    if reading.data.corrected is not None:
+        # A run keeps the table that it was started with, as the file that was named may have changed.
+        table = Path(reading.data.corrected) if started is None else started.trained_on_file
+        data = apply_corrected(data, table, quiet=started is not None)
+    if unlabelled and data.unlabelled is not None:
+        return _of_unlabelled(data, data.unlabelled)
+    return data
 
 
 def seeing_the_middle(data: Data) -> Data:
-    """The data with the middle of each picture wherever it is seen whole, as suits networks that learned from crops."""
+    """The data with the centre crop of each image file wherever none is cut at random, as in evaluation on ImageNet."""
     return data.with_files(lambda files: replace(files, resize=Frame.middle(files.shape[1])))
 
 
-def _without_labels(data: Data) -> Data:
-    """The images that have no label instead of the labelled ones, for data that bring any."""
-    assert data.unlabelled is not None
-    count = len(data.unlabelled)
+def _of_unlabelled(data: Data, unlabelled: Inputs) -> Data:
+    """The data with their unlabelled images as the training split."""
+    count = len(unlabelled)
     ids = [f"{data.name}/unlabelled/{i}" for i in range(count)]
     nothing = torch.zeros(count, dtype=torch.int64)
-    train = Samples(inputs=data.unlabelled, labels=nothing, truth=None, ids=ids)
+    train = Samples(inputs=unlabelled, labels=nothing, truth=None, ids=ids)
     return replace(data, train=train, validation=None, test=None, classes=(UNLABELLED,))
 
 
-def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallback) -> Data:
-    """Labels of a file, then noise, the split, the limits and the share of labels.
+def _with_labels(data: Data, reading: ReadingPlan, on_progress: ProgressCallback) -> Data:
+    """Apply labels of a file, then noise, the validation split, the limits and the share of labels.
 
-    Vectors come before the split, because duplicates stay on one side of it.
+    Features are computed before the split, because duplicates stay on one side of it.
     """
-    own, seed = settings.data, settings.seed
+    own, seed = reading.data, reading.seed
     held_out = frozenset() if own.corrected is None else corrected_validation(data, Path(own.corrected))
     if own.labels is not None:
         data = apply_labels(data, Path(own.labels))
     if own.noise is not None:
         data = corrupt(data, Noise.parse(own.noise), seed)
-    vectors = settings.on_features or len(data.train.inputs.shape) == 1
+    vectors = reading.on_features or InputSpec.of(data.train.inputs.shape).kind == "vector"
     if vectors:
         data = data.limited(own.limit, own.test_limit, seed)
-        data = with_features(data, settings, on_progress) if settings.on_features else data
+        data = with_features(data, reading, on_progress) if reading.on_features else data
         data = with_duplicates(data)
     else:
         warn_of_shared_groups(data)
@@ -163,7 +131,7 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
 
 
 def _with_validation(data: Data, share: float, seed: int) -> Data:
-    """The data with a validation split, if there are enough samples besides duplicates."""
+    """The data with a validation split, if duplicates leave enough samples for one."""
     try:
         return data.with_validation(share, seeded(seed, "split"))
     except UserError as error:
@@ -202,54 +170,49 @@ def duplicate_rows(data: Data) -> list[tuple[str, ...]]:
     ]
 
 
-def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallback = no_progress) -> Data:
-    """The data as the run saw them when it began."""
-    data = _opened(settings, on_progress, begun=folder)
+def recall(plan: Plan, folder: RunFolder, on_progress: ProgressCallback = no_progress) -> Data:
+    """The data as the run saw them when it was started."""
+    data = _opened(plan, on_progress, started=folder)
     run, rows = folder.read_run(), folder.recorded_samples()
     if list(data.classes) != run["data"]["classes"]:
         raise UserError(
-            f"the data of {folder.path} now have other classes than when it began: {', '.join(data.classes)}"
+            f"the data of {folder.path} now have other classes than when it was started: {', '.join(data.classes)}"
         )
-    parts = {}
+    splits = {}
     pool = [samples for samples in (data.train, data.validation) if samples is not None]
     place = {sample_id: (p, i) for p, samples in enumerate(pool) for i, sample_id in enumerate(samples.ids)}
     missing = [row["id"] for row in rows if row["id"] not in place]
     if missing:
         raise UserError(f"{len(missing)} samples of {folder.path} are gone from the data, such as {missing[0]}")
-    for part in ("train", "validation"):
-        own_rows = [row for row in rows if row["part"] == part]
+    for split in ("train", "validation"):
+        own_rows = [row for row in rows if row["part"] == split]
         if own_rows:
-            parts[part] = _recalled(own_rows, pool, place, data, settings)
-    whole = data.limited(None, settings.data.test_limit, settings.seed)
-    recalled = replace(whole, train=parts["train"], validation=parts.get("validation"))
-    if settings.on_features:
-        recalled = with_features(recalled, settings, on_progress, folder)
-    if len(recalled.train.inputs.shape) == 1:
+            splits[split] = _recalled(own_rows, pool, place, data, plan)
+    whole = data.limited(None, plan.data.test_limit, plan.seed)
+    recalled = replace(whole, train=splits["train"], validation=splits.get("validation"))
+    if plan.on_features:
+        recalled = with_features(recalled, plan, on_progress, folder)
+    if InputSpec.of(recalled.train.inputs.shape).kind == "vector":
         recalled = with_known_duplicates(recalled, folder.read_duplicates())
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:
-        warnings.warn(f"the data of {folder.path} have changed since it began", stacklevel=2)
+        warnings.warn(f"the data of {folder.path} have changed since it was started", stacklevel=2)
     return recalled
 
 
 def _recalled(
-    rows: list[dict[str, str]],
-    pool: list[Samples],
-    place: dict[str, tuple[int, int]],
-    data: Data,
-    settings: RunSettings,
+    rows: list[dict[str, str]], pool: list[Samples], place: dict[str, tuple[int, int]], data: Data, plan: Plan
 ) -> Samples:
     number = {name: k for k, name in enumerate(data.classes)}
     homes = {place[row["id"]][0] for row in rows}
     if len(homes) > 1:
-        raise UserError("samples of one part of the run are now spread over train and validation; put them back")
+        raise UserError("samples of one split of the run are now spread over train and validation; put them back")
     samples = pool[homes.pop()].take(torch.tensor([place[row["id"]][1] for row in rows]))
     labels = torch.tensor([number[row["given"]] for row in rows])
     truth = torch.tensor([number[row["truth"]] for row in rows]) if rows[0]["truth"] else None
     samples = replace(samples, labels=labels, truth=truth)
-    if rows[0]["corrupted"]:
-        assert settings.data.noise is not None
+    if plan.data.noise is not None and rows[0]["corrupted"]:
         corrupted = torch.tensor([row["corrupted"] == "1" for row in rows])
         statistics = channel_statistics(data.train.inputs)
-        samples = corrupt_images(samples, Noise.parse(settings.data.noise).kind, corrupted, statistics, settings.seed)
+        samples = corrupt_images(samples, Noise.parse(plan.data.noise).kind, corrupted, statistics, plan.seed)
     return samples

@@ -1,14 +1,14 @@
-"""How many threads a network works with: as many as it gains from.
+"""The number of threads: as many as the network gains from.
 
-Threads part every layer of a step among themselves and wait for each other at its end. A layer that is done in a blink
-gains nothing from a second thread, and beside another busy program it waits for the thread that has no core: the demo
-then took five times as long with two threads as with one. So a thread gets a core only if it has enough to do:
+Threads split every layer of a step and wait for each other at its end. A layer that takes microseconds gains nothing
+from a second thread, and beside another busy program it waits for the thread that has no core: the demo then took five
+times as long with two threads as with one. So a thread is used only if it has enough to do:
 
     threads = min(cores, W / WORK_OF_A_THREAD), at least 1
 
 with W the multiply-adds of a batch's forward pass in a convolution or linear layer, the mean over the layers. It
-depends on the network, the batch and the machine, never on the moment, because the last bits of sums depend on the
-number of threads. OMP_NUM_THREADS, where it is set, decides instead. docs/scale.md has what was measured.
+depends on the network, the batch and the machine, never on the load, because the last bits of sums depend on the number
+of threads. OMP_NUM_THREADS, if set, takes precedence. docs/scale.md has measurements.
 """
 
 import os
@@ -18,16 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.data.inputs import InputSpec
+from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.network import bare_backbone
 
 WORK_OF_A_THREAD = 25e6  # multiply-adds in a layer: about a millisecond
-_AVAILABLE = torch.get_num_threads()  # before anybody sets it: one for each core, or OMP_NUM_THREADS
+_AVAILABLE = torch.get_num_threads()  # before it is set here: one for each core, or OMP_NUM_THREADS
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def useful_threads(work: float, cores: int) -> int:
-    """How many threads layers of so many multiply-adds gain from."""
+    """The number of threads that layers of `work` multiply-adds gain from."""
     return max(1, min(cores, int(work / WORK_OF_A_THREAD)))
 
 
@@ -48,8 +49,8 @@ def layer_work(network: nn.Module, shape: Sequence[int]) -> float:
     return sum(work) / max(1, len(work))
 
 
-def take_useful_threads(settings: RunSettings, shape: tuple[int, ...], device: torch.device) -> None:
-    """Let torch use as many threads as the network of these settings gains from, for images of this shape."""
+def take_useful_threads(plan: Plan, shape: tuple[int, ...], device: torch.device) -> None:
+    """Set the number of torch's threads for the network of this plan, on inputs of this shape."""
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(_AVAILABLE)
         return
@@ -57,7 +58,6 @@ def take_useful_threads(settings: RunSettings, shape: tuple[int, ...], device: t
     if device.type != "cpu":
         torch.set_num_threads(cores)
         return
-    network = bare_backbone(settings, shape)
-    assert settings.fit.batch_size is not None
-    at_once = settings.fit.batch_size / settings.fit.micro_batches / distributed.world_size()
+    network = bare_backbone(plan.model, InputSpec.of(shape))
+    at_once = plan.fit.batch_size / plan.fit.micro_batches / distributed.world_size()
     torch.set_num_threads(useful_threads(at_once * layer_work(network, shape), cores))

@@ -1,91 +1,165 @@
-"""The bench of a run: named trainings, each with checkpoints of its own, for whatever a method asks for.
+"""The bench of a run: named trainings and solves, each with its own checkpoints, for whatever a method asks for.
 
-The training called `main` is the run's own: its checkpoints are the run's, and its metrics go into metrics.jsonl. Any
-other has its checkpoints in trainings/NAME; it is loaded if it was finished before, and resumed if it was begun.
+The one called `main` is the run's own: its checkpoints are the run's, and its metrics go into metrics.jsonl. Any other
+has its checkpoints in trainings/NAME. Both are loaded if they were finished before; a training that was started is
+resumed.
 """
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
-from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import split_off
+from selfadapt.data.dataset import Samples, split_off
+from selfadapt.engine import checkpoint
+from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.classification import UNKNOWN, accuracy, outputs, predict, predicted_classes
 from selfadapt.evaluation.selective.risk_coverage import aurc
-from selfadapt.objectives.method import Trained, Vectors
+from selfadapt.objectives.method import Problem, Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.runs.inspect.abstention import answers
-from selfadapt.runs.lifecycle.lifecycle import Run, TrainingCallback, build_training, list_unreadable, restore
-from selfadapt.targets.store import Storage
+from selfadapt.runs.lifecycle.environment import choose_device
+from selfadapt.runs.lifecycle.lifecycle import Run, list_unreadable
+from selfadapt.runs.lifecycle.network import new_model
+from selfadapt.runs.lifecycle.opened_run import OpenedRun, TrainedState, state_from
+from selfadapt.runs.train.build_training import build_training, restore, training_of
+from selfadapt.targets.sharded import ShardedRows
+from selfadapt.targets.store import Storage, TargetStore
 
-Measure = Callable[[Run], Metrics]
+
+@dataclass(frozen=True)
+class Stage:
+    """How far a training or a solve is, for a progress bar."""
+
+    done: int
+    total: int
+    description: str  # such as "epoch 3/60"
+
+
+StageCallback = Callable[[Stage], None]
+
+
+def no_stages(stage: Stage) -> None:
+    """Ignore progress."""
+
+
+AfterEpoch = Callable[[Run, Training], dict[str, Any]]
+AfterSolve = Callable[[Run, nn.Module, Tensor], dict[str, Any]]
 
 
 class RunBench:
-    def __init__(self, run: Run, measure: Measure, on_step: TrainingCallback) -> None:
-        """`measure` gives the metrics of an epoch of the main training; `on_step` is called after each step of any."""
-        self.run, self.measure, self.on_step = run, measure, on_step
+    def __init__(
+        self,
+        run: Run,
+        after_epoch: AfterEpoch,
+        on_stage: StageCallback = no_stages,
+        after_solve: AfterSolve = lambda run, model, predicted_N: {},
+    ) -> None:
+        """Bench of a run.
+
+        Args:
+            run: the run to train.
+            after_epoch: gives the metrics to record after each epoch of the main training.
+            on_stage: called after each step of any training, and as a solve proceeds.
+            after_solve: gives the metrics to record after the main solve, from the predicted classes of the samples.
+        """
+        self.run, self.after_epoch, self.on_stage, self.after_solve = run, after_epoch, on_stage, after_solve
+        self.device = choose_device(run.plan.device)
         self.has_validation = run.data.validation is not None
         self._clock = time.monotonic()
+        self._main: TrainedState | None = None
+
+    def finished(self) -> OpenedRun:
+        """The run with its main training or solve done."""
+        if self._main is None:
+            raise RuntimeError(f"{self.run.plan.method_name} trained nothing called main")
+        return OpenedRun(self.run.folder, self.run.plan, self.run.data, self._main)
 
     def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
         return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
 
-    def settle(self, solve: Callable[[Vectors, nn.Module, ProgressCallback], Tensor]) -> Trained:
-        run, training = self.run, self.run.training
-        if training.epoch == training.settings.epochs:
-            return training
-        train, everyone_N = run.data.train, torch.arange(len(run.data.train))
-        codes = {group: number for number, group in enumerate(dict.fromkeys(train.groups or ()))}
-        groups_N = None if train.groups is None else torch.tensor([codes[group] for group in train.groups])
-        steps = training.loader.steps_per_epoch
+    def solve(self, name: str, problem: Problem) -> Trained:
+        run, main = self.run, name == "main"
+        folder = run.folder.checkpoints if main else run.folder.trainings / name
+        saved = checkpoint.load_newest(folder, self.device)
+        if main:
+            model, targets = run.model, run.targets
+        else:
+            model = new_model(run.plan, run.data, problem, resumed=saved is not None)
+            targets = problem.initial_targets(run.data.train.labels, run.data.num_classes, Storage())
+        if saved is None:
+            began = time.monotonic()
+            predicted_NK = self._solved(problem, model)
+            if targets is not None:
+                targets.update(torch.arange(len(predicted_NK)), predicted_NK, momentum=0.0)
+            metrics: dict[str, Any] = {"solve": name, "epoch": 1}
+            if main:
+                metrics |= self.after_solve(run, model, predicted_NK.argmax(1))
+                self._record(metrics, began, 0)
+            else:
+                self._note_seconds(name, time.monotonic() - began)
+            self._list_broken()
+            saved = _solution(model, targets, metrics)
+            checkpoint.save(folder, saved, sharded=targets is not None and isinstance(targets.rows, ShardedRows))
+        state = state_from(saved, run.plan, problem, model, targets, len(run.data.train))
+        if main:
+            self._main = state
+        return state
 
-        def on_progress(done: int, total: int) -> None:  # as a part of the one epoch
-            training.step = done * steps // total
-            self.on_step(training)
+    def _solved(self, problem: Problem, model: nn.Module) -> Tensor:
+        """Solve in the first process. All processes get its weights and its predictions, or its error."""
+        train = self.run.data.train
+        predicted_NK = torch.zeros(len(train), self.run.data.num_classes)
+        failed: UserError | None = None
+        if distributed.rank() == 0:
+            try:
+                predicted_NK = problem.solve(_vectors(train), model, self._solve_progress)
+            except UserError as error:
+                failed = error
+        for failure in distributed.all_gather_objects(failed):
+            if isinstance(failure, UserError):
+                raise failure
+        if distributed.world_size() > 1:
+            for tensor in model.state_dict().values():  # the sum of one solution and zeros is a broadcast
+                distributed.all_reduce_sum(tensor if distributed.rank() == 0 else tensor.zero_())
+        return distributed.all_reduce_sum(predicted_NK)
 
-        vectors = Vectors(train.inputs.read(everyone_N), train.labels, groups_N)
-        predicted_NK = solve(vectors, training.model, on_progress)
-        assert training.targets is not None
-        training.targets.update(everyone_N, predicted_NK, momentum=0.0)
-        training.accumulator.predicted_N.copy_(predicted_NK.argmax(1))
-        losses_N = -predicted_NK.gather(1, train.labels.unsqueeze(1)).clamp_min(1e-12).log()
-        training.accumulator.add_loss(torch.tensor([[losses_N.sum().item(), len(train)]]))
-        training.end_epoch(self._record(training))
-        training.save(run.folder.checkpoints)
-        return training
+    def _solve_progress(self, done: int, total: int) -> None:
+        self.on_stage(Stage(done, total, "solving"))
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
-        samples, run = getattr(self.run.data, part), self.run
-        found_NK = predict(trained.model, samples.inputs, run.data.num_classes, run.training.device)
+        samples, classes = getattr(self.run.data, part), self.run.data.num_classes
+        found_NK = predict(trained.model, samples.inputs, classes, self.device)
         return found_NK[found_NK.isfinite().all(1)]
 
     def holding_out(self, share: float) -> "RunBench":
         run = self.run
         share = min(0.5, max(share, run.data.num_classes / len(run.data.train)))  # about one of each class
         try:
-            learn, judge = split_off(run.data.train, share, seeded(run.settings.seed, "held out"))
+            learn, judge = split_off(run.data.train, share, seeded(run.plan.seed, "held out"))
         except UserError:
             raise UserError(
-                f"{len(run.data.train)} training samples are too few to hold {share:.0%} of each class out, by which "
-                f"{run.settings.method_name} chooses what it was not told; tell it, or add samples"
+                f"{len(run.data.train)} training samples are too few to hold out {share:.0%} of each class, by which "
+                f"{run.plan.method_name} chooses settings that were not given; give them, or add samples"
             ) from None
-        return RunBench(replace(run, data=replace(run.data, train=learn, validation=judge)), self.measure, self.on_step)
+        return RunBench(
+            replace(run, data=replace(run.data, train=learn, validation=judge)), self.after_epoch, self.on_stage
+        )
 
     def area_under_risk(self, trained: Trained, objective: Objective) -> float:
-        run, samples = self.run, self.run.data.validation
-        assert samples is not None
-        said_NO = outputs(trained.model, samples.inputs, run.training.device)
+        samples = _validation(self.run)
+        said_NO = outputs(trained.model, samples.inputs, self.device)
         fine_N = ~said_NO.isnan().any(1)
-        own, *_ = answers(said_NO[fine_N], objective, run.data.num_classes).values()
+        own, *_ = answers(said_NO[fine_N], objective, self.run.data.num_classes).values()
         return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
 
     def note(self, **chosen: float) -> None:
@@ -93,34 +167,35 @@ class RunBench:
         self.run.folder.write_run({**content, "chosen": {**content.get("chosen", {}), **chosen}})
 
     def _fit_main(self, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
-        training, folder = self.run.training, self.run.folder
-        training.objective = objective
+        run, folder = self.run, self.run.folder
+        training = training_of(run.plan, run.data, objective, run.model, run.targets)
+        restore(training, folder.checkpoints)
         if begin is not None and (training.epoch, training.step) == (0, 0):
             begin(training.model)
         self._clock = time.monotonic()
-        fit(
-            training,
-            folder.checkpoints,
-            after_epoch=self._record,
-            after_step=self.on_step,
-            before_save=self._list_broken,
-        )
+
+        def after_epoch(training: Training) -> Metrics:
+            metrics = self.after_epoch(run, training)
+            self._record(metrics, self._clock, training.epoch)
+            self._clock = time.monotonic()
+            self._note_start(objective, [*training.history, metrics])
+            return metrics
+
+        self._fit(training, folder.checkpoints, after_epoch)
         distributed.barrier()
+        self._main = TrainedState.of(training)
         return training
 
-    def _record(self, training: Training) -> Metrics:
-        """Measure an epoch of the main training, and write its metrics down."""
-        folder, metrics, now = self.run.folder, self.measure(self.run), time.monotonic()
-        seconds, self._clock = now - self._clock, now
-        folder.forget_metrics_after(training.epoch)
-        folder.append_metrics({**metrics, "seconds": round(seconds, 3)})
-        self._note_start([*training.history, metrics])
-        return metrics
+    def _record(self, metrics: Metrics, since: float, epoch: int) -> None:
+        """Write the metrics of an epoch, or of a solve, into metrics.jsonl."""
+        folder = self.run.folder
+        folder.forget_metrics_after(epoch)
+        folder.append_metrics({**metrics, "seconds": round(time.monotonic() - since, 3)})
 
-    def _note_start(self, history: list[Metrics]) -> None:
-        """Write down when the targets begin to move, once that is known."""
+    def _note_start(self, objective: Objective, history: list[Metrics]) -> None:
+        """Write into run.json when the targets start to move, once that is known."""
         run = self.run
-        start_epoch = run.training.objective.started(history, run.settings.epochs)
+        start_epoch = objective.started(history, run.plan.epochs)
         content = run.folder.read_run()
         if content["start_epoch"] != start_epoch:
             run.folder.write_run({**content, "start_epoch": start_epoch})
@@ -128,34 +203,73 @@ class RunBench:
     def _fit_other(self, name: str, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
         run = self.run
         checkpoints = run.folder.trainings / name
-        training = build_training(run.settings, run.data, objective, Storage(), goes_on=checkpoints.exists())
+        training = build_training(run.plan, run.data, objective, Storage(), resumed=checkpoints.exists())
         restore(training, checkpoints)
         if begin is not None and (training.epoch, training.step) == (0, 0):
             begin(training.model)
         began = time.monotonic() - (training.history[-1]["seconds"] if training.history else 0.0)
 
-        def measure(training: Training) -> Metrics:
+        def after_epoch(training: Training) -> Metrics:
             metrics = {"seconds": time.monotonic() - began}
             if run.data.validation is not None:
-                predicted_N = predict_validation(run, training)
+                predicted_N = predict_validation(run, training.model)
                 metrics["validation_accuracy_given"] = accuracy(predicted_N, run.data.validation.labels) or 0.0
             return metrics
 
-        fit(training, checkpoints, after_epoch=measure, after_step=self.on_step, before_save=self._list_broken)
-        content = run.folder.read_run()
-        seconds = {**content.get("other_trainings_seconds", {}), name: round(training.history[-1]["seconds"], 3)}
-        run.folder.write_run({**content, "other_trainings_seconds": seconds})
+        self._fit(training, checkpoints, after_epoch)
+        self._note_seconds(name, training.history[-1]["seconds"])
         return training
 
-    def _list_broken(self, training: Training) -> None:
+    def _fit(self, training: Training, checkpoints: Path, after_epoch: Callable[[Training], Metrics]) -> None:
+        def after_step(training: Training) -> None:
+            steps, epochs = training.loader.steps_per_epoch, training.settings.epochs
+            done = training.epoch * steps + training.step
+            self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
+
+        fit(
+            training,
+            checkpoints,
+            after_epoch=after_epoch,
+            after_step=after_step,
+            before_save=lambda training: self._list_broken(),
+        )
+
+    def _note_seconds(self, name: str, seconds: float) -> None:
+        content = self.run.folder.read_run()
+        others = {**content.get("other_trainings_seconds", {}), name: round(seconds, 3)}
+        self.run.folder.write_run({**content, "other_trainings_seconds": others})
+
+    def _list_broken(self) -> None:
         list_unreadable(self.run.folder, self.run.data)
 
 
-def predict_validation(run: Run, training: Training) -> Tensor:
-    """The classes of the validation part, of which something must be left to go by."""
-    samples = run.data.validation
-    assert samples is not None
-    predicted_N = predicted_classes(predict(training.model, samples.inputs, training.num_classes, training.device))
+def _vectors(samples: Samples) -> Vectors:
+    codes = {group: number for number, group in enumerate(dict.fromkeys(samples.groups or ()))}
+    groups_N = None if samples.groups is None else torch.tensor([codes[group] for group in samples.groups])
+    return Vectors(samples.inputs.read(torch.arange(len(samples))), samples.labels, groups_N)
+
+
+def _solution(model: nn.Module, targets: TargetStore | None, metrics: Metrics) -> Checkpoint:
+    """A solve as a checkpoint: like a training of one epoch, without the state of an optimiser."""
+    return Checkpoint(
+        epoch=1,
+        step=0,
+        model=model.state_dict(),
+        targets=None if targets is None else targets.rows.state_dict(),
+        state={"history": json.dumps([dict(metrics)])},
+    )
+
+
+def _validation(run: Run) -> Samples:
+    if run.data.validation is None:
+        raise UserError(f"{run.data.name} has no validation split; give --validation a share")
+    return run.data.validation
+
+
+def predict_validation(run: Run, model: nn.Module) -> Tensor:
+    """The predicted classes of the validation split, some of which must be readable."""
+    samples, device = _validation(run), choose_device(run.plan.device)
+    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, device))
     if bool((predicted_N == UNKNOWN).all()):
         sample_id, reason = next(iter(samples.broken.items()), (samples.ids[0], "another process could not read it"))
         raise UserError(f"no validation image can be read, such as {sample_id}: {reason}; are the data still there?")

@@ -4,12 +4,12 @@ from statistics import median
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
-from selfadapt.engine import checkpoint
+from selfadapt.data.inputs import InputSpec
+from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, outputs, predicted_classes
 from selfadapt.evaluation.linear_probe import collapsed, effective_rank, spread
@@ -17,29 +17,30 @@ from selfadapt.models.heads import Backbone, Normalised, unwrapped
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
-from selfadapt.runs.lifecycle.lifecycle import Run, TrainingCallback, conclude, list_unreadable, whole_metrics
+from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
 from selfadapt.runs.lifecycle.network import bare_backbone
-from selfadapt.runs.train.bench import RunBench
+from selfadapt.runs.lifecycle.opened_run import OpenedRun, newest_checkpoint
+from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages
 
-_MEASURED = 2_000  # images whose features are looked at after each epoch
+_MEASURED = 2_000  # images whose features are measured after each epoch
 
 
 def _labelled(data: Data) -> bool:
     return data.num_classes > 1
 
 
-def pretrain(run: Run, on_step: TrainingCallback = lambda training: None) -> dict[str, Any]:
+def pretrain(run: Run, on_stage: StageCallback = no_stages) -> dict[str, Any]:
     """Train to the end, write the run folder, and return the result."""
     with run.folder.locked():
-        run.settings.method.train(RunBench(run, _measure, on_step))
-        result = _result(run)
-        conclude(run.folder, result)
+        bench = RunBench(run, _after_epoch, on_stage)
+        run.plan.method.train(bench)
+        result = _result(bench.finished())
+        finish(run.folder, result)
     return result
 
 
-def _measure(run: Run) -> dict[str, Any]:
-    training = run.training
+def _after_epoch(run: Run, training: Training) -> dict[str, Any]:
     encoders = cast(Encoders, unwrapped(training.model))
     epoch = training.epoch + 1
     count = len(run.data.train)
@@ -49,9 +50,9 @@ def _measure(run: Run) -> dict[str, Any]:
         features_BF = encoders.backbone(images_BCHW)
         return torch.cat([features_BF, encoders.projector(features_BF)], 1)
 
-    said = outputs(encoders, measured, training.device, forward=both)
-    said = said[said.isfinite().all(1)]
-    features_NF, projected_ND = said.tensor_split([encoders.backbone.num_features], 1)
+    found_NO = outputs(encoders, measured, training.device, forward=both)
+    found_NO = found_NO[found_NO.isfinite().all(1)]
+    features_NF, projected_ND = found_NO.tensor_split([encoders.backbone.num_features], 1)
     feature_std, output_std, rank = spread(features_NF), spread(projected_ND), effective_rank(features_NF)
     metrics: dict[str, Any] = {
         "epoch": epoch,
@@ -67,29 +68,32 @@ def _measure(run: Run) -> dict[str, Any]:
         metrics["online_probe_train"] = accuracy(training.accumulator.predicted_N.cpu().long(), run.data.train.labels)
         held_out = run.data.validation or run.data.test
         if held_out is not None:
-            few = held_out.share(_MEASURED, seeded(run.settings.seed, "watched"))
-            metrics["online_probe_held_out"] = _probed(run, few)
+            few = held_out.share(_MEASURED, seeded(run.plan.seed, "watched"))
+            metrics["online_probe_held_out"] = _probe_accuracy(training.model, few, training.device)
     return metrics
 
 
-def _probed(run: Run, samples: Samples) -> float | None:
-    """How often the linear layer that learned beside the network is right."""
-    encoders = cast(Encoders, unwrapped(run.training.model))
+def _probe_accuracy(model: nn.Module, samples: Samples, device: torch.device) -> float | None:
+    """The accuracy of the online probe, where there is one."""
+    encoders = cast(Encoders, unwrapped(model))
     probe = encoders.probe
-    assert probe is not None
-    said_nK = outputs(encoders, samples.inputs, run.training.device, forward=lambda x: probe(encoders.backbone(x)))
-    return accuracy(predicted_classes(said_nK), samples.labels)
+    if probe is None:
+        return None
+    found_nK = outputs(encoders, samples.inputs, device, forward=lambda x: probe(encoders.backbone(x)))
+    return accuracy(predicted_classes(found_nK), samples.labels)
 
 
-def _result(run: Run) -> dict[str, Any]:
-    metrics, held_out = whole_metrics(run.folder, run.settings.epochs), run.data.test or run.data.validation
+def _result(run: OpenedRun) -> dict[str, Any]:
+    metrics, held_out = all_metrics(run.folder, run.plan.epochs), run.data.test or run.data.validation
     last = metrics[-1]
     return {
         "run": str(run.folder.path),
-        "method": run.settings.method_name,
-        "views": run.settings.views,
-        "epochs": run.settings.epochs,
-        "online_probe_accuracy": _probed(run, held_out) if held_out and _labelled(run.data) else None,
+        "method": run.plan.method_name,
+        "views": run.plan.views,
+        "epochs": run.plan.epochs,
+        "online_probe_accuracy": _probe_accuracy(run.model, held_out, run.device)
+        if held_out and _labelled(run.data)
+        else None,
         "feature_std": last["feature_std"],
         "output_std": last["output_std"],
         "effective_rank": last["effective_rank"],
@@ -102,19 +106,17 @@ def _result(run: Run) -> dict[str, Any]:
 
 
 def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = True) -> Backbone:
-    """The backbone of a run without labels, as its newest checkpoint has it, or as it was before training."""
+    """The backbone of a run without labels, as in its newest checkpoint, or as it was before training."""
     content = folder.read_run()
-    settings = RunSettings.from_json(content["settings"], "pretraining")
-    saved = checkpoint.load_newest(folder.checkpoints, device)
-    if saved is None:
-        raise UserError(f"{folder.path} holds no trained network; go on with: selfadapt pretrain --resume")
+    plan = Plan.from_json(content, "pretraining")
+    saved = newest_checkpoint(folder, device)
     own = {name.removeprefix("backbone."): value for name, value in saved.model.items() if name.startswith("backbone.")}
-    torch.manual_seed(settings.seed)
-    shape = tuple(content["data"]["shape"])
-    network = bare_backbone(settings, shape)
-    if timm_name(settings.model.name or "") is None:  # whose networks bring their own scale
+    torch.manual_seed(plan.seed)
+    spec = InputSpec.of(tuple(content["data"]["shape"]))
+    network = bare_backbone(plan.model, spec)
+    if timm_name(plan.model.name) is None:  # timm networks have their own scale
         mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
-        network = Normalised(network, mean_C, std_C, spatial=len(shape) == 3)
+        network = Normalised(network, mean_C, std_C, spatial=spec.kind == "image")
     if trained:
         network.load_state_dict(own)
     return network.to(device)

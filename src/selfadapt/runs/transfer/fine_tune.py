@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from selfadapt.core.errors import Interrupted, TrainingError, UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import draw, seeded
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.row_cache import content_digest
 from selfadapt.data.sources.voc import VOC, Sample
 from selfadapt.engine import checkpoint
@@ -29,7 +30,7 @@ from selfadapt.models.batch_norm.batch_statistics import averaged_statistics
 from selfadapt.models.dense.faster_rcnn_c4 import c4_detector
 from selfadapt.models.dense.fcn import FCN
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.run_settings import RunSettings
+from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.export.network_files import torchvision_weights
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import bare_backbone
@@ -199,9 +200,8 @@ def _scale(model: dict[str, Tensor]) -> dict[str, list[float]]:
 
 def _network(folder: RunFolder, content: dict[str, Any], weights: dict[str, Tensor] | None) -> ResNet:
     """The bare network of a run with these weights, or random ones."""
-    settings = RunSettings.from_json(content["settings"], content["settings"]["kind"])
-    shape = tuple(content["data"]["shape"])
-    network = bare_backbone(settings, shape) if len(shape) == 3 else None
+    model, shape = Plan.from_json(content, content["settings"]["kind"]).model, tuple(content["data"]["shape"])
+    network = bare_backbone(model, InputSpec.of(shape)) if len(shape) == 3 else None
     if not isinstance(network, ResNet):
         raise UserError(
             f"{folder.path} has the network {content['settings']['model']['name']}; this needs a ResNet that was "

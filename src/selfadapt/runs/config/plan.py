@@ -1,0 +1,214 @@
+"""The plan of a run: every setting that decides its outcome, all of them set. It is what run.json holds.
+
+`plan` (planning.py) makes a plan from a request and from facts about the data. In a plan, None means that there is
+none, as in `noise`; it never means that something is still to be chosen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.settings import from_plain, plain, setting
+from selfadapt.runs.config.request import Kind, method_class, values_by_name
+from selfadapt.runs.config.sections import (
+    DataSettings,
+    GeneralSettings,
+    ModelSettings,
+    TrainingSettings,
+    parse_schedule,
+)
+
+if TYPE_CHECKING:
+    from selfadapt.data.sources.catalog import Columns
+    from selfadapt.engine.fit import FitSettings
+    from selfadapt.objectives.method import Method, Task
+
+_ANOTHER_KIND = {
+    "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
+    "pretraining": "this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPlan(DataSettings):
+    crops: Literal["square", "picture"] = setting("square")  # runs that did not record it cut from squares
+    augment: str = setting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan(ModelSettings):
+    name: str = setting()
+    weights: str = setting("none")
+    tune: Literal["head", "all"] = setting("all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan(TrainingSettings):
+    epochs: int = setting()
+    batch_size: int = setting()
+    lr: float = setting()
+    weight_decay: float = setting()
+    warmup_epochs: float = setting()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingPlan:
+    """What must be decided before the data are opened: how they are read, and for which network."""
+
+    kind: Kind
+    data: DataSettings  # the augmentation may still be open
+    model: ModelPlan
+    method_name: str
+    seed: int
+    device: str
+
+    @property
+    def columns(self) -> "Columns":
+        from selfadapt.data.sources.catalog import Columns
+
+        return Columns(label=self.data.label_column, text=self.data.text_column, group=self.data.group_column)
+
+    @property
+    def on_features(self) -> bool:
+        """Whether a head is trained on the frozen features of a pretrained network."""
+        return self.model.tune == "head"
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether all of a pretrained network is trained."""
+        return self.model.tune == "all" and self.model.weights != "none"
+
+    @property
+    def linear(self) -> bool:
+        """Whether the trained part is a linear layer."""
+        return self.model.head == "linear" if self.on_features else self.model.name == "linear"
+
+    @property
+    def notice(self) -> str | None:
+        """Which part of a pretrained network is trained, in one line."""
+        model = self.model
+        if self.on_features:
+            return (
+                f"a {model.head} head is trained on frozen features of {model.name} ({model.weights} weights); "
+                "--tune all trains the whole network, --weights none trains it from scratch"
+            )
+        if self.fine_tunes:
+            return f"all of {model.name} is fine-tuned from {model.weights} weights; --tune head is faster"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ReadingPlan):
+    """Everything that decides the outcome of a run."""
+
+    data: DataPlan
+    method: "Method"
+    fit: TrainingPlan
+    views: int
+
+    @property
+    def epochs(self) -> int:
+        return self.fit.epochs
+
+    def values(self) -> dict[str, Any]:
+        """Every setting by the name that users know."""
+        general = GeneralSettings(seed=self.seed, views=self.views, device=self.device)
+        sections = {"data": self.data, "model": self.model, "fit": self.fit, "general": general}
+        return values_by_name(self.method_name, self.method, sections)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings in run.json."""
+        return {
+            "kind": self.kind,
+            "data": plain(self.data),
+            "model": plain(self.model),
+            "fit": plain(self.fit),
+            "method": {"name": self.method_name, **plain(self.method)},
+            "seed": self.seed,
+            "views": self.views,
+            "device": self.device,
+        }
+
+    @classmethod
+    def from_json(cls, run: Mapping[str, Any], kind: Kind) -> Self:
+        """The plan in a run.json, which must be of this kind.
+
+        Raises:
+            UserError: if the run is of the other kind, or a setting is unknown.
+        """
+        content = run["settings"]
+        if content["kind"] != kind:
+            raise UserError(_ANOTHER_KIND[content["kind"]])
+        method = dict(content["method"])
+        name = method.pop("name")
+        model = {word: value for word, value in content["model"].items() if value is not None}
+        read = cls(
+            kind=kind,
+            data=from_plain(DataPlan, content["data"]),
+            model=from_plain(ModelPlan, model),  # null for weights and tune: not a pretrained network
+            fit=from_plain(TrainingPlan, content["fit"]),
+            method_name=name,
+            method=from_plain(method_class(kind, name), method),
+            seed=content["seed"],
+            views=content["views"],
+            device=content["device"],
+        )
+        about, noise = run["data"], run["noise"]
+        task = read.task(
+            data=about["name"],
+            classes=len(about["classes"]),
+            samples=about["samples"]["train"],
+            has_validation=about["samples"]["validation"] is not None,
+            noise_rate=None if noise is None or read.data.noise is None else noise["actual"],
+            sees_images=len(about["shape"]) == 3,
+        )
+        return replace(read, method=read.method.suited(task))
+
+    def task(
+        self,
+        *,
+        data: str,
+        classes: int,
+        samples: int,
+        has_validation: bool,
+        noise_rate: float | None,
+        sees_images: bool,
+    ) -> "Task":
+        """What the method may know of its run."""
+        from selfadapt.objectives.method import Task
+
+        return Task(
+            num_classes=classes,
+            num_samples=samples,
+            data=data,
+            epochs=self.epochs,
+            seed=self.seed,
+            views=self.views,
+            optimizer=self.fit.optimizer,
+            has_validation=has_validation,
+            noise_rate=noise_rate,
+            linear=self.linear,
+            sees_images=sees_images,
+        )
+
+    def fit_settings(self) -> "FitSettings":
+        """The settings of the training loop."""
+        from selfadapt.engine.fit import FitSettings
+        from selfadapt.engine.optim import OptimizerSettings
+
+        fit = self.fit
+        return FitSettings(
+            epochs=fit.epochs,
+            micro_batches=fit.micro_batches,
+            optimizer=OptimizerSettings(
+                name=fit.optimizer,
+                lr=fit.lr,
+                weight_decay=fit.weight_decay,
+                warmup_epochs=fit.warmup_epochs,
+                warmup_from=fit.warmup_from,
+                **parse_schedule(fit.schedule, fit.epochs),
+            ),
+            precision=fit.precision,
+            compile=fit.compile,
+        )

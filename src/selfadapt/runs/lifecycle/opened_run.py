@@ -1,0 +1,148 @@
+"""A run that is opened: its folder, plan, data and model. Nothing here trains, so there is no optimiser or loader."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.data.dataset import Data, channel_statistics
+from selfadapt.engine import checkpoint
+from selfadapt.engine.checkpoint import Checkpoint
+from selfadapt.engine.fit import Training
+from selfadapt.objectives.objective import Metrics, Objective, Progress
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.config.request import Kind
+from selfadapt.runs.lifecycle.environment import choose_device, device_name, take_environment
+from selfadapt.runs.lifecycle.network import build_model
+from selfadapt.runs.lifecycle.prepare_data import recall
+from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.targets.store import Storage, TargetStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedState:
+    """What training has come to: the model, the targets, and how far it is."""
+
+    objective: Objective
+    model: nn.Module
+    targets: TargetStore | None  # None for a method without targets
+    device: torch.device
+    epochs: int  # in all
+    epoch: int  # finished
+    step: int  # steps of the next epoch that are done
+    history: Sequence[Metrics]  # of the finished epochs
+    visited_N: Tensor  # whether a sample was seen in the epoch that is not finished
+
+    @classmethod
+    def of(cls, training: Training) -> "TrainedState":
+        return cls(
+            objective=training.objective,
+            model=training.model,
+            targets=training.targets,
+            device=training.device,
+            epochs=training.settings.epochs,
+            epoch=training.epoch,
+            step=training.step,
+            history=training.history,
+            visited_N=training.accumulator.predicted_N.cpu() >= 0,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.epoch, self.epoch / self.epochs, self.epochs, self.history)
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run to look at."""
+
+    folder: RunFolder
+    plan: Plan
+    data: Data
+    state: TrainedState
+
+    @property
+    def model(self) -> nn.Module:
+        return self.state.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.state.device
+
+    @property
+    def objective(self) -> Objective:
+        return self.state.objective
+
+
+def open_folder(
+    folder: RunFolder, kind: Kind = "labels", on_progress: ProgressCallback = no_progress, *, device: str = "auto"
+) -> OpenedRun:
+    """Open a run as its newest checkpoint has it, on any device. Its files stay as they are.
+
+    Raises:
+        UserError: if the folder holds no run of this kind, or no checkpoint, or its data are gone.
+    """
+    plan = replace(Plan.from_json(folder.read_run(), kind), device=device_name(device))
+    data = recall(plan, folder, on_progress)
+    take_environment(folder.read_run(), to_train=False)
+    own = choose_device(plan.device)
+    take_useful_threads(plan, data.train.inputs.shape, own)
+    saved = newest_checkpoint(folder, own)
+    inputs = data.train.inputs
+    model = build_model(plan, plan.method, inputs.shape, channel_statistics(inputs), data.num_classes).to(own)
+    targets = plan.method.initial_targets(
+        data.train.labels, data.num_classes, Storage.parse(plan.fit.targets, device=own)
+    )
+    return OpenedRun(folder, plan, data, state_from(saved, plan, plan.method, model, targets, len(data.train)))
+
+
+def newest_checkpoint(folder: RunFolder, device: torch.device) -> Checkpoint:
+    """The newest checkpoint of a run.
+
+    Raises:
+        UserError: if there is none.
+    """
+    command = "train" if folder.read_run()["settings"]["kind"] == "labels" else "pretrain"
+    saved = checkpoint.load_newest(folder.checkpoints, device)
+    if saved is None:
+        raise UserError(
+            f"{folder.path} holds no trained network yet; resume it with: "
+            f"selfadapt {command} --resume --out {folder.path}"
+        )
+    return saved
+
+
+def state_from(
+    saved: Checkpoint, plan: Plan, objective: Objective, model: nn.Module, targets: TargetStore | None, samples: int
+) -> TrainedState:
+    """Load a checkpoint into a model and its targets."""
+    model.load_state_dict(saved.model)
+    if targets is not None and saved.targets is not None:
+        targets.rows.load_state_dict(saved.targets)
+    running = saved.state.get("accumulator")  # a solve has no epoch to be in the middle of
+    visited_N = torch.zeros(samples, dtype=torch.bool) if running is None else running["predicted"].cpu() >= 0
+    return TrainedState(
+        objective=objective,
+        model=model,
+        targets=targets,
+        device=choose_device(plan.device),
+        epochs=plan.epochs,
+        epoch=saved.epoch,
+        step=saved.step,
+        history=json.loads(saved.state["history"]),
+        visited_N=visited_N,
+    )
+
+
+def check_trained(run: OpenedRun) -> None:
+    """Raise a UserError unless the run was trained to its end."""
+    if run.state.epoch < run.plan.epochs:
+        raise UserError(
+            f"{run.folder.path} is not trained to its end: {run.state.epoch} of {run.plan.epochs} epochs are done; "
+            f"resume it with: selfadapt train --resume --out {run.folder.path}"
+        )
