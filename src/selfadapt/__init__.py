@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = [
     "LabelErrorReport",
     "SelfAdaptiveClassifier",
