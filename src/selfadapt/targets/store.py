@@ -86,7 +86,7 @@ class TargetStore:
     """A target for each of N samples, found by the sample's index."""
 
     def __init__(self, rows: Rows, *, momentum: float, kind: Kind = "distribution") -> None:
-        _check_momentum(momentum)
+        check_momentum(momentum)
         self._rows = rows
         self._processes = distributed.world_size()
         self._moved = False
@@ -172,7 +172,7 @@ class TargetStore:
         that are stored, for methods that begin anew.
         """
         if momentum is not None:
-            _check_momentum(momentum)
+            check_momentum(momentum)
         index_B = self.checked_index(index)
         prediction_BK = self._checked_prediction(index_B, prediction.detach().float())
         if self.kind == "direction":
@@ -290,7 +290,7 @@ def _check_owner(state: dict[str, Tensor], rows: ShardedRows) -> None:
         )
 
 
-def _check_momentum(momentum: float) -> float:
+def check_momentum(momentum: float) -> float:
     if not 0 <= momentum <= 1:
         raise ValueError(f"momentum must be within 0..1, not {momentum}")
     return momentum
