@@ -37,12 +37,12 @@ class LoopLoss(ABC):
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self._measured, self._seen = Accumulator(0, torch.device("cpu")), 0
+        self._measured, self.seen = Accumulator(0, torch.device("cpu")), 0  # samples since end_epoch(), of all processes
         self._visited: list[Tensor] = []  # the samples of each step
 
     @property
     def _progress(self) -> Progress:
-        fraction = min(1.0, (self.epoch + self._seen / len(self.targets)) / self.epochs)
+        fraction = min(1.0, (self.epoch + self.seen / len(self.targets)) / self.epochs)
         return Progress(self.epoch, fraction, self.epochs, self.history)
 
     def _checked(self, name: str, outputs: Tensor, columns: int, index: Any) -> Tensor:
@@ -50,20 +50,19 @@ class LoopLoss(ABC):
         if not outputs.requires_grad:
             raise RuntimeError(f"these {name} have no gradient; a call moves targets, so leave it to training steps")
         index_B = self.targets.checked_index(whole_numbers(index, "index").cpu())
+        expected = (len(index_B), columns)
         if not len(index_B):
             raise ValueError("the batch is empty; skip such a step")
-        if outputs.shape != (len(index_B), columns):
-            raise ValueError(
-                f"{name} must be {(len(index_B), columns)}, one row for each index, not {tuple(outputs.shape)}"
-            )
+        if outputs.shape != expected:
+            raise ValueError(f"{name} must be {expected}, one row for each index, not {tuple(outputs.shape)}")
         return index_B
 
     def _count(self, index_B: Tensor) -> None:
         """Note the samples of a step."""
         self._visited.append(index_B)
-        before, passes = self._seen, _PASSES * len(self.targets)
-        self._seen += len(index_B) * distributed.world_size()
-        if before <= passes < self._seen:
+        before, passes = self.seen, _PASSES * len(self.targets)
+        self.seen += len(index_B) * distributed.world_size()
+        if before <= passes < self.seen:
             warnings.warn("the samples were seen twice without end_epoch(); call it after each epoch", stacklevel=3)
 
     def _mean(self, loss: Loss) -> Tensor:
@@ -75,7 +74,7 @@ class LoopLoss(ABC):
 
     def end_epoch(self) -> None:
         """Close an epoch, in all processes."""
-        if not self._seen:
+        if not self.seen:
             raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
         for moments in distributed.all_gather_objects(self._measured.moments):
@@ -103,7 +102,7 @@ class LoopLoss(ABC):
             "epoch": self.epoch,
             "history": [dict(metrics) for metrics in self.history],
             "moments": dict(self._measured.moments),
-            "seen": self._seen,
+            "seen": self.seen,
             "visited": torch.cat([torch.zeros(0, dtype=torch.int64), *self._visited]),
             "process": [distributed.rank(), distributed.world_size()],
         }
@@ -121,7 +120,7 @@ class LoopLoss(ABC):
         self.epoch, self.history = state["epoch"], list(state["history"])
         self._begin_epoch()
         self._measured.add(state["moments"])
-        self._seen, self._visited = state["seen"], [state["visited"].cpu()]
+        self.seen, self._visited = state["seen"], [state["visited"].cpu()]
 
     @abstractmethod
     def _phase(self) -> str:
@@ -152,6 +151,8 @@ def _check_process(state: Mapping[str, Any]) -> None:
 
 def whole_numbers(values: Any, name: str) -> Tensor:
     """A vector of whole numbers as a tensor, from an array, a list, a table's column or a tensor."""
+    if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim == 1:
+        return values
     array = values if isinstance(values, Tensor) else np.asarray(values)
     whole = (
         not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)

@@ -94,8 +94,8 @@ def moving_cross_entropy(logits_BK: Tensor, targets: TargetStore, index_B: Tenso
     """
     prediction, rows_BK = _moved(logits_BK, targets, index_B, None)
     weights_B1 = _weights(rows_BK, reweight=True)
-    whole = distributed.all_reduce_sum(weights_B1.sum())
-    weights_B1.div_(whole if distributed.world_size() == 1 else whole / distributed.world_size())
+    whole, processes = weights_B1.sum(), distributed.world_size()
+    weights_B1.div_(whole if processes == 1 else distributed.all_reduce_sum(whole) / processes)
     return _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=targets.rows.exact)
 
 
