@@ -17,13 +17,16 @@ INSTALL := -m pip install --disable-pip-version-check --progress-bar off --no-bu
 RUN_LOCK := -c requirements.lock
 ALL_LOCKS := $(RUN_LOCK) -c requirements-dev.lock
 
-.PHONY: demo test test-matrix cover check bench format extras lock
+.PHONY: demo test test-doors test-matrix cover check bench format extras lock
 
 demo: $(VENV)/ready
 	$(BIN)/selfadapt demo
 
 test: $(VENV)/dev-ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-doors: $(VENV)/doors-ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m door
 
 test-matrix: $(VENV)/dev-ready
 	$(BIN)/python tests/matrix.py
@@ -55,6 +58,10 @@ $(VENV)/dev-ready: $(VENV)/ready requirements-dev.lock
 	$(BIN)/python $(INSTALL) $(ALL_LOCKS) -e ".[dev]"
 	touch $@
 
+$(VENV)/doors-ready: $(VENV)/dev-ready requirements-doors.lock
+	$(BIN)/python $(INSTALL) $(ALL_LOCKS) -c requirements-doors.lock -e ".[doors]"
+	touch $@
+
 extras: $(VENV)/ready
 	$(BIN)/python $(INSTALL) $(ALL_LOCKS) -e ".[all]"
 
@@ -66,4 +73,7 @@ lock:
 	.venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude pip > requirements.lock
 	.venv-lock/bin/python $(INSTALL) $(RUN_LOCK) -e ".[dev]"
 	.venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | grep -vxFf requirements.lock > requirements-dev.lock
+	.venv-lock/bin/python $(INSTALL) $(ALL_LOCKS) -e ".[doors]"
+	.venv-lock/bin/python -m pip freeze --all --exclude-editable --exclude pip \
+		| grep -vxFf requirements.lock | grep -vxFf requirements-dev.lock > requirements-doors.lock
 	rm -rf .venv-lock

@@ -7,9 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from selfadapt.data.indexed import with_index
     from selfadapt.estimator import SelfAdaptiveClassifier
     from selfadapt.evaluation.label_errors.report import LabelErrorReport
     from selfadapt.label_errors import find_label_errors
+    from selfadapt.loops.selective_loss import SelectiveLoss
+    from selfadapt.loops.self_supervised_loss import SelfSupervisedLoss
     from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
     from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
@@ -17,23 +20,29 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 __all__ = [
     "LabelErrorReport",
+    "SelectiveLoss",
     "SelfAdaptiveClassifier",
     "SelfAdaptiveLoss",
+    "SelfSupervisedLoss",
     "Storage",
     "TargetStore",
     "__version__",
     "find_label_errors",
     "self_adaptive_cross_entropy",
+    "with_index",
 ]
 
 _HOMES = {
     "LabelErrorReport": "selfadapt.evaluation.label_errors.report",
+    "SelectiveLoss": "selfadapt.loops.selective_loss",
     "SelfAdaptiveClassifier": "selfadapt.estimator",
     "SelfAdaptiveLoss": "selfadapt.own_loop",
+    "SelfSupervisedLoss": "selfadapt.loops.self_supervised_loss",
     "Storage": "selfadapt.targets.store",
     "TargetStore": "selfadapt.targets.store",
     "find_label_errors": "selfadapt.label_errors",
     "self_adaptive_cross_entropy": "selfadapt.objectives.noisy_labels",
+    "with_index": "selfadapt.data.indexed",
 }
 
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
@@ -79,11 +80,30 @@ def _moving_loss(
     logits_BK: Tensor, targets: TargetStore, index_B: Tensor, first_rows_BK: Tensor | None, *, reweight: bool
 ) -> Loss:
     """Move the targets, and the loss with them. The prediction is made once for both; exact rows sum to one."""
-    prediction = _Prediction.by(logits_BK)
-    rows_BK = targets.move(index_B, prediction.p_BK, rows=first_rows_BK)
+    prediction, rows_BK = _moved(logits_BK, targets, index_B, first_rows_BK)
     weights_B1 = _weights(rows_BK, reweight)
     total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=targets.rows.exact)
     return Loss.of(total, weights_B1.sum(), logits_BK)
+
+
+def moving_cross_entropy(logits_BK: Tensor, targets: TargetStore, index_B: Tensor) -> Tensor:
+    """Move the targets and return the weighted mean over the batches of all processes.
+
+    The same as `_moving_loss`, for a step that is one micro-batch: the weights are divided, so nothing is left to
+    divide in the backward pass.
+    """
+    prediction, rows_BK = _moved(logits_BK, targets, index_B, None)
+    weights_B1 = _weights(rows_BK, reweight=True)
+    whole, processes = weights_B1.sum(), distributed.world_size()
+    weights_B1.div_(whole if processes == 1 else distributed.all_reduce_sum(whole) / processes)
+    return _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, normal=targets.rows.exact)
+
+
+def _moved(
+    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, first_rows_BK: Tensor | None
+) -> "tuple[_Prediction, Tensor]":
+    prediction = _Prediction.by(logits_BK)
+    return prediction, targets.move(index_B, prediction.p_BK, rows=first_rows_BK)
 
 
 def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:

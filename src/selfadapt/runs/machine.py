@@ -25,6 +25,8 @@ EXTRAS = {  # the modules that an extra brings, and what for
     "onnx": (("onnx", "onnxscript"), "`selfadapt export --format onnx`"),
     "attack": (("pyautoattack",), "AutoAttack"),
     "shift": (("imagecorruptions",), "the published pictures of frost for `selfadapt shift`"),
+    "lightning": (("lightning",), "the callback for Lightning, `SelfAdaptiveCallback`"),
+    "transformers": (("transformers", "accelerate"), "the trainer for Transformers, `SelfAdaptiveTrainer`"),
     "bench": (("cleanlab",), "cleanlab, to compare lists of wrong labels with"),
 }
 _ROUNDS = 5

@@ -44,6 +44,15 @@ from selfadapt.targets.store import Storage, TargetStore
 _ALPHA, _FROZEN = Ramp(0.7, 0.7), Ramp(1, 1)
 
 
+def moving_distances(
+    predicted: Sequence[Tensor], projected: Sequence[Tensor], targets: TargetStore, index_B: Tensor, momentum: float
+) -> Tensor:
+    """Move the targets towards the projections z, one B×D for each view, and return the loss of each sample."""
+    z_BD = torch.stack([normalize(view_BD, dim=1) for view_BD in projected]).mean(0)
+    rows_BD = targets.move(index_B, z_BD, momentum=momentum)
+    return torch.stack([normalised_squared_distance(view_BD, rows_BD) for view_BD in predicted]).mean(0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised(Pretraining):
     description: ClassVar[str] = "self-adaptive training without labels"
@@ -68,14 +77,9 @@ class SelfSupervised(Pretraining):
         self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
     ) -> Tensor:
         assert targets is not None
-        z_BD = torch.stack(
-            [
-                normalize(encoders.momentum_encoded(image, view), dim=1)
-                for image, view in zip(batch.views, said, strict=True)
-            ]
-        ).mean(0)
-        rows_BD = targets.move(batch.index, z_BD, momentum=self.momentum.at(progress.fraction))
-        return torch.stack([normalised_squared_distance(view.predicted_BD, rows_BD) for view in said]).mean(0)
+        projected = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, said, strict=True)]
+        predicted = [view.predicted_BD for view in said]
+        return moving_distances(predicted, projected, targets, batch.index, self.momentum.at(progress.fraction))
 
 
 @dataclass(frozen=True, kw_only=True)

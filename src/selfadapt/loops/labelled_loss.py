@@ -1,0 +1,131 @@
+"""What the losses with labels share: the labels, when the targets start to move, and the likely label errors.
+
+Shapes: B samples of a batch, K classes, N samples in all.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from selfadapt.data.loader import Batch
+from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
+from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
+from selfadapt.loops.loop_loss import LoopLoss, whole_numbers
+from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.selective import Selective
+from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
+from selfadapt.targets.store import Storage, TargetStore
+
+_PIECE = 65_536  # samples judged at a time
+
+
+class LabelledLoss(LoopLoss):
+    """A loss whose targets start as the given labels and move from epoch E_s on."""
+
+    extra_outputs = 0  # of the network, beyond one for each class
+
+    def __init__(
+        self,
+        method: NoisyLabels | Selective,
+        labels: Any,
+        *,
+        epochs: int,
+        num_classes: int | None,
+        storage: Storage | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.labels_N = whole_numbers(labels, "labels").cpu()
+        if not len(self.labels_N):
+            raise ValueError("labels are empty; pass one for each training sample")
+        classes = int(self.labels_N.max()) + 1 if num_classes is None else num_classes
+        self._method = method
+        self._share_N = torch.ones(len(self.labels_N))  # of each row that is the given label, before this epoch
+        super().__init__(
+            TargetStore.from_labels(self.labels_N, classes, method.momentum, storage),
+            epochs=epochs,
+            settings={
+                "labels": hashlib.blake2b(self.labels_N.numpy().tobytes(), digest_size=16).hexdigest(),
+                "start_epoch": str(method.start_epoch),
+                "momentum": float(method.momentum),
+                **settings,
+            },
+        )
+
+    @property
+    def started(self) -> int | None:
+        """E_s, the number of epochs before the targets move, once it is known."""
+        return self._method.started(self.history, self.epochs)
+
+    def __call__(self, logits: Tensor, index: Any) -> Tensor:
+        """Move the targets of this batch towards its predictions, if they move already, and return the loss.
+
+        The mean is taken over the batches of all processes together, in which a sample may occur once.
+        """
+        index_B = self._checked("logits", logits, self.targets.rows.num_columns + self.extra_outputs, index)
+        loss = self._loss(logits, index_B)
+        self._count(index_B)
+        return loss
+
+    def _loss(self, logits: Tensor, index_B: Tensor) -> Tensor:
+        labels_B = self.labels_N[index_B].to(logits.device)
+        batch = Batch(logits, labels_B, index_B.to(logits.device))
+        return self._mean(self._method.loss(nn.Identity(), batch, self.targets, self._progress))
+
+    def _close(self, visits_N: Tensor) -> None:
+        self._share_N = self._shares(visits_N)
+
+    def _shares(self, visits_N: Tensor) -> Tensor:
+        """How much of each row is still its label after these visits: not every sample is in every epoch."""
+        share_N = self._share_N.clone()
+        for visit in range(int(visits_N.max())):
+            index_n = (visits_N > visit).nonzero().squeeze(1)
+            share_N[index_n] = self._share_after_a_visit(share_N[index_n])
+        return share_N
+
+    def _share_after_a_visit(self, share_n: Tensor) -> Tensor:
+        start_epoch, started = self._method.start_epoch, self.started
+        if started is not None and self.epoch >= started:
+            if isinstance(start_epoch, AutoStart) and self.epoch == started:
+                first = start_epoch.label_share(self.history, started)
+                share_n = first + (1 - first) * share_n
+            return share_n * self.targets.momentum
+        if isinstance(start_epoch, AutoStart):  # the rows are running means, which start as the first prediction
+            return share_n * RUNNING_MEAN_MOMENTUM if self.history else torch.zeros_like(share_n)
+        return share_n
+
+    def label_errors(self) -> LabelErrorReport:
+        """What the targets say about each label. A sample that was never seen has P(wrong) 0.5."""
+        if self.started is None or self.epoch <= self.started:
+            moves = "when is not found yet" if self.started is None else f"they begin to move after {self.started}"
+            raise RuntimeError(f"the targets have not moved: {self.epoch} epochs are done, and {moves}; train on first")
+        evidence = self._method.evidence(self._progress)
+        assert evidence is not None
+        samples_n, visits_n = self._visits().unbind(1)
+        visits_N = torch.zeros(len(self.labels_N), dtype=torch.int64).index_put_((samples_n,), visits_n)
+        found = judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._shares(visits_N))
+        classes, count = self.targets.rows.num_columns, len(self.labels_N)
+        judged = judge_from_targets(found, self.labels_N, classes)
+        noise_KK = transition_matrix(judged.suggested_N, self.labels_N, classes)
+        samples = Samples(np.arange(classes), np.arange(count).astype(str), None, [])
+        return report_of(judged, self.labels_N, samples, torch.zeros(count), noise_KK)
+
+    def _rows(self) -> Iterator[Tensor]:
+        return (self.targets.read(index_n) for index_n in torch.arange(len(self.labels_N)).split(_PIECE))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "share": self._share_N}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._share_N = state["share"].cpu().clone()
+
+    def _phase(self) -> str:
+        if self.started is None:
+            return "when the targets start to move is not known yet"
+        moving = "the targets move" if self.epoch >= self.started else "the targets start to move"
+        return f"{moving} from epoch {self.started} on"

@@ -1,0 +1,164 @@
+"""What every loss for a training loop of your own shares: targets, epochs, checks of a batch, and its state.
+
+Shapes: B samples of a batch, N samples in all.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfadapt.core import distributed
+from selfadapt.engine.fit import Accumulator
+from selfadapt.objectives.objective import Loss, Metrics, Progress
+from selfadapt.targets.store import TargetStore
+
+_PASSES = 2  # over the samples without end_epoch(), after which it seems to be forgotten
+
+
+class LoopLoss(ABC):
+    """A loss that moves the targets of the samples it is called with.
+
+    A subclass computes the loss of a batch in `__call__`, between `_checked` and `_count`.
+    """
+
+    def __init__(self, targets: TargetStore, *, epochs: int, settings: Mapping[str, Any]) -> None:
+        """`settings` are what a training must share with the one whose state it loads."""
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1, not {epochs}")
+        self.targets, self.epochs = targets, int(epochs)
+        self._about = {"epochs": self.epochs, **settings}
+        self.epoch = 0
+        self.history: list[Metrics] = []
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._measured, self.seen = Accumulator(0, torch.device("cpu")), 0  # samples since end_epoch(), of all processes
+        self._visited: list[Tensor] = []  # the samples of each step
+
+    @property
+    def _progress(self) -> Progress:
+        fraction = min(1.0, (self.epoch + self.seen / len(self.targets)) / self.epochs)
+        return Progress(self.epoch, fraction, self.epochs, self.history)
+
+    def _checked(self, name: str, outputs: Tensor, columns: int, index: Any) -> Tensor:
+        """The index on the CPU, if it fits the targets and the network's outputs, B×`columns`."""
+        if not outputs.requires_grad:
+            raise RuntimeError(f"these {name} have no gradient; a call moves targets, so leave it to training steps")
+        index_B = self.targets.checked_index(whole_numbers(index, "index").cpu())
+        expected = (len(index_B), columns)
+        if not len(index_B):
+            raise ValueError("the batch is empty; skip such a step")
+        if outputs.shape != expected:
+            raise ValueError(f"{name} must be {expected}, one row for each index, not {tuple(outputs.shape)}")
+        return index_B
+
+    def _count(self, index_B: Tensor) -> None:
+        """Note the samples of a step."""
+        self._visited.append(index_B)
+        before, passes = self.seen, _PASSES * len(self.targets)
+        self.seen += len(index_B) * distributed.world_size()
+        if before <= passes < self.seen:
+            warnings.warn("the samples were seen twice without end_epoch(); call it after each epoch", stacklevel=3)
+
+    def _mean(self, loss: Loss) -> Tensor:
+        """The loss over the batches of all processes. Data-parallel training divides by the number of processes."""
+        for name, values in loss.measured.items():
+            self._measured.measure(name, values)
+        (term,) = loss.terms
+        return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
+
+    def end_epoch(self) -> None:
+        """Close an epoch, in all processes."""
+        if not self.seen:
+            raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
+        whole = Accumulator(0, torch.device("cpu"))
+        for moments in distributed.all_gather_objects(self._measured.moments):
+            whole.add(cast(dict[str, list[float]], moments))
+        self._close(_largest_visits(self._visits(), len(self.targets)))
+        self.history.append(whole.metrics)
+        self.epoch += 1
+        self._begin_epoch()
+
+    def _visits(self) -> Tensor:
+        """How often this process saw each sample since the last end_epoch() (n×2: sample, visits)."""
+        if not self._visited:
+            return torch.zeros(0, 2, dtype=torch.int64)
+        samples_n, counts_n = torch.cat(self._visited).unique(return_counts=True)
+        return torch.stack([samples_n, counts_n], 1)
+
+    def _close(self, visits_N: Tensor) -> None:
+        """What a subclass does at the end of an epoch, given how often each sample was seen in it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a checkpoint needs, except the seed and settings that the loss is made with."""
+        return {
+            "about": dict(self._about),
+            "targets": self.targets.state_dict(),
+            "epoch": self.epoch,
+            "history": [dict(metrics) for metrics in self.history],
+            "moments": dict(self._measured.moments),
+            "seen": self.seen,
+            "visited": torch.cat([torch.zeros(0, dtype=torch.int64), *self._visited]),
+            "process": [distributed.rank(), distributed.world_size()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state of the same training: the same samples and settings."""
+        missing = sorted(set(self.state_dict()) - set(state))
+        if missing:
+            raise ValueError(f"this is not the state of a {type(self).__name__}: it has no {', '.join(missing)}")
+        other = [name for name, own in self._about.items() if state["about"].get(name) != own]
+        if other:
+            raise ValueError(f"the state is of a training with another {', '.join(other)}; make the loss with the same")
+        _check_process(state)
+        self.targets.load_state_dict(state["targets"])
+        self.epoch, self.history = state["epoch"], list(state["history"])
+        self._begin_epoch()
+        self._measured.add(state["moments"])
+        self.seen, self._visited = state["seen"], [state["visited"].cpu()]
+
+    @abstractmethod
+    def _phase(self) -> str:
+        """What happens to the targets at this point, in a few words."""
+
+    def __repr__(self) -> str:
+        samples, columns = len(self.targets), self.targets.rows.num_columns
+        settings = "".join(f", {name}={value}" for name, value in self._about.items() if name != "labels")
+        return f"{type(self).__name__}({samples:,} × {columns:,} targets{settings}; epoch {self.epoch}: {self._phase()})"
+
+
+def _largest_visits(visits_n2: Tensor, num_samples: int) -> Tensor:
+    """How often each sample moved: one that two processes have, as samplers that pad make it, moves once (N)."""
+    visits_m2 = distributed.all_gather_rows(visits_n2)
+    visits_N = torch.zeros(num_samples, dtype=torch.int64)
+    return visits_N.scatter_reduce_(0, visits_m2[:, 0], visits_m2[:, 1], "amax")
+
+
+def _check_process(state: Mapping[str, Any]) -> None:
+    """Until `end_epoch` each process knows its own steps alone."""
+    (rank, count), own, processes = state["process"], distributed.rank(), distributed.world_size()
+    if state["seen"] and (rank, count) != (own, processes):
+        raise ValueError(
+            f"the state was taken within an epoch by rank {rank} of {count} processes, but this is rank {own} of "
+            f"{processes}; save after end_epoch(), or save and load a file for each process, in as many processes"
+        )
+
+
+def whole_numbers(values: Any, name: str) -> Tensor:
+    """A vector of whole numbers as a tensor, from an array, a list, a table's column or a tensor."""
+    if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim == 1:
+        return values
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    whole = (
+        not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+        if isinstance(array, Tensor)
+        else array.dtype.kind in "iu"
+    )
+    if array.ndim != 1 or (len(array) and not whole):
+        raise ValueError(f"{name} must be a vector of whole numbers, not {tuple(array.shape)} {array.dtype}")
+    return array.long() if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.int64))
