@@ -64,7 +64,7 @@ def test_robust_accuracy_is_what_the_attack_itself_gives(folder: Path) -> None:
     for k, row in enumerate(found["by_class"].values()):
         own = stands[labels == k].double().mean().item()
         assert row["robust_accuracy"] == pytest.approx(own, abs=1.01 / row["images"])
-    assert "a single step proves little" in found["notes"][0]
+    assert "a single step is a weak attack" in found["notes"][0]
     assert model(pixels.float() / 255).shape[1] == 10
     outcome = fgsm(0.1).outcome(model, pixels.float() / 255, labels, torch.Generator())
     assert found["robust_accuracy"] == (outcome == STANDS).double().mean().item()
@@ -167,7 +167,7 @@ def test_autoattack_and_its_parts(folder: Path) -> None:
     assert "after apgd-ce" in words
     assert "note: not the standard AutoAttack" in words
     refused = run("attack", "plain", "--with", "square", *small, folder=folder)
-    assert (refused.returncode, "--steps is no setting of square" in refused.stderr) == (2, True)
+    assert (refused.returncode, "square has no --steps" in refused.stderr) == (2, True)
 
 
 def test_a_table_of_corruptions(folder: Path) -> None:
@@ -287,8 +287,8 @@ def _refused(result: Result, message: str) -> None:
         (("attack", "plain", "--steps", "-3"), "-3 steps"),
         (("attack", "plain", "--restarts", "0"), "0 restarts"),
         (("attack", "plain", "--loss", "kl"), "--loss 'kl' is not known"),
-        (("attack", "plain", "--with", "autoattack", "--restarts", "3"), "--restarts is no setting of autoattack"),
-        (("attack", "plain", "--with", "fgsm", "--steps", "3"), "--steps is no setting of fgsm"),
+        (("attack", "plain", "--with", "autoattack", "--restarts", "3"), "autoattack has no --restarts"),
+        (("attack", "plain", "--with", "fgsm", "--steps", "3"), "fgsm has no --steps"),
         (("attack", "plain", "--at", "best"), "kept no best network"),
         (("attack", "plain", "--at", "worst"), "--at 'worst' is not known"),
         (("attack", "nowhere"), "nowhere is not a run folder"),
