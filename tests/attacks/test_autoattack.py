@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attacked import RADIUS, digits_network
-from selfadapt.attacks import autoattack
 from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Norm
 from selfadapt.attacks.autoattack import AutoAttack
 from selfadapt.attacks.pgd import PGD
@@ -71,7 +70,8 @@ def test_the_model_and_the_random_numbers_are_as_they_were() -> None:
 def test_channels_last_networks_can_be_attacked() -> None:
     """The package reshapes gradients by `view`, which a gradient with its channels last does not stand."""
     from selfadapt.data.inputs import InputSpec
-    from selfadapt.models.heads import Classifier, Normalised
+    from selfadapt.models.backbone import Normalised
+    from selfadapt.models.heads import Classifier
     from selfadapt.models.registry import backbone
 
     network = backbone("resnet-small", InputSpec.of((3, 8, 8)), width=8)
@@ -101,7 +101,7 @@ def test_a_foolish_setting_is_a_clear_error(wrong: dict[str, Any]) -> None:
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyautoattack", None)
     with pytest.raises(UserError, match=r"selfadapt\[attack\]"):
-        autoattack._package()
+        AutoAttack()
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from attacked import RADIUS, digits_network
 from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Norm
 from selfadapt.attacks.pgd import PGD, LossName, StartName, fgsm, loss_of, margin, perturb, worst_of_restarts
 from selfadapt.core.errors import UserError
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.backbones.mlp import MLP
-from selfadapt.models.heads import Normalised
 
 PGD20 = PGD(eps=RADIUS, step=RADIUS / 4)
 

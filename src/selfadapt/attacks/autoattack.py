@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.random import fork_rng
 
 from selfadapt.attacks.attack import (
     MISCLASSIFIED,
@@ -38,6 +40,8 @@ _NORMS = {"linf": "Linf", "l2": "L2"}
 _MIN_CLASSES_FOR_DLR = 4
 _ROUNDING = 1e-5  # rounding of the pixels may exceed the ball
 
+# Zero gradients, which the package warns about, are normal far from the decision boundary.
+_SILENT = SimpleNamespace(warning=lambda message: None)
 _MISSING = "AutoAttack needs the extra: pip install 'selfadapt[attack]'"
 
 Part = Callable[[Tensor, Tensor], Tensor]  # from images and labels to perturbed images
@@ -92,8 +96,10 @@ class AutoAttack:
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
         check_inputs(images_BCHW)
+        device = images_BCHW.device
+        cuda_devices = [device] if device.type == "cuda" else []  # the package seeds the global generators
         seed = int(torch.randint(2**31, (1,), generator=generator))
-        with evaluation_mode(model), _without_gradients(model), _forked_rng(images_BCHW.device):
+        with evaluation_mode(model), _without_gradients(model), fork_rng(cuda_devices):
             correct_B = predict_classes(model, images_BCHW) == labels_B
             outcome_B = torch.where(correct_B, ROBUST, MISCLASSIFIED)
             for number, name in enumerate(self.parts, start=1):
@@ -108,27 +114,26 @@ class AutoAttack:
 
     def _part(self, name: str, model: nn.Module, images_BCHW: Tensor, seed: int) -> Part:
         """Build one of the package's attacks on this model."""
-        package = _package()
+        import pyautoattack.autopgd_base as autopgd
+        from pyautoattack.fab_pt import FABAttack_PT
+        from pyautoattack.square import SquareAttack
+
         with torch.no_grad():
             num_classes = model(images_BCHW[:1]).shape[1]
         device, norm, targets = images_BCHW.device, _NORMS[self.norm], min(TARGETS, num_classes - 1)
         common: dict[str, Any] = {"norm": norm, "eps": self.eps, "seed": seed, "device": device, "verbose": False}
         if name == "apgd-ce":
-            attack = package.autopgd_base.APGDAttack(model, n_iter=self.steps, **common)
+            attack = autopgd.APGDAttack(model, n_iter=self.steps, **common)
         elif name == "apgd-t":
-            attack = package.autopgd_base.APGDAttack_targeted(
-                model, n_iter=self.steps, n_target_classes=targets, logger=_Silent(), **common
+            attack = autopgd.APGDAttack_targeted(
+                model, n_iter=self.steps, n_target_classes=targets, logger=_SILENT, **common
             )
             if num_classes < _MIN_CLASSES_FOR_DLR:
                 attack.dlr_loss_targeted = lambda logits, labels: _targeted_margin(logits, labels, attack.y_target)
         elif name == "fab-t":
-            attack = package.fab_pt.FABAttack_PT(
-                model, n_iter=self.steps, targeted=True, n_target_classes=targets, **common
-            )
+            attack = FABAttack_PT(model, n_iter=self.steps, targeted=True, n_target_classes=targets, **common)
         elif name == "square":
-            attack = package.square.SquareAttack(
-                model, n_queries=self.queries, p_init=0.8, resc_schedule=False, **common
-            )
+            attack = SquareAttack(model, n_queries=self.queries, p_init=0.8, resc_schedule=False, **common)
         else:
             raise UserError(f"AutoAttack part {name!r} is not known; choose from {', '.join(AutoAttack.parts)}")
         perturb: Part = attack.perturb
@@ -149,24 +154,6 @@ def _targeted_margin(logits_BK: Tensor, labels_B: Tensor, targets_B: Tensor) -> 
     return target_B - label_B
 
 
-def _package() -> Any:
-    try:
-        import pyautoattack
-        import pyautoattack.autopgd_base
-        import pyautoattack.fab_pt
-        import pyautoattack.square
-    except ImportError as error:
-        raise UserError(_MISSING) from error
-    return pyautoattack
-
-
-class _Silent:
-    """Discard the package's warning about zero gradients, which are normal far from the decision boundary."""
-
-    def warning(self, message: str) -> None:
-        pass
-
-
 @contextmanager
 def _without_gradients(model: nn.Module) -> Iterator[None]:
     """Disable gradients of the parameters: the package calls `backward`, which would accumulate them."""
@@ -178,10 +165,3 @@ def _without_gradients(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trainable:
             parameter.requires_grad_()
-
-
-@contextmanager
-def _forked_rng(device: torch.device) -> Iterator[None]:
-    """Restore torch's global generators, which the package seeds."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
