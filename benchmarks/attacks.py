@@ -24,7 +24,8 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
-from selfadapt.models.heads import Backbone, Classifier, Normalised
+from selfadapt.models.backbone import Backbone, Normalised
+from selfadapt.models.heads import Classifier
 from selfadapt.models.registry import backbone
 from selfadapt.objectives.adversarial import Trades, TradesSelfAdaptive
 from selfadapt.targets.store import Storage

@@ -29,7 +29,7 @@ from selfadapt.data.loader import SampleLoader
 from selfadapt.data.sources.image_folder import folder
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.optim import OptimizerSettings, make_optimizer
-from selfadapt.models.heads import Normalised
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.registry import backbone
 from selfadapt.objectives.erm import ERM
 

@@ -18,7 +18,8 @@ from torch.profiler import profile
 
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.sources.catalog import open_data
-from selfadapt.models.heads import Classifier, Normalised
+from selfadapt.models.backbone import Normalised
+from selfadapt.models.heads import Classifier
 from selfadapt.models.registry import backbone
 
 

@@ -12,7 +12,7 @@ from selfadapt.data.images.storage import Shape, TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
-from selfadapt.models.heads import Normalised
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.registry import backbone
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels

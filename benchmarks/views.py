@@ -16,7 +16,7 @@ from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.phases import median_ratio, time_side_by_side
-from selfadapt.models.heads import Normalised
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.registry import backbone
 from selfadapt.objectives.pretraining.byol import BYOL
 from selfadapt.objectives.pretraining.encoders import Pretraining

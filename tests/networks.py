@@ -8,8 +8,8 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.models.backbone import Backbone
 from selfadapt.models.backbones.mlp import MLP
-from selfadapt.models.heads import Backbone
 from selfadapt.objectives.objective import Objective
 
 

@@ -15,11 +15,11 @@ def test_an_honest_network_is_not_accused() -> None:
 @pytest.mark.parametrize(
     ("measured", "words"),
     [
-        ({"square": 0.4}, "40.0% stay right under the Square attack"),
-        ({"transfer": 0.3}, "30.0% stay right under an attack made on another network"),
+        ({"square": 0.4}, "40.0% under the Square attack"),
+        ({"transfer": 0.3}, "30.0% under a transfer attack"),
         ({"one_step": 0.5}, "more steps do not help"),
         ({"one_step": 0.45}, "more steps do not help"),
-        ({"large_radius": 0.2}, "20.0% stay right under a radius"),
+        ({"large_radius": 0.2}, "20.0% under a radius"),
     ],
 )
 def test_each_sign_is_named(measured: dict[str, float], words: str) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from attacked import RADIUS, digits_network
-from selfadapt.attacks.attack import STANDS, WRONG, Norm
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Norm
 from selfadapt.attacks.pgd import PGD, LossName, StartName, fgsm, loss_of, margin, perturb, worst_of_restarts
 from selfadapt.core.errors import UserError
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.backbones.mlp import MLP
-from selfadapt.models.heads import Normalised
 
 PGD20 = PGD(eps=RADIUS, step=RADIUS / 4)
 
@@ -28,7 +28,7 @@ def _generator(seed: int = 0) -> torch.Generator:
 
 def _standing(attack: PGD) -> float:
     model, images, labels = digits_network()
-    return (attack.outcome(model, images, labels, _generator()) == STANDS).double().mean().item()
+    return (attack.outcome(model, images, labels, _generator()) == ROBUST).double().mean().item()
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,7 +95,7 @@ def test_images_wrong_as_they_are_are_left_out() -> None:
     assert seen[1:22] == [standing] * 21  # 20 steps and the last look
     assert max(seen[22:]) < standing  # those that fell are not tried again
     assert torch.equal(model(worst).argmax(1) != labels, fallen | wrong)
-    assert set(PGD20.outcome(model, images, labels, _generator()).tolist()) == {WRONG, 1, STANDS}
+    assert set(PGD20.outcome(model, images, labels, _generator()).tolist()) == {MISCLASSIFIED, 1, ROBUST}
 
 
 def test_the_worst_restart_is_kept_for_each_image() -> None:
@@ -208,7 +208,7 @@ def test_equals_the_pgd_of_foolbox_from_the_same_start(norm: Norm, eps: float) -
     ],
 )
 def test_a_foolish_setting_is_a_clear_error(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"not a radius|cannot be"):
+    with pytest.raises(UserError, match=r"not a radius|not possible"):
         PGD(**wrong)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attacked import RADIUS, Masked, digits_network
-from selfadapt.attacks.attack import STANDS, WRONG
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST
 from selfadapt.attacks.pgd import PGD
 from selfadapt.attacks.transfer import Transferred
 
@@ -21,7 +21,7 @@ def test_made_on_the_network_itself_it_is_pgd() -> None:
     model, images, labels = digits_network()
     outcomes = [attack.outcome(model, images, labels, torch.Generator()) for attack in (_transferred(model), ATTACK)]
     assert torch.equal(*outcomes)
-    assert {WRONG, 1, STANDS} == set(outcomes[0].tolist())
+    assert {MISCLASSIFIED, 1, ROBUST} == set(outcomes[0].tolist())
     assert torch.equal(outcomes[0], _transferred(model.train()).outcome(model, images, labels, torch.Generator()))
     assert all(module.training for module in model.modules())
 
@@ -31,7 +31,7 @@ def test_a_network_whose_gradients_are_masked_falls_to_images_moved_against_an_h
     masked = Masked(honest, steps=8).eval()
     own = ATTACK.outcome(masked, images, labels, torch.Generator())
     by_transfer = _transferred(honest).outcome(masked, images, labels, torch.Generator())
-    assert torch.equal(own == WRONG, by_transfer == WRONG)
+    assert torch.equal(own == MISCLASSIFIED, by_transfer == MISCLASSIFIED)
     assert (own == 1).sum() == 0
     assert (by_transfer == 1).sum() > 50
 

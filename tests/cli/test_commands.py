@@ -241,7 +241,7 @@ MISTAKES = {
     "--targets topk:10 needs 1 to 9 entries": ("train", "digits", "--targets", "topk:10", "--out", "new"),
     "cannot keep targets that start at nothing": ("train", "digits", "--method", "elr", "--targets", "topk:3"),
     "'nonsense' must be auto or a whole number": ("train", "digits", "--start-epoch", "nonsense"),
-    "--model 'brain' is neither one of": ("train", "digits", "--model", "brain"),
+    "--model 'brain' is neither a timm model": ("train", "digits", "--model", "brain"),
     "--augment 'twirl' is not known": ("train", "digits", "--augment", "twirl"),
     "--device 'tpu9' cannot be used here": ("train", "digits", "--device", "tpu9"),
     "--resume needs --out": ("train", "digits", "--resume"),

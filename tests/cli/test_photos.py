@@ -214,7 +214,7 @@ def test_a_stop_while_features_are_taken_loses_a_batch(
         patched.setattr(features, "_rows", stopping)
         stopped = run("train", "photos", *SMALL, "--out", "run", "--quiet", folder=tmp_path)
     assert (stopped.returncode, stopped.stderr.count("\n")) == (130, 1)
-    assert "the features taken so far are kept, and the same command goes on" in stopped.stderr
+    assert "features computed so far are cached, and the same command resumes" in stopped.stderr
     taken = sum(seen)
     run_json("train", "photos", *SMALL, "--out", "run", folder=tmp_path)
     assert (taken, sum(seen)) == (12, 24)
@@ -502,16 +502,16 @@ def _bad_inputs(folder: Path) -> None:
 
 LITE = ("--model", DEFAULT)
 MISTAKES: dict[str, tuple[str, ...]] = {
-    "does not hold weights of tf_efficientnet_lite0: it lacks": ("photos", "--weights", "resnet.safetensors"),
-    "text.pth is no file of weights": ("photos", "--weights", "text.pth"),
-    "code.pth holds Python objects besides tensors": ("photos", "--weights", "code.pth", "--tune", "all"),
+    "does not contain weights of tf_efficientnet_lite0: ": ("photos", "--weights", "resnet.safetensors"),
+    "text.pth is not a weights file": ("photos", "--weights", "text.pth"),
+    "code.pth contains Python objects besides tensors": ("photos", "--weights", "code.pth", "--tune", "all"),
     "old.pth": ("photos", "--weights", "old.pth"),
-    "there is no weights file gone.pth": ("photos", "--weights", "gone.pth"),
+    "weights file gone.pth not found": ("photos", "--weights", "gone.pth"),
     f"--weights FILE, or take the default, --model {DEFAULT}": ("photos", "--model", "test_vit"),
     "have 1 colour channel, but tf_efficientnet_lite0 takes 3": ("grey.npz", *LITE),
     "have 1 colour channel, but the weights of tf_efficientnet_lite0": ("grey.npz", *LITE, "--tune", "all"),
     "takes images, and fine holds vectors; choose linear or mlp": ("fine.npz", *LITE),
-    "--model resnet18 takes images, and these are vectors": ("fine.npz", "--model", "resnet18"),
+    "--model resnet18 takes images, but the inputs are vectors": ("fine.npz", "--model", "resnet18"),
     "nan.npz: x_train[4, 1] is nan": ("nan.npz",),
     "ids.npz: id_train holds 8 ids, 1 of them different": ("ids.npz",),
     "word.csv, row 8, column 'size': 'large' is no finite number": ("word.csv",),

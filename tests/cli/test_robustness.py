@@ -10,7 +10,7 @@ import torch
 
 from cli.photographs import write_photos
 from cli.program import Result, run, run_json
-from selfadapt.attacks.attack import STANDS
+from selfadapt.attacks.attack import ROBUST
 from selfadapt.attacks.pgd import PGD, fgsm
 from selfadapt.core.errors import Interrupted
 from selfadapt.core.rng import seeded
@@ -64,10 +64,10 @@ def test_robust_accuracy_is_what_the_attack_itself_gives(folder: Path) -> None:
     for k, row in enumerate(found["by_class"].values()):
         own = stands[labels == k].double().mean().item()
         assert row["robust_accuracy"] == pytest.approx(own, abs=1.01 / row["images"])
-    assert "a single step proves little" in found["notes"][0]
+    assert "a single step is a weak attack" in found["notes"][0]
     assert model(pixels.float() / 255).shape[1] == 10
     outcome = fgsm(0.1).outcome(model, pixels.float() / 255, labels, torch.Generator())
-    assert found["robust_accuracy"] == (outcome == STANDS).double().mean().item()
+    assert found["robust_accuracy"] == (outcome == ROBUST).double().mean().item()
 
 
 def test_an_attack_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
     chosen = spread_subset(samples.labels, 60)
     images = samples.inputs.read(chosen).float() / 255
     outcome = PGD(eps=0.1, step=0.025).outcome(model, images, samples.labels[chosen], seeded(0, "attack", 0))
-    assert best["robust_validation_accuracy"] == pytest.approx((outcome == STANDS).double().mean().item())
+    assert best["robust_validation_accuracy"] == pytest.approx((outcome == ROBUST).double().mean().item())
 
 
 def test_images_moved_against_another_run(folder: Path) -> None:
@@ -167,7 +167,7 @@ def test_autoattack_and_its_parts(folder: Path) -> None:
     assert "after apgd-ce" in words
     assert "note: not the standard AutoAttack" in words
     refused = run("attack", "plain", "--with", "square", *small, folder=folder)
-    assert (refused.returncode, "--steps is no setting of square" in refused.stderr) == (2, True)
+    assert (refused.returncode, "square has no --steps" in refused.stderr) == (2, True)
 
 
 def test_a_table_of_corruptions(folder: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_head_on_features_is_tried_through_the_network_that_took_them(tmp_path
     right = whole(images).argmax(1) == labels
     assert found["clean_accuracy"] == right.double().mean().item() == result["test_accuracy"]
     outcome = PGD(eps=0.03, step=0.03 / 3, steps=3).outcome(whole, images, labels, seeded(0, "attack", 0))
-    assert found["robust_accuracy"] == (outcome == STANDS).double().mean().item() < found["clean_accuracy"]
+    assert found["robust_accuracy"] == (outcome == ROBUST).double().mean().item() < found["clean_accuracy"]
     shifted = run_json("shift", "head", folder=tmp_path)
     assert shifted["clean_accuracy"] == result["test_accuracy"]
     predicted = whole(corrupted(pixels, "contrast", 5).float() / 255).argmax(1)
@@ -287,8 +287,8 @@ def _refused(result: Result, message: str) -> None:
         (("attack", "plain", "--steps", "-3"), "-3 steps"),
         (("attack", "plain", "--restarts", "0"), "0 restarts"),
         (("attack", "plain", "--loss", "kl"), "--loss 'kl' is not known"),
-        (("attack", "plain", "--with", "autoattack", "--restarts", "3"), "--restarts is no setting of autoattack"),
-        (("attack", "plain", "--with", "fgsm", "--steps", "3"), "--steps is no setting of fgsm"),
+        (("attack", "plain", "--with", "autoattack", "--restarts", "3"), "autoattack has no --restarts"),
+        (("attack", "plain", "--with", "fgsm", "--steps", "3"), "fgsm has no --steps"),
         (("attack", "plain", "--at", "best"), "kept no best network"),
         (("attack", "plain", "--at", "worst"), "--at 'worst' is not known"),
         (("attack", "nowhere"), "nowhere is not a run folder"),

@@ -14,7 +14,7 @@ from distributed.group import in_processes
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.models.batch_norm.split_batch_norm import SplitBatchNorm
-from selfadapt.models.batch_norm.sync_batch_norm import SyncBatchNorm, sync_batch_norms, whole_statistics
+from selfadapt.models.batch_norm.sync_batch_norm import SyncBatchNorm, global_statistics, sync_batch_norms
 
 pytestmark = pytest.mark.distributed
 
@@ -66,7 +66,7 @@ def _in_two(folder: Path) -> None:
         torch.testing.assert_close(network.state_dict(), expected["state"], rtol=1e-9, atol=1e-9)
     network.eval()
     torch.testing.assert_close(network(_images(9)[own]), expected["evaluated"][own], rtol=1e-9, atol=1e-9)
-    _, variance_C, count = whole_statistics(1000 + _images(0)[own].float())  # whose squares would round it away
+    _, variance_C, count = global_statistics(1000 + _images(0)[own].float())  # whose squares would round it away
     torch.testing.assert_close(variance_C, _images(0).var((0, 2, 3), correction=0).float(), rtol=1e-4, atol=0)
     assert count == 7 * 36
     with torch.autocast("cpu", torch.bfloat16):

@@ -23,9 +23,9 @@ from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Accumulator, FitSettings, Precision, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
+from selfadapt.models.backbone import Backbone
 from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.backbones.resnet import ResNet
-from selfadapt.models.heads import Backbone
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Loss, Objective, Progress, Term

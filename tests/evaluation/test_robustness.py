@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacked import RADIUS, Masked, digits_network
-from selfadapt.attacks.attack import STANDS, WRONG, Attack
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Attack
 from selfadapt.attacks.autoattack import AutoAttack
 from selfadapt.attacks.pgd import PGD
 from selfadapt.core.errors import UserError
@@ -38,7 +38,7 @@ def _measure(model: nn.Module, images: Inputs, labels: Tensor, attack: Attack = 
 
 
 def test_accuracies_are_counts_of_outcomes() -> None:
-    outcome = torch.tensor([WRONG, 1, 1, 2, STANDS, STANDS, STANDS, UNTRIED])
+    outcome = torch.tensor([MISCLASSIFIED, 1, 1, 2, ROBUST, ROBUST, ROBUST, UNTRIED])
     labels = torch.tensor([0, 0, 1, 1, 1, 0, 3, 0])
     measured = Robustness(parts=("a", "b"), outcome_N=outcome, labels_N=labels, num_classes=4)
     assert measured.images == 7
@@ -70,7 +70,7 @@ def test_a_set_in_batches_equals_the_attack_itself() -> None:
     values = images.values_NCHW.float() / 255
     assert measured.clean_accuracy == (model(values).argmax(1) == labels).double().mean().item()
     whole = ATTACK.outcome(model, values, labels, torch.Generator().manual_seed(1))
-    assert abs(measured.robust_accuracy - (whole == STANDS).double().mean().item()) <= 0.02  # other random starts
+    assert abs(measured.robust_accuracy - (whole == ROBUST).double().mean().item()) <= 0.02  # other random starts
     assert 0.3 < measured.robust_accuracy < 0.8
 
 
@@ -123,7 +123,7 @@ def test_an_image_that_cannot_be_read_is_not_counted(tmp_path: Path) -> None:
     expected = _measure(model, images.take(torch.arange(4)), labels[:4]).outcome_N
     assert measured.images == 3
     assert measured.outcome_N[2] == UNTRIED
-    assert ((measured.outcome_N == WRONG) == (expected == WRONG))[[0, 1, 3]].all()
+    assert ((measured.outcome_N == MISCLASSIFIED) == (expected == MISCLASSIFIED))[[0, 1, 3]].all()
 
 
 def test_the_subset_is_fixed_and_every_class_has_its_share() -> None:
@@ -177,7 +177,7 @@ def test_a_radius_so_small_that_one_step_does_it_all_accuses_nobody() -> None:
 
 
 def test_transfer_is_compared_with_what_attacks_by_gradient_leave() -> None:
-    outcome = torch.full((100,), STANDS)
+    outcome = torch.full((100,), ROBUST)
     outcome[:30], outcome[30:60] = 1, 2  # 70 stay right under gradients, 40 under Square as well
     labels = torch.zeros(100).long()
     measured = Robustness(parts=("apgd-ce", "square"), outcome_N=outcome, labels_N=labels, num_classes=1)
@@ -185,14 +185,14 @@ def test_transfer_is_compared_with_what_attacks_by_gradient_leave() -> None:
     for transfer, expected in ((None, 1), (0.75, 1), (0.695, 1), (0.5, 2)):
         found = masking_signs(measured, measured, attack, lambda other: measured, pixels=1, transfer=transfer)
         assert len(found) == expected
-    assert "50.0% stay right under an attack made on another network" in found[-1]
+    assert "50.0% under a transfer attack" in found[-1]
 
 
 def test_square_alone_at_work_is_a_sign_of_masking() -> None:
     labels = torch.zeros(100).long()
     parts = ("apgd-ce", "square")
     for fell, expected in ((1, 0), (20, 1)):
-        outcome = torch.full((100,), STANDS)
+        outcome = torch.full((100,), ROBUST)
         outcome[:fell] = 2
         measured = Robustness(parts=parts, outcome_N=outcome, labels_N=labels, num_classes=1)
         assert len(square_warnings(measured)) == expected

@@ -16,7 +16,8 @@ from selfadapt.data.loader import SampleLoader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.backbone import Backbone
+from selfadapt.models.heads import Classifier
 from selfadapt.objectives.adversarial import (
     PGDTraining,
     Trades,

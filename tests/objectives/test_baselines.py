@@ -15,9 +15,9 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import Batch
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
+from selfadapt.models.backbone import FineTuned
 from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.backbones.whitened import WhitenedNet
-from selfadapt.models.heads import FineTuned
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers, estimate_noise_rate
 from selfadapt.objectives.baselines.early_learning import EarlyLearning

@@ -16,7 +16,7 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.start_epoch import AutoStart

@@ -18,7 +18,8 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.loader import Batch
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.backbone import Backbone
+from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.noisy_labels import NoisyLabels, target_loss
 from selfadapt.objectives.objective import Loss, Objective, Progress, Term, mean_of

@@ -93,8 +93,8 @@ def test_rounding_again_changes_nothing(name: str, tmp_path: Path) -> None:
     kept = rows.local if isinstance(rows, ShardedRows) else rows
     assert isinstance(kept, PackedRows)
     index, prediction = _steps(1)[0]
-    once = kept.unpacked(kept.packed(index, prediction))
-    torch.testing.assert_close(kept.unpacked(kept.packed(index, once)), once, rtol=0, atol=1e-7)
+    once = kept.unpack(kept.pack(index, prediction))
+    torch.testing.assert_close(kept.unpack(kept.pack(index, once)), once, rtol=0, atol=1e-7)
 
 
 def test_state_comes_back_and_goes_on_alike(name: str, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_refusals() -> None:
     for text in ("topk:", "topk:x", "float64", "sharded:", "sharded:sharded:file"):
         with pytest.raises(UserError, match="is not known"):
             Storage.parse(text)
-    with pytest.raises(UserError, match="keeps probabilities"):
+    with pytest.raises(UserError, match="stores probabilities"):
         TargetStore.gaussian(4, 8, storage=Storage.parse("topk:2"))
-    with pytest.raises(UserError, match="start at nothing"):
+    with pytest.raises(UserError, match="start at zero"):
         TargetStore.empty(4, 8, storage=Storage.parse("topk:2"))
 
 
@@ -229,7 +229,9 @@ def _each_loads_its_own(folder: Path) -> None:
 def test_a_sharded_state_is_of_one_process(tmp_path: Path) -> None:
     """The shares of both have the same shape, so that nothing else tells them apart."""
     in_processes(2, _each_loads_its_own, tmp_path)
-    with pytest.raises(ValueError, match=r"rank 1 of 2 processes, but this is rank 0 of 1; .* in as many processes"):
+    with pytest.raises(
+        ValueError, match=r"rank 1 of 2 processes, but this is rank 0 of 1; .* same number of processes"
+    ):
         _sharded().load_state_dict(torch.load(tmp_path / "state-1.pt"))
     whole = TargetStore.from_labels(torch.arange(8) % 3, 3)
     whole.update(torch.tensor([5]), torch.full((1, 3), 1 / 3))

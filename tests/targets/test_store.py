@@ -75,11 +75,14 @@ FINE = torch.full((2, 3), 1 / 3)
 BAD_CALLS = {
     "index 5 is outside 0..4": (torch.tensor([0, 5]), FINE),
     "index -1 is outside": (torch.tensor([0, -1]), FINE),
-    "sample 3 is in this batch more than once": (torch.tensor([3, 3]), FINE),
-    "index must be a vector of whole numbers": (torch.tensor([0.0, 1.0]), FINE),
+    "sample 3 occurs more than once": (torch.tensor([3, 3]), FINE),
+    "index must be a vector of integers": (torch.tensor([0.0, 1.0]), FINE),
     r"must be \(2, 3\), one row of 3": (torch.tensor([0, 1]), torch.full((2, 4), 0.25)),
-    "sample 1 .row 1 of the batch. holds NaN": (torch.tensor([0, 1]), torch.tensor([[1.0, 0, 0], [torch.nan, 0, 1]])),
-    "sample 0 .row 0 of the batch. holds NaN or inf": (
+    "sample 1 .row 1 of the batch. contains NaN": (
+        torch.tensor([0, 1]),
+        torch.tensor([[1.0, 0, 0], [torch.nan, 0, 1]]),
+    ),
+    "sample 0 .row 0 of the batch. contains NaN or inf": (
         torch.tensor([0, 1]),
         torch.tensor([[torch.inf, 0, 0], [0, 0, 1]]),
     ),
@@ -113,8 +116,8 @@ def test_non_finite_prediction_names_its_samples() -> None:
     [
         (torch.tensor([0, 3]), 3, "label 3 of sample 1 is outside 0..2"),
         (torch.tensor([-1, 0]), 3, "label -1 of sample 0"),
-        (torch.tensor([0.5]), 3, "one whole number for each sample"),
-        (torch.tensor([[0]]), 3, "one whole number for each sample"),
+        (torch.tensor([0.5]), 3, "a vector of integers"),
+        (torch.tensor([[0]]), 3, "a vector of integers"),
     ],
 )
 def test_refuses_bad_labels(labels: Tensor, classes: int, message: str) -> None:
@@ -220,5 +223,5 @@ def test_what_is_not_finite_never_reaches_a_row(kind: str, bad: float) -> None:
 
 @pytest.mark.parametrize("other", [{"file": Path("targets.bin")}, {"dtype": torch.float16}])
 def test_one_format_at_a_time(other: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="top_k keeps rows in memory and in a format of its own"):
+    with pytest.raises(ValueError, match="top_k keeps rows in memory and has a fixed format"):
         Storage(top_k=3, **other)

@@ -1,1 +1,1 @@
-"""Attacks on trained networks; they know nothing of training."""
+"""Attacks on trained networks, independent of how they were trained."""

@@ -1,7 +1,7 @@
-"""What an attack is to the rest of the program: it tells which images fall, and to which of its parts.
+"""The attack protocol: an attack reports which images it fools the network on.
 
-An attack moves an image, at most by eps in some norm and never out of 0..1, until the network takes it for another
-class. Images that the network gets wrong as they are need no attack and are left out of it.
+An attack perturbs an image by at most eps in some norm, within 0..1, until the network misclassifies it. Images that
+the network misclassifies without a perturbation are not attacked.
 
 Shapes: B images of a batch, C channels, H by W pixels.
 """
@@ -17,37 +17,58 @@ from selfadapt.core.errors import UserError
 
 Norm = Literal["linf", "l2"]
 
-WRONG = 0  # the outcome of an image that is misclassified as it is; that of the k-th part of an attack is k, from 1
-STANDS = 127  # the outcome of an image that no part brought down
+MISCLASSIFIED = 0  # outcome of an image that is misclassified without a perturbation
+ROBUST = 127  # outcome of an image that withstands every part; if the k-th part fools the network, the outcome is k
 
 
 class Attack(Protocol):
-    """One or several parts, each of which tries the images that still stand."""
+    """One or more parts that run in order, each on the images that withstood the parts before it.
+
+    Example:
+        >>> attack = PGD(eps=8 / 255, step=2 / 255, steps=20)
+        >>> outcome = attack.outcome(model.eval(), images, labels, torch.Generator().manual_seed(0))
+        >>> robust_accuracy = (outcome == ROBUST).float().mean()
+    """
 
     @property
-    def parts(self) -> tuple[str, ...]: ...
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts, in the order in which they run."""
+        ...
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What a report says of it: its radius, its steps and so on."""
+        """Hyper-parameters for reports: at least `eps` and `norm`."""
         ...
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
-        """WRONG, the number of the part that an image fell to, or STANDS, for each image (B, int64)."""
+        """Attack a batch.
+
+        Args:
+            model: Network from images to logits (B×K).
+            images_BCHW: Floating-point images within 0..1.
+            labels_B: Correct classes.
+            generator: Source of all randomness, on the CPU.
+
+        Returns:
+            An int64 for each image: MISCLASSIFIED, k if the k-th part (from 1) fooled the network, or ROBUST.
+
+        Raises:
+            UserError: If the images are not floating-point values within 0..1.
+        """
         ...
 
     def notes(self, num_classes: int) -> tuple[str, ...]:
-        """What a reader of the result must know, such as where it differs from the published attack."""
+        """Return remarks that a reader of the result needs, such as differences from the published attack."""
         ...
 
 
 def check_radius(eps: float) -> None:
     if not 0 <= eps < float("inf"):
-        raise UserError(f"eps {eps:g} is not a radius; give a number from 0, such as 0.031")
+        raise UserError(f"eps {eps:g} is not a radius; give a number of at least 0, such as 0.031")
 
 
 def check_inputs(images_BCHW: Tensor) -> None:
-    """A radius means nothing unless the images are what the model takes, from 0 to 1."""
+    """Raise a UserError unless images are within 0..1: a radius is meaningless on another scale."""
     if not images_BCHW.is_floating_point() or not bool(((images_BCHW >= 0) & (images_BCHW <= 1)).all()):
         raise UserError(
             f"images of type {images_BCHW.dtype} from {images_BCHW.min().item():g} to {images_BCHW.max().item():g} "
@@ -56,21 +77,21 @@ def check_inputs(images_BCHW: Tensor) -> None:
 
 
 @contextmanager
-def without_mirror(model: nn.Module) -> Iterator[None]:
-    """The network as training sees it: without the mean over an image and its mirror image."""
-    mirrored: list[Any] = [module for module in model.modules() if getattr(module, "mirror", False)]
-    for module in mirrored:
+def without_flip(model: nn.Module) -> Iterator[None]:
+    """Disable flip test-time augmentation, which training does not use."""
+    flipping: list[Any] = [module for module in model.modules() if getattr(module, "mirror", False)]
+    for module in flipping:
         module.mirror = False
     try:
         yield
     finally:
-        for module in mirrored:
+        for module in flipping:
             module.mirror = True
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode; afterwards each is as it was, also where they differed."""
+    """Put every module into evaluation mode, and restore the mode of each afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -81,6 +102,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def predicted(model: nn.Module, images_BCHW: Tensor) -> Tensor:
+def predict_classes(model: nn.Module, images_BCHW: Tensor) -> Tensor:
     classes_B: Tensor = model(images_BCHW).argmax(1)
     return classes_B
+
+
+def single_part_outcome(misclassified_B: Tensor, fooled_B: Tensor) -> Tensor:
+    return torch.where(misclassified_B, MISCLASSIFIED, torch.where(fooled_B, 1, ROBUST))

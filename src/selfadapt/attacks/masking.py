@@ -1,11 +1,11 @@
-"""Signs that a network only looks robust because its gradients lead nowhere (Athalye et al., 2018).
+"""Signs of gradient masking: a network that looks robust only because its gradients are uninformative.
 
-Where gradients are masked, an attack that follows them fails and the robust accuracy it reports is too high. A sound
-evaluation has three properties that can be measured:
+Gradient-based attacks fail against masked gradients, and report a robust accuracy that is too high (Athalye et al.,
+2018). A sound evaluation has three measurable properties:
 
-    an attack without the network's gradients (Square, or images moved against another network) is weaker than PGD
-    more steps do more harm than one
-    a radius that lets every image become any other brings the accuracy to 0
+    attacks without gradients of the network (Square, or transfer from another network) are weaker than PGD
+    many steps are stronger than one
+    with a radius that turns any image into any other, the accuracy is 0
 """
 
 
@@ -18,26 +18,26 @@ def masking_warnings(
     large_radius: float | None = None,
     tolerance: float = 0.01,
 ) -> list[str]:
-    """What the accuracies under several attacks on the same images give away; None for one that was not measured.
+    """Return a warning for each sign of masking in the accuracies under several attacks on the same images.
 
-    `pgd` has many steps and the radius in question, `one_step` the same radius, `large_radius` the same steps. A
-    difference of up to `tolerance` is taken for chance.
+    `pgd` is the accuracy under many steps; `one_step` has the same radius, `large_radius` the same number of steps.
+    None means not measured. Differences of up to `tolerance` are attributed to chance.
     """
     found = []
-    for name, accuracy in (("the Square attack", square), ("an attack made on another network", transfer)):
+    for name, accuracy in (("the Square attack", square), ("a transfer attack", transfer)):
         if accuracy is not None and accuracy < pgd - tolerance:
             found.append(
-                f"{accuracy:.1%} stay right under {name}, which needs no gradient of this network, and {pgd:.1%} under "
-                "attacks by gradient: these may be masked, and robust accuracy is at most the lower figure"
+                f"accuracy is {accuracy:.1%} under {name}, which needs no gradients of this network, and {pgd:.1%} "
+                "under gradient-based attacks: gradients may be masked, and robust accuracy is at most the lower figure"
             )
     if one_step is not None and one_step > tolerance and pgd >= one_step:
         found.append(
-            f"{pgd:.1%} stay right under many steps, {one_step:.1%} under a single one: more steps do not help, so the "
+            f"accuracy is {pgd:.1%} under many steps and {one_step:.1%} under one: more steps do not help, so "
             "gradients may be masked; try more restarts, the margin loss or AutoAttack"
         )
     if large_radius is not None and large_radius > tolerance:
         found.append(
-            f"{large_radius:.1%} stay right under a radius that lets any image become any other: "
+            f"accuracy is {large_radius:.1%} under a radius that turns any image into any other: "
             "the attack fails, and its figures are too high"
         )
     return found

@@ -1,19 +1,18 @@
-"""Projected gradient descent (Madry et al., 2018), and its single step, FGSM (Goodfellow et al., 2015).
+"""Projected gradient descent (Madry et al., 2018), and its one-step version, FGSM (Goodfellow et al., 2015).
 
     x'_0     = x, or a random point near it
-    x'_(k+1) = project( x'_k + step * direction(gradient of the loss by x'_k) )
+    x'_(k+1) = project( x'_k + step * direction(gradient of the loss at x'_k) )
 
 The projection is onto the ball of radius eps around x, then onto 0..1. In the maximum norm (linf) the direction is
-the sign of the gradient, in the Euclidean norm (l2) the gradient over its length. The loss that rises is one of
+the sign of the gradient, in the Euclidean norm (l2) the normalised gradient. The attack maximises one of the losses
 
     cross-entropy   - log p(x')[y]
     margin          max_(j != y) z_j - z_y                of the logits z of x'
-    kl              sum_j p(x)_j log( p(x)_j / p(x')_j )   against the prediction for x itself, as inside TRADES
+    kl              sum_j p(x)_j log( p(x)_j / p(x')_j )   against the prediction for x, as in TRADES
 
-The random start is `ball` (uniform in it, as in evaluations), `normal` (x + 0.001 N(0, I), as inside TRADES) or `none`,
-and is projected as well, so that the network never sees a value outside 0..1 (TRADES' authors project from the first
-step on).
-An image has fallen if the network is wrong at the last point of its path, as everywhere in the field.
+The start is `ball` (uniform in the ball, as in evaluations), `normal` (x + 0.001 N(0, I), as in TRADES) or `none`. It
+is projected too, so that the network never gets a value outside 0..1; the TRADES authors project only after each step.
+The attack succeeds if the network misclassifies the last iterate, as is usual.
 
 Shapes: B images of a batch, K classes, C channels, H by W pixels.
 """
@@ -27,28 +26,37 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
 from selfadapt.attacks.attack import (
-    STANDS,
-    WRONG,
     Norm,
     check_inputs,
     check_radius,
     evaluation_mode,
-    predicted,
-    without_mirror,
+    predict_classes,
+    single_part_outcome,
+    without_flip,
 )
 from selfadapt.core.errors import UserError
 
 LossName = Literal["cross-entropy", "margin", "kl"]
 StartName = Literal["ball", "normal", "none"]
-Loss = Callable[[Tensor], Tensor]  # logits (B×K) to a loss for each image (B)
+Loss = Callable[[Tensor], Tensor]  # from logits (B×K) to a loss for each image (B)
 
-_NORMAL_START = 0.001  # the deviation of the start inside TRADES
-_NO_LENGTH = 1e-12  # below it a gradient has no direction
+_NORMAL_START = 0.001  # standard deviation, as in TRADES
+_MIN_NORM = 1e-12  # avoids division by zero
 
 
 @dataclass(frozen=True, kw_only=True)
 class PGD:
-    """The paper's evaluation (PGD-20 with eps 0.031 and step 0.007), unless told otherwise."""
+    """Projected gradient descent. The defaults are the paper's evaluation: PGD-20 with eps 0.031 and step 0.007.
+
+    Args:
+        eps: Radius of the ball.
+        step: Step size.
+        steps: Number of steps.
+        norm: `linf` or `l2`.
+        start: `ball`, `normal` or `none`.
+        loss: `cross-entropy`, `margin` or `kl`.
+        restarts: Number of attempts for each image, of which the strongest counts.
+    """
 
     eps: float = 0.031
     step: float = 0.007
@@ -56,14 +64,14 @@ class PGD:
     norm: Norm = "linf"
     start: StartName = "ball"
     loss: LossName = "cross-entropy"
-    restarts: int = 1  # paths for each image; the worst one counts
+    restarts: int = 1
 
     def __post_init__(self) -> None:
         check_radius(self.eps)
         if self.steps < 0 or self.restarts < 1 or not 0 <= self.step < float("inf"):
             raise UserError(
-                f"PGD with {self.steps} steps of {self.step:g} and {self.restarts} restarts cannot be; "
-                "give steps and step from 0, restarts from 1"
+                f"PGD with {self.steps} steps of {self.step:g} and {self.restarts} restarts is not possible; "
+                "give steps and step of at least 0, restarts of at least 1"
             )
 
     @property
@@ -79,25 +87,25 @@ class PGD:
         return asdict(self)
 
     def notes(self, num_classes: int) -> tuple[str, ...]:
-        return ("a single step proves little; try pgd20 or autoattack",) if self.steps == 1 else ()
+        return ("a single step is a weak attack; try pgd20 or autoattack",) if self.steps == 1 else ()
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
-        fallen_B, wrong_B, _ = worst_of_restarts(model, images_BCHW, labels_B, self, generator)
-        return torch.where(wrong_B, WRONG, torch.where(fallen_B, 1, STANDS))
+        fooled_B, misclassified_B, _ = worst_of_restarts(model, images_BCHW, labels_B, self, generator)
+        return single_part_outcome(misclassified_B, fooled_B)
 
 
 def fgsm(eps: float = 0.031, *, norm: Norm = "linf", loss: LossName = "cross-entropy") -> PGD:
-    """The fast gradient sign method: one step to the border of the ball."""
+    """The fast gradient sign method: one step to the boundary of the ball."""
     return PGD(eps=eps, step=eps, steps=1, norm=norm, start="none", loss=loss)
 
 
 def perturb(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD, generator: torch.Generator) -> Tensor:
-    """One path for every image, right or wrong: the attack that training makes on its own network.
+    """Attack every image once, misclassified or not, as adversarial training does.
 
-    The network is in evaluation mode meanwhile, but sees no mirror images, and its parameters get no gradient. It must
-    be the bare module: DistributedDataParallel cannot take gradients by the input.
+    The network is temporarily in evaluation mode, without flip test-time augmentation, and its parameters get no
+    gradient. Pass the unwrapped module: DistributedDataParallel does not support gradients of the input.
     """
-    with evaluation_mode(model), without_mirror(model), torch.enable_grad():
+    with evaluation_mode(model), without_flip(model), torch.enable_grad():
         start_BCHW = starting_points(images_BCHW, attack, generator)
         return ascend(model, images_BCHW, start_BCHW, loss_of(model, images_BCHW, labels_B, attack.loss), attack)
 
@@ -105,35 +113,36 @@ def perturb(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD
 def worst_of_restarts(
     model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which images fall, which are wrong as they are, and the worst point found for each.
+    """Return which images the attack fools, which are misclassified anyway, and the strongest perturbation of each.
 
-    An image that has fallen, or was wrong, is not tried again. For the others the point of largest loss is kept.
+    Images that are already fooled or misclassified are not attacked again. For the others, the strongest perturbation
+    is the one with the largest loss.
     """
     check_inputs(images_BCHW)
     worst_BCHW = images_BCHW.clone()
     with evaluation_mode(model), torch.enable_grad():
-        wrong_B = predicted(model, images_BCHW) != labels_B
-        fallen_B = torch.zeros_like(wrong_B)
-        highest_B = torch.full(wrong_B.shape, -torch.inf, device=images_BCHW.device)
+        misclassified_B = predict_classes(model, images_BCHW) != labels_B
+        fooled_B = torch.zeros_like(misclassified_B)
+        highest_B = torch.full(misclassified_B.shape, -torch.inf, device=images_BCHW.device)
         for _ in range(attack.restarts):
-            tried = (~(wrong_B | fallen_B)).nonzero().flatten()
-            if not len(tried):
+            left = (~(misclassified_B | fooled_B)).nonzero().flatten()
+            if not len(left):
                 break
-            clean, labels = images_BCHW[tried], labels_B[tried]
+            clean, labels = images_BCHW[left], labels_B[left]
             loss = loss_of(model, clean, labels, attack.loss)
             found = ascend(model, clean, starting_points(clean, attack, generator), loss, attack)
             with torch.no_grad():
                 logits = model(found)
-                fell, losses = logits.argmax(1) != labels, loss(logits).float()
-            better = fell | (losses > highest_B[tried])
-            worst_BCHW[tried[better]] = found[better]
-            highest_B[tried[better]] = losses[better]
-            fallen_B[tried[fell]] = True
-    return fallen_B, wrong_B, worst_BCHW
+                fooled, losses = logits.argmax(1) != labels, loss(logits).float()
+            better = fooled | (losses > highest_B[left])
+            worst_BCHW[left[better]] = found[better]
+            highest_B[left[better]] = losses[better]
+            fooled_B[left[fooled]] = True
+    return fooled_B, misclassified_B, worst_BCHW
 
 
 def loss_of(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, name: LossName) -> Loss:
-    """The loss that an attack raises, as a function of the logits of the moved images."""
+    """Return the loss to maximise, as a function of the logits of the perturbed images."""
     if name == "cross-entropy":
         return lambda logits_BK: cross_entropy(logits_BK, labels_B, reduction="none")
     if name == "margin":
@@ -144,14 +153,14 @@ def loss_of(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, name: LossN
 
 
 def margin(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
-    """The best other logit less the label's: above zero where the network is wrong."""
-    own_B1 = labels_B.unsqueeze(1)
-    others_BK = logits_BK.scatter(1, own_B1, -torch.inf)
-    return others_BK.amax(1) - logits_BK.gather(1, own_B1).squeeze(1)
+    """Return the best other logit minus the label's: positive where the network is wrong."""
+    labels_B1 = labels_B.unsqueeze(1)
+    others_BK = logits_BK.scatter(1, labels_B1, -torch.inf)
+    return others_BK.amax(1) - logits_BK.gather(1, labels_B1).squeeze(1)
 
 
 def starting_points(images_BCHW: Tensor, attack: PGD, generator: torch.Generator) -> Tensor:
-    """Where the path of each image begins. Random numbers are drawn on the CPU, so any device gets the same."""
+    """Draw the initial iterate of each image. Numbers are drawn on the CPU, so that all devices get the same."""
     if attack.start == "none":
         return images_BCHW.clone()
     shape, device = images_BCHW.shape, images_BCHW.device
@@ -162,49 +171,51 @@ def starting_points(images_BCHW: Tensor, attack: PGD, generator: torch.Generator
     else:
         direction = torch.randn(shape, generator=generator)
         radius = torch.rand(shape[0], generator=generator) ** (1 / images_BCHW[0].numel())
-        shift = attack.eps * _to_front(radius, direction) * _unit(direction)
-    moved_BCHW = images_BCHW + shift.to(device, images_BCHW.dtype)
-    return _into_ball(moved_BCHW, images_BCHW, attack)
+        shift = attack.eps * _broadcast(radius, direction) * _normalised(direction)
+    perturbed_BCHW = images_BCHW + shift.to(device, images_BCHW.dtype)
+    return _project(perturbed_BCHW, images_BCHW, attack)
 
 
 def ascend(model: nn.Module, images_BCHW: Tensor, start_BCHW: Tensor, loss: Loss, attack: PGD) -> Tensor:
-    """The steps themselves, from `start_BCHW`, with the network as it is."""
-    moved_BCHW = start_BCHW.detach()
-    low_BCHW, high_BCHW = _box(images_BCHW, attack)
+    """Take the steps from `start_BCHW`."""
+    perturbed_BCHW = start_BCHW.detach()
+    low_BCHW, high_BCHW = _bounds(images_BCHW, attack)
     for _ in range(attack.steps):
-        moved_BCHW.requires_grad_()
-        (slope_BCHW,) = torch.autograd.grad(loss(model(moved_BCHW)).sum(), moved_BCHW)
+        perturbed_BCHW.requires_grad_()
+        (gradient_BCHW,) = torch.autograd.grad(loss(model(perturbed_BCHW)).sum(), perturbed_BCHW)
         with torch.no_grad():
             if attack.norm == "linf":
-                moved_BCHW = torch.add(moved_BCHW, slope_BCHW.sign_(), alpha=attack.step)
-                moved_BCHW = moved_BCHW.clamp_(low_BCHW, high_BCHW)
+                perturbed_BCHW = torch.add(perturbed_BCHW, gradient_BCHW.sign_(), alpha=attack.step)
+                perturbed_BCHW = perturbed_BCHW.clamp_(low_BCHW, high_BCHW)
             else:
-                moved_BCHW = _into_ball(moved_BCHW + attack.step * _unit(slope_BCHW), images_BCHW, attack)
-    return moved_BCHW.detach()
+                perturbed_BCHW = _project(
+                    perturbed_BCHW + attack.step * _normalised(gradient_BCHW), images_BCHW, attack
+                )
+    return perturbed_BCHW.detach()
 
 
-def _box(images_BCHW: Tensor, attack: PGD) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest values: those of the ball in the maximum norm, within 0..1."""
+def _bounds(images_BCHW: Tensor, attack: PGD) -> tuple[Tensor, Tensor]:
+    """Return the bounds of the ball in the maximum norm, intersected with 0..1."""
     return (images_BCHW - attack.eps).clamp_(min=0), (images_BCHW + attack.eps).clamp_(max=1)
 
 
-def _into_ball(moved_BCHW: Tensor, images_BCHW: Tensor, attack: PGD) -> Tensor:
+def _project(perturbed_BCHW: Tensor, images_BCHW: Tensor, attack: PGD) -> Tensor:
     if attack.norm == "linf":
-        return moved_BCHW.clamp(*_box(images_BCHW, attack))
-    shift_BCHW = moved_BCHW - images_BCHW
-    shrink_B = (attack.eps / _lengths(shift_BCHW).clamp_min(_NO_LENGTH)).clamp(max=1)
-    return (images_BCHW + shift_BCHW * _to_front(shrink_B, shift_BCHW)).clamp(0, 1)
+        return perturbed_BCHW.clamp(*_bounds(images_BCHW, attack))
+    shift_BCHW = perturbed_BCHW - images_BCHW
+    scale_B = (attack.eps / _norms(shift_BCHW).clamp_min(_MIN_NORM)).clamp(max=1)
+    return (images_BCHW + shift_BCHW * _broadcast(scale_B, shift_BCHW)).clamp(0, 1)
 
 
-def _unit(vectors_BCHW: Tensor) -> Tensor:
-    return vectors_BCHW / _to_front(_lengths(vectors_BCHW).clamp_min(_NO_LENGTH), vectors_BCHW)
+def _normalised(vectors_BCHW: Tensor) -> Tensor:
+    return vectors_BCHW / _broadcast(_norms(vectors_BCHW).clamp_min(_MIN_NORM), vectors_BCHW)
 
 
-def _lengths(vectors_BCHW: Tensor) -> Tensor:
-    lengths_B: Tensor = torch.linalg.vector_norm(vectors_BCHW.flatten(1), dim=1)
-    return lengths_B
+def _norms(vectors_BCHW: Tensor) -> Tensor:
+    norms_B: Tensor = torch.linalg.vector_norm(vectors_BCHW.flatten(1), dim=1)
+    return norms_B
 
 
-def _to_front(values_B: Tensor, like: Tensor) -> Tensor:
-    """A value for each image, shaped so that it multiplies the whole image."""
+def _broadcast(values_B: Tensor, like: Tensor) -> Tensor:
+    """Reshape one value per image to broadcast over the images."""
     return values_B.view(-1, *[1] * (like.dim() - 1))

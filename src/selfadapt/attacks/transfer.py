@@ -1,7 +1,7 @@
-"""Images moved against another network and shown to this one: an attack that needs none of its gradients.
+"""Transfer attack: perturb images against another network, without gradients of the attacked one.
 
-Where gradients of a network lead nowhere, those of another one, trained on the same kind of images, still lead
-somewhere, and the images that they make may harm both (Papernot et al., 2016).
+Where the gradients of a network are masked, those of another network trained on similar images are still informative,
+and the perturbed images may fool both (Papernot et al., 2016).
 
 Shapes: B images of a batch, C channels, H by W pixels.
 """
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from selfadapt.attacks.attack import STANDS, WRONG, check_inputs, evaluation_mode, predicted
+from selfadapt.attacks.attack import check_inputs, evaluation_mode, predict_classes, single_part_outcome
 from selfadapt.attacks.pgd import PGD, perturb
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transferred:
-    """PGD on `source`; one path for each image, whatever the attack says of restarts."""
+    """PGD on `source`, without restarts."""
 
     attack: PGD
     source: nn.Module
-    origin: str  # what tells the source from other networks
+    origin: str  # identifies the source network
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ class Transferred:
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
         check_inputs(images_BCHW)
-        moved_BCHW = perturb(self.source, images_BCHW, labels_B, self.attack, generator)
+        perturbed_BCHW = perturb(self.source, images_BCHW, labels_B, self.attack, generator)
         with evaluation_mode(model):
-            wrong_B, fallen_B = (predicted(model, seen) != labels_B for seen in (images_BCHW, moved_BCHW))
-        return torch.where(wrong_B, WRONG, torch.where(fallen_B, 1, STANDS))
+            misclassified_B = predict_classes(model, images_BCHW) != labels_B
+            return single_part_outcome(misclassified_B, predict_classes(model, perturbed_BCHW) != labels_B)

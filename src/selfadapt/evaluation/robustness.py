@@ -1,7 +1,7 @@
 """How many images a network still gets right under attack, by attack and by class.
 
 An image's outcome is a number: 0 if the network is wrong without any attack, k if it fell to the k-th part of the
-attack, STANDS if to none. Accuracies are counts of outcomes. Images not tried yet are UNTRIED, so a run that was
+attack, ROBUST if to none. Accuracies are counts of outcomes. Images not tried yet are UNTRIED, so a run that was
 interrupted goes on from the outcomes that were saved.
 
 Shapes: B images of a batch, N images, K classes.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from selfadapt.attacks.attack import STANDS, WRONG, Attack
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Attack
 from selfadapt.attacks.masking import masking_warnings
 from selfadapt.attacks.pgd import PGD
 from selfadapt.core import distributed
@@ -47,11 +47,11 @@ class Robustness:
 
     @property
     def clean_accuracy(self) -> float:
-        return share(self.outcome_N != WRONG, self.outcome_N != UNTRIED)
+        return share(self.outcome_N != MISCLASSIFIED, self.outcome_N != UNTRIED)
 
     @property
     def robust_accuracy(self) -> float:
-        return share(self.outcome_N == STANDS, self.outcome_N != UNTRIED)
+        return share(self.outcome_N == ROBUST, self.outcome_N != UNTRIED)
 
     def after_each_part(self) -> dict[str, float]:
         """Accuracy after each part of the attack, the parts before it included."""

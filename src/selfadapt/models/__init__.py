@@ -1,1 +1,1 @@
-"""Networks. A backbone maps images to features; a head, chosen by the method, maps features to outputs."""
+"""Networks: backbones from inputs to features, and heads, chosen by the method, from features to outputs."""

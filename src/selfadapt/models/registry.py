@@ -1,18 +1,18 @@
-"""Backbones by name, for the command line and the runs."""
+"""Backbones by name, for the command line and for runs."""
 
 import math
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.inputs import InputSpec
+from selfadapt.models.backbone import Backbone, PassThrough
 from selfadapt.models.backbones.alexnet import AlexNet
 from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from selfadapt.models.backbones.vgg import VGG
 from selfadapt.models.backbones.whitened import WhitenedNet
 from selfadapt.models.backbones.wideresnet import WideResNet
-from selfadapt.models.heads import Backbone, Given
 
-LARGE_IMAGE = 96  # pixels on the shorter side from which a residual network starts with a stride and a pool
+LARGE_IMAGE = 96  # pixels on the shorter side from which a residual network starts with a stride and pooling
 
 _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], int]] = {
     "resnet-small": ((1, 1, 1), BasicBlock, 16),
@@ -28,18 +28,18 @@ FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
 
 def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbone:
-    """The named network for such inputs; `width` overrides the width of its first stage or layer."""
+    """Build a network for these inputs; `width` overrides the width of its first stage or layer."""
     if width is not None and width < 1:
-        raise UserError(f"--width {width} is not a width; give at least 1")
+        raise UserError(f"--width {width} must be at least 1")
     if name not in NAMES:
         raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     if name == "mlp":
         return MLP(math.prod(spec.shape), width=width or 256, depth=2 if spec.kind == "image" else 1)
     if (spec.kind == "vector") != (name == "linear"):
         takes, these = ("vectors", "images") if name == "linear" else ("images", "vectors")
-        raise UserError(f"--model {name} takes {takes}, and these are {these}; choose another, such as mlp")
+        raise UserError(f"--model {name} takes {takes}, but the inputs are {these}; choose another, such as mlp")
     if name == "linear":
-        return Given(spec.shape[0])
+        return PassThrough(spec.shape[0])
     channels, height, width_pixels = spec.shape
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)

@@ -30,7 +30,7 @@ from selfadapt.attacks.pgd import PGD, LossName, StartName, perturb
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import unwrapped
+from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import AttackAfterEpoch, Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start, target_loss

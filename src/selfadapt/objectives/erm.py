@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import check_settings
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier, learning_rate_scales
+from selfadapt.models.backbone import Backbone
+from selfadapt.models.heads import Classifier
 from selfadapt.objectives.method import AttackAfterEpoch, Bench, Task, Trained
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
 from selfadapt.targets.store import Storage, TargetStore
@@ -60,13 +61,18 @@ class ERM:
         return Classifier(backbone, num_classes)
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
-        groups: dict[float, list[nn.Parameter]] = {}
-        for parameter, scale in learning_rate_scales(model).items():
+        """Group the parameters by the product of the `lr_scale` attributes of the modules that contain them."""
+        scales = dict.fromkeys(model.parameters(), 1.0)
+        for module in model.modules():
+            scale = float(getattr(module, "lr_scale", 1.0))
+            scales |= {parameter: scale * scales[parameter] for parameter in module.parameters() if scale != 1}
+        groups: dict[float, dict[str, Any]] = {}
+        for parameter, scale in scales.items():
             if parameter.requires_grad:
-                groups.setdefault(scale, []).append(parameter)
-        # What learns faster than the rest is not decayed, for decay grows with the rate.
-        without: dict[str, float] = {"weight_decay": 0.0}
-        return [{"params": own, "lr_scale": scale, **(without if scale > 1 else {})} for scale, own in groups.items()]
+                # Weight decay grows with the learning rate, so a higher rate goes without it.
+                group = {"params": [], "lr_scale": scale, **({"weight_decay": 0.0} if scale > 1 else {})}
+                groups.setdefault(scale, group)["params"].append(parameter)
+        return list(groups.values())
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 from selfadapt.targets.store import Storage, TargetStore
 
 Metrics = Mapping[str, float]  # what was measured after an epoch, by name: a line of metrics.jsonl

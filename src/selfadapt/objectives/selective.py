@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.backbone import Backbone
+from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start

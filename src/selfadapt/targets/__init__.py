@@ -1,1 +1,1 @@
-"""Targets: one row for each training sample, and the only place that moves them."""
+"""The target store: one row per training sample, and the only code that writes targets."""

@@ -1,102 +1,86 @@
-"""Where the rows of a target store live: memory of a device, or a memory-mapped file.
+"""Storage backends for the rows of a target store: device memory or a memory-mapped file.
 
-Shapes: B rows of a batch, N samples, K columns (classes or features).
+Shapes: B rows of a batch, N samples, K columns (classes or features), M numbers of a packed row.
 """
 
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
 
-_SPREAD = 2654435769  # 2^32 by the golden ratio: neighbouring rows get far-apart draws
-_DROPPED_BITS = 13  # float32 has 23 bits of mantissa, float16 has 10
+_GOLDEN_RATIO = 2654435769  # 2^32 divided by the golden ratio: neighbouring rows get dissimilar draws
+_DROPPED_BITS = 13  # float32 has a mantissa of 23 bits, float16 one of 10
+_STEPS = 1 << _DROPPED_BITS
 
 
-class Rows(Protocol):
-    """N rows of K numbers that are read and written as float32, however they are kept."""
+class Rows(ABC):
+    """N rows of K numbers, read and written as float32 whatever the storage format."""
 
     num_rows: int
     num_columns: int
+    device: torch.device
+    nbytes: int
+    exact: bool  # whether a row is stored without rounding
 
-    @property
-    def device(self) -> torch.device: ...
+    def move(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
+        """Move rows this share of the way, and return a copy of them as stored."""
+        return self.write(index_B, self.read(index_B).lerp_(towards_BK, share))
 
-    @property
-    def nbytes(self) -> int: ...
+    @abstractmethod
+    def read(self, index_B: Tensor) -> Tensor:
+        """Return a copy of these rows (B×K)."""
 
-    @property
-    def exact(self) -> bool:
-        """Whether a row is kept as it is written, to the last bit."""
-        ...
-
-    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
-        """Move rows this share of the way, and return them as they were kept. They are the caller's to change."""
-        ...
-
-    def read(self, index_B: Tensor) -> Tensor: ...
-
+    @abstractmethod
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        """Keep the rows and return them as they were kept."""
-        ...
+        """Store the rows and return them as stored."""
 
+    @abstractmethod
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
-        """Keep first rows that every process knows, so nothing needs to be sent."""
-        ...
+        """Store initial rows that every process computes itself, without communication."""
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]: ...
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
-class PackedRows(ABC):
-    """Rows in one table of this process, each packed into M numbers: the form in which it is kept and travels."""
+class PackedRows(Rows):
+    """A table in this process. Each row is packed into M numbers, the form in which it is stored and sent."""
 
     def __init__(self, table_NM: Tensor, num_columns: int) -> None:
         self.table_NM, self.num_rows, self.num_columns = table_NM, len(table_NM), num_columns
-        self._wide = _in_wide_pieces(table_NM)
-        self.exact = table_NM.dtype == torch.float32
+        self.device, self.nbytes, self.exact = table_NM.device, table_NM.nbytes, table_NM.dtype == torch.float32
+        self._wide = _as_wide_numbers(table_NM)
         self.writes = 0
-        self.in_a_file = False
+        self.in_file = False
 
     @abstractmethod
-    def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        """The rows as `keep` would keep them now (B×M)."""
+    def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+        """Return the rows in the storage format (B×M), rounded as `write` would round them now."""
 
     @abstractmethod
-    def unpacked(self, packed_BM: Tensor) -> Tensor:
-        """Packed rows as float32 (B×K)."""
+    def unpack(self, packed_BM: Tensor) -> Tensor:
+        """Return packed rows as float32 (B×K)."""
 
-    @property
-    def device(self) -> torch.device:
-        return self.table_NM.device
-
-    @property
-    def nbytes(self) -> int:
-        return self.table_NM.nbytes
-
-    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
-        return self.write(index_B, self.read(index_B).lerp_(towards_BK, share))
-
-    def take(self, index_B: Tensor) -> Tensor:
-        """These rows as they are kept."""
+    def read_packed(self, index_B: Tensor) -> Tensor:
         return self.table_NM.index_select(0, index_B)
 
-    def keep(self, index_B: Tensor, packed_BM: Tensor) -> None:
+    def write_packed(self, index_B: Tensor, packed_BM: Tensor) -> None:
         self._wide.index_copy_(0, index_B, packed_BM.contiguous().view(self._wide.dtype))
         self.writes += 1
 
     def read(self, index_B: Tensor) -> Tensor:
-        return self.unpacked(self.take(index_B))
+        return self.unpack(self.read_packed(index_B))
 
     def write(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
-        packed_BM = self.packed(index_B, rows_BK)
-        self.keep(index_B, packed_BM)
-        return self.unpacked(packed_BM)
+        packed_BM = self.pack(index_B, rows_BK)
+        self.write_packed(index_B, packed_BM)
+        return self.unpack(packed_BM)
 
     def fill(self, index_n: Tensor, rows_nK: Tensor) -> None:
         self.write(index_n, rows_nK)
@@ -107,106 +91,95 @@ class PackedRows(ABC):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         missing = [name for name in ("rows", "writes") if name not in state]
         if missing:
-            raise ValueError(f"this is not the state of a store of targets: it has no {' and no '.join(missing)}")
+            raise ValueError(f"this is not the state of a target store: {' and '.join(missing)} missing")
         saved_NM = state["rows"]
         if saved_NM.shape != self.table_NM.shape or saved_NM.dtype != self.table_NM.dtype:
             raise ValueError(
                 f"the saved targets are {tuple(saved_NM.shape)} {saved_NM.dtype}, but this store holds "
-                f"{tuple(self.table_NM.shape)} {self.table_NM.dtype}; make the store with the same samples, classes "
-                "and format as the saved one"
+                f"{tuple(self.table_NM.shape)} {self.table_NM.dtype}; create the store with the samples, classes and "
+                "format of the saved one"
             )
         self.table_NM.copy_(saved_NM)
         self.writes = int(state["writes"])
 
 
-def side_by_side(*columns: Tensor) -> Tensor:
-    """Matrices of several number formats as the bytes of one."""
-    return torch.cat([column.contiguous().view(torch.uint8) for column in columns], 1)
-
-
-def _in_wide_pieces(rows_NK: Tensor) -> Tensor:
-    """The same memory as fewer, wider numbers where a row allows it: copying rows then is more than twice as fast."""
-    if rows_NK.device.type == "cpu" and rows_NK.is_contiguous():
-        for wider in (torch.complex128, torch.int64):
-            if rows_NK.shape[1] * rows_NK.itemsize % wider.itemsize == 0:
-                return rows_NK.view(wider)
-    return rows_NK
-
-
-def dither(writes: int, index_B: Tensor, num_columns: int, device: torch.device) -> Tensor:
-    """Draws between 0 and 1, neither of them included, for rounding at random (B×K).
-
-    They depend on the number of writes so far, the row and the column only, so a resumed run and a run over several
-    processes round alike.
-    """
-    return (_draws(writes, index_B, num_columns, device).float() + 0.5) / (1 << _DROPPED_BITS)
-
-
-def _draws(writes: int, index_B: Tensor, num_columns: int, device: torch.device) -> Tensor:
-    steps = 1 << _DROPPED_BITS
-    generator = torch.Generator().manual_seed(writes)
-    column_K = torch.randint(steps, (num_columns,), generator=generator).to(device)
-    row_B = (index_B * _SPREAD) >> _DROPPED_BITS
-    return ((column_K + row_B.unsqueeze(1)) % steps).to(torch.int32)
-
-
-def _reserve(descriptor: int, num_bytes: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, num_bytes)
-    else:  # macOS has no such call; its file grows as it is written
-        os.truncate(descriptor, num_bytes)
-
-
 class DenseRows(PackedRows):
     """Every number of every row, as float32 or float16, in one tensor.
 
-    A float16 row rounds at random, up or down with the odds that keep the mean. Rounding to the nearest
-    would freeze a slow target: at momentum 0.99 a step of (1 - 0.99) (p - t) is often less than half a unit
-    in the last place and would be lost each time.
+    float16 rows use stochastic rounding, which preserves the mean. Rounding to nearest would freeze a slow target: at
+    momentum 0.99 a step of (1 - 0.99) (p - t) is often less than half a unit in the last place and would be lost.
     """
 
     def __init__(self, values_NK: Tensor) -> None:
         if values_NK.dtype not in (torch.float32, torch.float16):
-            raise ValueError(f"rows are kept as float32 or float16, not {values_NK.dtype}")
+            raise ValueError(f"rows are stored as float32 or float16, not {values_NK.dtype}")
         super().__init__(values_NK, values_NK.shape[1])
 
     @classmethod
-    def in_memory(cls, num_rows: int, num_columns: int, dtype: torch.dtype, device: torch.device) -> "DenseRows":
-        return cls(torch.zeros(num_rows, num_columns, dtype=dtype, device=device))
-
-    @classmethod
-    def in_file(cls, path: Path, num_rows: int, num_columns: int, dtype: torch.dtype) -> "DenseRows":
-        """Rows in a new file of zeros whose space is reserved, so that a full disk is told here and now."""
+    def from_file(cls, path: Path, num_rows: int, num_columns: int, dtype: torch.dtype) -> "DenseRows":
+        """Map a new file of zeros. Its space is reserved, so that a full disk fails here and not during training."""
         size = num_rows * num_columns
         try:
             with open(path, "wb") as file:
-                _reserve(file.fileno(), size * dtype.itemsize)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
+                else:  # not on macOS, where the file grows as it is written
+                    os.truncate(file.fileno(), size * dtype.itemsize)
         except OSError as error:
             path.unlink(missing_ok=True)
             raise UserError(
                 f"cannot reserve {size * dtype.itemsize:,} bytes for the targets in {path}: {error.strerror}; "
                 "free some space or choose another folder"
             ) from error
-        flat = torch.from_file(str(path), shared=True, size=size, dtype=dtype)
-        rows = cls(flat.view(num_rows, num_columns))
-        rows.in_a_file = True
+        rows = cls(torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(num_rows, num_columns))
+        rows.in_file = True
         return rows
 
-    def moved(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
-        """The same in three calls, which is what it costs when there are few classes."""
+    def move(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
+        """Do the same in three calls: with few classes the number of calls determines the cost."""
         if not self.exact:
-            return super().moved(index_B, towards_BK, share)
+            return super().move(index_B, towards_BK, share)
         rows_BK = self.table_NM.index_select(0, index_B).lerp_(towards_BK, share)
         self._wide.index_copy_(0, index_B, rows_BK.view(self._wide.dtype))
         self.writes += 1
         return rows_BK
 
-    def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+    def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         if self.exact:
             return rows_BK
-        draw_BK = _draws(self.writes, index_B, self.num_columns, rows_BK.device)
-        bits_BK = rows_BK.contiguous().view(torch.int32) + draw_BK
-        return (bits_BK & -(1 << _DROPPED_BITS)).view(torch.float32).half()
+        bits_BK = rows_BK.contiguous().view(torch.int32) + rounding_draws(self, index_B)
+        return (bits_BK & -_STEPS).view(torch.float32).half()
 
-    def unpacked(self, packed_BM: Tensor) -> Tensor:
+    def unpack(self, packed_BM: Tensor) -> Tensor:
         return packed_BM.float()
+
+
+def rounding_draws(rows: PackedRows, index_B: Tensor) -> Tensor:
+    """Draw integers in 0..2^13 - 1 for stochastic rounding (B×K).
+
+    They depend only on the number of writes so far, the row and the column, so that a resumed run and a run over
+    several processes round alike.
+    """
+    generator = torch.Generator().manual_seed(rows.writes)
+    column_K = torch.randint(_STEPS, (rows.num_columns,), generator=generator).to(index_B.device)
+    row_B = (index_B * _GOLDEN_RATIO) >> _DROPPED_BITS
+    return ((column_K + row_B.unsqueeze(1)) % _STEPS).to(torch.int32)
+
+
+def dither(rows: PackedRows, index_B: Tensor) -> Tensor:
+    """Draw numbers strictly between 0 and 1 for stochastic rounding (B×K)."""
+    return (rounding_draws(rows, index_B).float() + 0.5) / _STEPS
+
+
+def concatenate_bytes(*columns: Tensor) -> Tensor:
+    """Concatenate matrices of several number formats as bytes, along the columns."""
+    return torch.cat([column.contiguous().view(torch.uint8) for column in columns], 1)
+
+
+def _as_wide_numbers(rows_NK: Tensor) -> Tensor:
+    """View the same memory as fewer, wider numbers where possible: copying rows is then more than twice as fast."""
+    if rows_NK.device.type == "cpu" and rows_NK.is_contiguous():
+        for wider in (torch.complex128, torch.int64):
+            if rows_NK.shape[1] * rows_NK.itemsize % wider.itemsize == 0:
+                return rows_NK.view(wider)
+    return rows_NK

@@ -1,18 +1,18 @@
-"""Rows for many classes: the k largest entries and their classes; the rest of the mass is spread evenly.
+"""Rows for many classes: the k largest entries and their classes; the remaining mass is spread evenly.
 
-A row of K classes then takes 6k bytes (8k beyond 32,767 classes) instead of 4K: 48 instead of 4,000 for ImageNet at
-k = 8. What is spread is never more than the k-th entry, so the order of the k stays.
+A row of K classes takes 6k bytes (8k beyond 32,767 classes) instead of 4K: 48 instead of 4,000 for ImageNet at k = 8.
+The spread mass per class never exceeds the k-th entry, so the order of the k entries is preserved.
 
-Shapes: B rows of a batch, N samples, K classes, k entries.
+Shapes: B rows of a batch, N samples, K classes, k entries, M bytes of a packed row.
 """
 
 import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.targets.rows import PackedRows, side_by_side
+from selfadapt.targets.rows import PackedRows, concatenate_bytes
 
-_MOST_SHORT = torch.iinfo(torch.int16).max
+_MAX_INT16 = torch.iinfo(torch.int16).max
 
 
 class TopKRows(PackedRows):
@@ -22,19 +22,18 @@ class TopKRows(PackedRows):
         if not 1 <= k < num_columns:
             raise UserError(f"--targets topk:{k} needs 1 to {num_columns - 1} entries for {num_columns} classes")
         self.k = k
-        self.number = torch.int16 if num_columns <= _MOST_SHORT else torch.int32
-        first_1M = side_by_side(
-            torch.full((1, k), 1 / num_columns, device=device), torch.arange(k, dtype=self.number, device=device)[None]
-        )
-        super().__init__(first_1M.repeat(num_rows, 1), num_columns)
+        self.class_dtype = torch.int16 if num_columns <= _MAX_INT16 else torch.int32
+        values_1k = torch.full((1, k), 1 / num_columns, device=device)
+        classes_1k = torch.arange(k, dtype=self.class_dtype, device=device)[None]
+        super().__init__(concatenate_bytes(values_1k, classes_1k).repeat(num_rows, 1), num_columns)
 
-    def packed(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
+    def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         values_Bk, classes_Bk = rows_BK.topk(self.k)
-        return side_by_side(values_Bk, classes_Bk.to(self.number))
+        return concatenate_bytes(values_Bk, classes_Bk.to(self.class_dtype))
 
-    def unpacked(self, packed_BM: Tensor) -> Tensor:
+    def unpack(self, packed_BM: Tensor) -> Tensor:
         values, classes = packed_BM.tensor_split([4 * self.k], 1)
         values_Bk = values.contiguous().view(torch.float32)
         rest_B1 = (1 - values_Bk.sum(1, keepdim=True)).clamp_min_(0) / (self.num_columns - self.k)
-        classes_Bk = classes.contiguous().view(self.number).long()
+        classes_Bk = classes.contiguous().view(self.class_dtype).long()
         return rest_B1.repeat(1, self.num_columns).scatter_(1, classes_Bk, values_Bk)

@@ -6,9 +6,10 @@ import torchvision
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.inputs import InputSpec
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.backbones.resnet import ResNet
-from selfadapt.models.heads import Classifier, Normalised
+from selfadapt.models.heads import Classifier
 from selfadapt.models.registry import NAMES, backbone
 
 

@@ -4,8 +4,9 @@ import torch
 from torch.nn.functional import conv2d, cross_entropy
 
 from selfadapt.data.inputs import InputSpec
+from selfadapt.models.backbone import Normalised
 from selfadapt.models.backbones.whitened import WhitenedNet
-from selfadapt.models.heads import Classifier, Normalised
+from selfadapt.models.heads import Classifier
 from selfadapt.models.registry import backbone
 
 

@@ -17,7 +17,8 @@ from timm.data import ImageNetInfo, create_transform, resolve_data_config
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.images.storage import decode
-from selfadapt.models.pretrained.folding import Folded, folded
+from selfadapt.models.backbone import WrappedBackbone
+from selfadapt.models.pretrained.folding import folded
 from selfadapt.models.pretrained.timm_models import pretrained, timm_name
 from selfadapt.models.pretrained.weights import DEFAULT, read_weights, shipped_weights
 
@@ -68,7 +69,7 @@ def test_folding_changes_nothing_but_the_last_digits(name: str) -> None:
     plain = network.backbone.eval()
     before = {key: value.clone() for key, value in plain.state_dict().items()}
     fast = folded(plain, network.shape)
-    assert isinstance(fast, Folded)
+    assert isinstance(fast, WrappedBackbone)
     assert not any(isinstance(layer, torch.nn.BatchNorm2d) for layer in fast.modules())
     images = torch.rand(3, *network.shape)
     with torch.no_grad():
@@ -132,14 +133,14 @@ def test_weights_that_are_none_are_refused_and_no_code_is_run(tmp_path: Path, mo
     save_file(timm.create_model("test_vit").state_dict(), tmp_path / "vit.safetensors")
     save_file(timm.create_model("test_resnet", in_chans=1).state_dict(), tmp_path / "grey.safetensors")
     cases = {
-        "code.pth": "holds Python objects besides tensors",
-        "old.pth": "holds Python objects besides tensors|is no file of weights",
-        "text.pth": "is no file of weights",
-        "empty.pth": "is no file of weights",
-        "text.safetensors": "is no file of weights",
+        "code.pth": "contains Python objects besides tensors",
+        "old.pth": "contains Python objects besides tensors|is not a weights file",
+        "text.pth": "is not a weights file",
+        "empty.pth": "is not a weights file",
+        "text.safetensors": "is not a weights file",
         "list.pth": "it holds no table of named tensors",
-        "gone.pth": "there is no weights file",
-        "vit.safetensors": r"does not hold weights of test_resnet: it lacks conv1.0.weight, .* it has blocks.0",
+        "gone.pth": "not found",
+        "vit.safetensors": r"does not contain weights of test_resnet: conv1.0.weight, .* missing, blocks.0",
         "grey.safetensors": r"conv1.0.weight have another shape, such as \d+×1×3×3 for \d+×3×3×3",
     }
     for name, message in cases.items():
@@ -174,7 +175,7 @@ def test_names_sizes_and_channels_that_do_not_fit() -> None:
         pretrained("resnet18e")
     with pytest.raises(UserError, match="Invalid pretrained tag"):
         pretrained("resnet18.nonsense")
-    with pytest.raises(UserError, match="1 colour channel, but the weights of tf_efficientnet_lite0 were learned on 3"):
+    with pytest.raises(UserError, match="1 colour channel, but the weights of tf_efficientnet_lite0 were trained on 3"):
         pretrained(DEFAULT, channels=1)
     with pytest.raises(UserError, match=r"test_vit does not take images of 97 pixels: .* divisible by patch size"):
         pretrained("test_vit", weights="none", size=97)

@@ -1,1 +1,1 @@
-"""Backbones: networks that map images to features."""
+"""Backbones: networks from images to features."""

@@ -1,7 +1,7 @@
 """AlexNet with batch normalisation, for small and large images (Krizhevsky et al., 2012).
 
-Five convolutions. A large image is cut by the published strides; a small one keeps its size through the stem and is
-halved three times. The features are the mean over the last map, so that any size will do.
+Five convolutions. Large images use the published strides; small images keep their size through the stem and are
+downsampled three times. The features are averaged over the last map, so that any image size works.
 
 Shapes: B images, C channels.
 """
@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone, initialise
 
 
 class AlexNet(Backbone):
@@ -32,9 +32,7 @@ class AlexNet(Backbone):
             channels = size
         self.convolutions = nn.Sequential(*layers)
         self.num_features = channels
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self.modules())
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return torch.flatten(nn.functional.adaptive_avg_pool2d(cast(Tensor, self.convolutions(images_BCHW)), 1), 1)

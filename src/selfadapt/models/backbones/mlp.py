@@ -1,4 +1,4 @@
-"""A plain multi-layer perceptron: the pixels in a row, then hidden layers with batch normalisation.
+"""A multi-layer perceptron: flattened pixels, then hidden layers with batch normalisation.
 
 Shapes: B images, C channels.
 """
@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 
 
 class MLP(Backbone):

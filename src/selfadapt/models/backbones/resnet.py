@@ -1,7 +1,7 @@
 """Residual networks of any depth and width, for small and large images (He et al., 2016).
 
-The modules carry torchvision's names, so that weights move either way. A small image keeps its size through
-the stem (3×3, no pooling); a large one is quartered (7×7 with stride 2, then pooling), as on ImageNet.
+Modules have torchvision's names, so that weights are interchangeable. Small images keep their size through the stem
+(3×3, no pooling); large ones are downsampled by 4 (7×7 with stride 2, then pooling), as on ImageNet.
 
 Shapes: B images, C channels, F features.
 """
@@ -13,10 +13,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone, initialise
 
 
-def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+def convolution(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
 
 
@@ -29,7 +29,7 @@ class _Block(nn.Module, ABC):
         self.downsample: nn.Module | None = None
         if stride != 1 or channels_in != channels_out:
             self.downsample = nn.Sequential(
-                _convolution(channels_in, channels_out, 1, stride), nn.BatchNorm2d(channels_out)
+                convolution(channels_in, channels_out, 1, stride), nn.BatchNorm2d(channels_out)
             )
 
     @abstractmethod
@@ -47,9 +47,9 @@ class BasicBlock(_Block):
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__(channels_in, width, stride)
-        self.conv1 = _convolution(channels_in, width, 3, stride)
+        self.conv1 = convolution(channels_in, width, 3, stride)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _convolution(width, width, 3)
+        self.conv2 = convolution(width, width, 3)
         self.bn2 = nn.BatchNorm2d(width)
 
     def residual(self, x: Tensor) -> Tensor:
@@ -64,11 +64,11 @@ class Bottleneck(_Block):
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__(channels_in, width * 4, stride)
-        self.conv1 = _convolution(channels_in, width, 1)
+        self.conv1 = convolution(channels_in, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _convolution(width, width, 3, stride)
+        self.conv2 = convolution(width, width, 3, stride)
         self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _convolution(width, width * 4, 1)
+        self.conv3 = convolution(width, width * 4, 1)
         self.bn3 = nn.BatchNorm2d(width * 4)
 
     def residual(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Bottleneck(_Block):
 
 
 class ResNet(Backbone):
-    """Stages of blocks; each stage after the first halves the image and doubles the width."""
+    """Stages of blocks; each stage after the first halves the resolution and doubles the width."""
 
     def __init__(
         self,
@@ -90,11 +90,7 @@ class ResNet(Backbone):
         large_images: bool = False,
     ) -> None:
         super().__init__()
-        self.conv1 = (
-            nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
-            if large_images
-            else _convolution(channels, width, 3)
-        )
+        self.conv1 = convolution(channels, width, *((7, 2) if large_images else (3, 1)))
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large_images else nn.Identity()
@@ -110,9 +106,7 @@ class ResNet(Backbone):
             self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.num_features = channels_in
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialise(self.modules())
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(images_BCHW))))

@@ -1,10 +1,10 @@
-"""VGG-16 with batch normalisation and dropout for small images, the network of selective classification (Section 5.3).
+"""VGG-16 with batch normalisation and dropout for small images, used for selective classification (Section 5.3).
 
-Thirteen convolutions in five blocks, each block ended by pooling, then one hidden layer. As in the programs of SAT and
-Deep Gamblers, batch normalisation comes after ReLU, and dropout takes whole channels: after each convolution but a
-block's last (0.3 in the first block, 0.4 later), after the last block (0.5), and single features after the hidden layer
-(0.5). Pooling rounds up, so images need not be of 32×32: 28×28 and 8×8 end at one pixel too, 64×64 at 2×2. An image of
-another size than the network was made for, as a smaller crop is, ends at the same number of pixels by averaging.
+Thirteen convolutions in five blocks, each followed by pooling, then one hidden layer. As in the authors' code of SAT
+and Deep Gamblers, batch normalisation follows ReLU. Dropout drops whole channels after each convolution except the last
+of a block (0.3 in the first block, 0.4 later) and after the last block (0.5), and single features after the hidden
+layer (0.5). Pooling rounds up, so that other sizes than 32×32 work: 28×28 and 8×8 also end at 1×1, 64×64 at 2×2. Images
+of another size than the network was built for, such as smaller crops, are average-pooled to the same final size.
 
 Shapes: B images, C channels.
 """
@@ -14,9 +14,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 
-_BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # width by the first block's, convolutions
+_BLOCKS = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # width relative to the first block, number of convolutions
 _HIDDEN_DROPOUT = 0.5
 
 

@@ -1,13 +1,13 @@
-"""A convolutional network that learns small images in a few passes: wide layers, few of them, behind a whitening one.
+"""A convolutional network that learns small images in a few epochs: a few wide layers after a whitening layer.
 
-    whitening     2×2 patches on the principal axes of the training images' patches, each axis divided by its deviation,
-                  and the same with the other sign; set once, before training, and not learned
+    whitening     2×2 patches projected onto the principal axes of the training images' patches, each axis divided by
+                  its standard deviation, and the negated projections; set once before training and then fixed
     three groups  convolution, max-pooling, batch normalisation, GELU, convolution, batch normalisation, GELU
     features      the largest value of each channel, divided by 9
 
-The shape is that of the fastest recipes for CIFAR10 on a GPU (Page, How to Train Your ResNet, 2018; Jordan, 94% on
-CIFAR-10 in 3.29 Seconds, 2024), with widths for two cores. Batch normalisation has shifts and no scales; the shifts
-learn faster than the rest. Convolutions begin by passing their inputs on as far as they go.
+The architecture follows the fastest recipes for CIFAR10 on a GPU (Page, How to Train Your ResNet, 2018; Jordan, 94% on
+CIFAR-10 in 3.29 Seconds, 2024), with widths for two CPU cores. Batch normalisation has biases but no scales; the biases
+have a higher learning rate. Convolutions are initialised to the identity as far as their shapes allow.
 
 Shapes: B images, C channels, H by W pixels.
 """
@@ -18,17 +18,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 
-_WIDENING = (1, 4, 4)  # of the groups, by the first one's width
+_WIDENING = (1, 4, 4)  # of the groups, relative to `width`
 _PATCH = 2
-_LEAST_VARIANCE = 5e-4  # added to that of each axis, for those that hardly vary
+_VARIANCE_OFFSET = 5e-4  # added to the variance of each axis
 _FEATURE_SCALE = 1 / 9
-_SHIFTS_LR_SCALE = 16.0
+_BIAS_LR_SCALE = 16.0
 
 
 class WhitenedNet(Backbone):
-    """The network; `see` sets the whitening layer."""
+    """The network. `see` sets the whitening layer."""
 
     examples = 5_000
 
@@ -48,7 +48,7 @@ class WhitenedNet(Backbone):
         patches = images_BCHW.unfold(2, _PATCH, 1).unfold(3, _PATCH, 1)  # B×C×H×W×2×2
         rows = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(0, 2).double()
         variance, axes = torch.linalg.eigh(rows.T @ rows / len(rows))
-        filters = (axes / (variance + _LEAST_VARIANCE).sqrt()).T.reshape(-1, *self.whitening.weight.shape[1:])
+        filters = (axes / (variance + _VARIANCE_OFFSET).sqrt()).T.reshape(-1, *self.whitening.weight.shape[1:])
         self.whitening.weight.copy_(torch.cat([filters, -filters]))
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ class WhitenedNet(Backbone):
 
 def _group(channels_in: int, channels_out: int) -> nn.Sequential:
     return nn.Sequential(
-        _convolution(channels_in, channels_out), _Pooling(2), _Shifts(channels_out), nn.GELU(),
-        _convolution(channels_out, channels_out), _Shifts(channels_out), nn.GELU(),
+        _convolution(channels_in, channels_out), _Pooling(2), _BiasNorm(channels_out), nn.GELU(),
+        _convolution(channels_out, channels_out), _BiasNorm(channels_out), nn.GELU(),
     )  # fmt: skip
 
 
@@ -70,20 +70,20 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Conv2d:
 
 
 class _Pooling(nn.MaxPool2d):
-    """Pooling that leaves a single row or column as it is, for images that end early."""
+    """Max-pooling that leaves images of one row or column unchanged."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input if min(input.shape[2:]) < 2 else super().forward(input)
 
 
 class _Whitening(nn.Conv2d):
-    lr_scale = _SHIFTS_LR_SCALE
+    lr_scale = _BIAS_LR_SCALE
 
 
-class _Shifts(nn.BatchNorm2d):
-    """Batch normalisation without scales, for convolutions have them."""
+class _BiasNorm(nn.BatchNorm2d):
+    """Batch normalisation without scales, which convolutions already have."""
 
-    lr_scale = _SHIFTS_LR_SCALE
+    lr_scale = _BIAS_LR_SCALE
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)

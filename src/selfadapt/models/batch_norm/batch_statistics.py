@@ -1,8 +1,8 @@
-"""The statistics of batch normalisation, taken anew over many batches.
+"""Precise batch normalisation: recompute the statistics over many batches before evaluation.
 
-Training keeps a running mean, in which the last ten batches count most and come from weights that were still moving. A
-detector sees few images at a time, so before it is measured they are taken as the plain mean over batches, with the
-weights at rest ("precise" batch normalisation, which the published numbers have).
+Training keeps a running mean, dominated by the last ten batches, whose weights were still changing. Detectors process
+few images at a time, so before evaluation the statistics are recomputed as the plain mean over batches with fixed
+weights, as in the published numbers.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @contextmanager
 def averaged_statistics(model: nn.Module) -> Iterator[None]:
-    """Forward passes in this block, in training mode, set all statistics to the mean over their batches."""
+    """Set all statistics to the mean over the batches that are forwarded, in training mode, inside this block."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    usual = [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean
     try:
         yield
     finally:
-        for norm, momentum in zip(norms, usual, strict=True):
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -1,8 +1,8 @@
-"""Batch normalisation of a batch part by part, as if each part were on a GPU of its own.
+"""Split batch normalisation: normalise parts of a batch separately, as if each were on its own GPU.
 
-Contrastive methods need it: statistics of the whole batch would tell a query which keys came with it. Each part is
-normalised by its own statistics; the running ones move by the mean over the parts. The weights have the names and
-shapes of ordinary batch normalisation, so a network without parts takes them as they are.
+Contrastive methods need it, because statistics of the whole batch leak which keys belong to a query. Each part is
+normalised with its own statistics; the running statistics move by the mean over the parts. Weights have the names and
+shapes of ordinary batch normalisation, so they load into a network without the split.
 
 Shapes: B samples of a batch, C channels.
 """
@@ -19,33 +19,30 @@ class SplitBatchNorm(_BatchNorm):
         self.splits = parts
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Images and vectors alike."""
+        """Accept images and vectors."""
 
     def forward(self, values_BC: Tensor) -> Tensor:
-        parts = min(self.splits, len(values_BC) // 2)  # one sample has no statistics
+        parts = min(self.splits, len(values_BC) // 2)  # a variance needs two samples
         if not self.training or parts < 2:
             return super().forward(values_BC)
-        assert self.momentum is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        said, means, variances = [], [], []
-        for part in values_BC.tensor_split(parts):
-            mean_C, variance_C = self.running_mean.clone(), self.running_var.clone()
-            said.append(batch_norm(part, mean_C, variance_C, self.weight, self.bias, True, self.momentum, self.eps))
-            means.append(mean_C)
-            variances.append(variance_C)
+        mean, variance = self.get_buffer("running_mean"), self.get_buffer("running_var")
+        means_PC, variances_PC = mean.repeat(parts, 1), variance.repeat(parts, 1)
+        outputs = [
+            batch_norm(part, mean_C, variance_C, self.weight, self.bias, True, self.momentum or 0.0, self.eps)
+            for part, mean_C, variance_C in zip(values_BC.tensor_split(parts), means_PC, variances_PC, strict=True)
+        ]
         with torch.no_grad():
-            self.running_mean.copy_(torch.stack(means).mean(0))
-            self.running_var.copy_(torch.stack(variances).mean(0))
-        return torch.cat(said)
+            mean.copy_(means_PC.mean(0))
+            variance.copy_(variances_PC.mean(0))
+        return torch.cat(outputs)
 
 
 def split_batch_norms(network: nn.Module, parts: int) -> None:
-    """Let every batch normalisation of a network go by parts of a batch."""
+    """Replace every batch normalisation of a network by one that normalises parts of a batch separately."""
     for name, child in network.named_children():
         if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
-            own = SplitBatchNorm(child.num_features, child.eps, child.momentum, parts)
-            own.load_state_dict(child.state_dict())
-            setattr(network, name, own)
+            replacement = SplitBatchNorm(child.num_features, child.eps, child.momentum, parts)
+            replacement.load_state_dict(child.state_dict())
+            setattr(network, name, replacement)
         else:
             split_batch_norms(child, parts)

@@ -1,12 +1,12 @@
-"""Faster R-CNN on one map: all stages of a residual network but the last see the image, the last sees each region.
+"""Faster R-CNN with a C4 backbone: the last stage of a residual network processes regions, the others the image.
 
-On large images and with four stages this is the C4 detector of Table 10 (Ren et al., 2015; He et al., 2020): stem to
-res4 give a map of stride 16, 14×14 are pooled from it for each region, res5 makes them 7×7, and an extra batch
-normalisation and the mean over pixels come before the two linear layers that name and fit the box. All layers learn,
-and batch normalisation goes by the batch.
+For large images and four stages this is the detector of Table 10 (Ren et al., 2015; He et al., 2020): stem to res4
+yield a map of stride 16, from which 14×14 values are pooled for each region; res5 downsamples them to 7×7; an extra
+batch normalisation and average pooling precede the two linear layers that classify and refine the box. All layers are
+trained, and batch normalisation uses batch statistics.
 
-The parts are torchvision's, with detectron2's numbers of regions and initial weights. Its box losses are square below
-1/9 (smooth L1), where detectron2's are absolute errors throughout.
+The components are torchvision's, with detectron2's numbers of regions and initial weights. Deviation: torchvision's
+box loss is quadratic below 1/9 (smooth L1), detectron2's is the absolute error throughout.
 
 Shapes: R regions, C channels, H by W pixels.
 """
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from selfadapt.models.backbones.resnet import ResNet
 
-_ANCHORS = (2, 4, 8, 16, 32)  # sides, in strides: 32 to 512 pixels on a map of stride 16
+_ANCHORS = (2, 4, 8, 16, 32)  # side lengths in strides: 32 to 512 pixels for stride 16
 _SHAPES = (0.5, 1.0, 2.0)  # height over width
-_POOLED = 14
-_REGIONS = 512  # of an image, from which the head learns in a step
+_POOLED_SIZE = 14
+_REGIONS = 512  # sampled per image to train the head
 
 
 def shorter_sides(image_size: int) -> tuple[int, ...]:
-    """What the shorter side of an image may be in training, the last also at test: 480, 512, …, 800 for 800."""
+    """Return the sizes of the shorter side in training, of which the last is used at test: 480, 512, …, 800 for 800."""
     return tuple(round(image_size * (0.6 + 0.04 * step)) for step in range(11))
 
 
@@ -38,19 +38,19 @@ def c4_detector(
     image_size: int = 800,
     regions: int = _REGIONS,
 ) -> nn.Module:
-    """The detector that begins with these weights; `num_classes` without the background."""
+    """Build a detector from this network; `num_classes` excludes the background."""
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
     from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
     from torchvision.models.detection.roi_heads import RoIHeads
     from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-    trunk, last, stride = _parted(network)
+    trunk, last, stride = _split(network)
     predictor = FastRCNNPredictor(network.num_features, num_classes + 1)
     for layer, deviation in ((predictor.cls_score, 0.01), (predictor.bbox_pred, 0.001)):
         nn.init.normal_(layer.weight, std=deviation)
         nn.init.zeros_(layer.bias)
     heads = RoIHeads(
-        _Pooled(stride), _Head(last, network.num_features), predictor,
+        _RegionPooling(stride), _Head(last, network.num_features), predictor,
         fg_iou_thresh=0.5, bg_iou_thresh=0.5, batch_size_per_image=regions, positive_fraction=0.25,
         bbox_reg_weights=None, score_thresh=0.05, nms_thresh=0.5, detections_per_img=100,
     )  # fmt: skip
@@ -60,8 +60,8 @@ def c4_detector(
     return model
 
 
-def _parted(network: ResNet) -> tuple[nn.Module, nn.Module, int]:
-    """What sees the image, what sees a region, and the stride of the map between them."""
+def _split(network: ResNet) -> tuple[nn.Module, nn.Module, int]:
+    """Return the layers for the image, the layers for a region, and the stride of the map between them."""
     stages = [f"layer{number}" for number in range(1, network.num_stages + 1)]
     names = ["conv1", "bn1", "relu", "maxpool", *stages[:-1]]
     trunk = nn.Sequential(OrderedDict((name, network.get_submodule(name)) for name in names))
@@ -74,17 +74,17 @@ def _proposals(network: ResNet, stride: int) -> nn.Module:
     from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 
     anchors = AnchorGenerator((tuple(stride * size for size in _ANCHORS),), (_SHAPES,))
-    made: nn.Module = RegionProposalNetwork(
+    proposals: nn.Module = RegionProposalNetwork(
         anchors, RPNHead(network.num_features // 2, anchors.num_anchors_per_location()[0]),
         fg_iou_thresh=0.7, bg_iou_thresh=0.3, batch_size_per_image=256, positive_fraction=0.5,
         pre_nms_top_n={"training": 12_000, "testing": 6_000}, post_nms_top_n={"training": 2_000, "testing": 1_000},
         nms_thresh=0.7,
     )  # fmt: skip
-    return made
+    return proposals
 
 
-class _Pooled(nn.Module):
-    """14×14 values for each region, each the mean over its own pixels of the map."""
+class _RegionPooling(nn.Module):
+    """RoIAlign to 14×14 values per region."""
 
     def __init__(self, stride: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class _Pooled(nn.Module):
         from torchvision.ops import roi_align
 
         (only,) = maps.values()
-        pooled: Tensor = roi_align(only, boxes, _POOLED, self.scale, sampling_ratio=-1, aligned=True)
+        pooled: Tensor = roi_align(only, boxes, _POOLED_SIZE, self.scale, sampling_ratio=-1, aligned=True)
         return pooled
 
 

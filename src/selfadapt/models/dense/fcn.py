@@ -1,8 +1,8 @@
-"""A fully convolutional network for segmentation (Long et al., 2015) in the form that compares features (MoCo, 2020).
+"""Fully convolutional network for segmentation (Long et al., 2015), in the version that MoCo (2020) evaluates with.
 
-A residual network whose last stage keeps its size and looks twice as far (stride 1, dilation 2), so that four stages on
-large images have a map of stride 16; two 3×3 convolutions of 256 channels with a dilation of 6, each with batch
-normalisation; and a 1×1 convolution to classes, brought back to the size of the image.
+A residual network whose last stage has stride 1 and dilation 2, so that four stages on large images yield a map of
+stride 16; two 3×3 convolutions of 256 channels with dilation 6 and batch normalisation; and a 1×1 convolution to
+classes, upsampled to the size of the image.
 
 Shapes: B images, C channels, K classes, H by W pixels.
 """
@@ -20,7 +20,7 @@ _DILATION = 6
 
 
 class FCN(nn.Module):
-    """The segmenter that begins with these weights; images are from 0 to 1, and `num_classes` counts the background."""
+    """A segmentation network on top of `network`, for images within 0..1; `num_classes` includes the background."""
 
     mean_C11: Tensor
     std_C11: Tensor
@@ -32,7 +32,7 @@ class FCN(nn.Module):
         stages = [f"layer{number}" for number in range(1, network.num_stages + 1)]
         names = ("conv1", "bn1", "relu", "maxpool", *stages)
         self.trunk = nn.Sequential(*(network.get_submodule(name) for name in names))
-        _look_further(network.get_submodule(stages[-1]))
+        _dilate(network.get_submodule(stages[-1]))
         self.head = nn.Sequential(
             *_dilated(network.num_features), *_dilated(_CHANNELS), nn.Conv2d(_CHANNELS, num_classes, 1)
         )
@@ -48,7 +48,7 @@ def _dilated(channels: int) -> tuple[nn.Module, ...]:
     return convolution, nn.BatchNorm2d(_CHANNELS), nn.ReLU(inplace=True)
 
 
-def _look_further(stage: nn.Module) -> None:
+def _dilate(stage: nn.Module) -> None:
     for module in stage.modules():
         if isinstance(module, nn.Conv2d):
             module.stride = (1, 1)

@@ -1,11 +1,11 @@
-"""Features of images, taken once by a network that does not learn, and found again by whatever asks next.
+"""Frozen features of images, computed once by a pretrained network and cached.
 
-A row is filed under the content of its image, below the network, its weights and its preprocessing. So a copy of a
-folder, or a renamed one, needs no work, and ten photos more need the work of ten. What is taken is kept at once: a stop
-loses a batch or two.
+The cache key is the content of the image, the network, its weights and its preprocessing. A copied or renamed folder
+therefore needs no work, and ten more photos need the work of ten. Features are written as they are computed, so an
+interruption loses at most a batch or two.
 
-On a CPU each core decodes and computes by itself, in small batches that stay in its cache: two processes with one
-thread each are faster than two threads on one batch. On another device workers decode and the device computes.
+On a CPU each core decodes and computes separately, in small batches that fit its cache: two processes with one thread
+each are faster than two threads on one batch. On other devices, workers decode and the device computes.
 
 Shapes: N images, B of a batch, C channels, H by W pixels, F features.
 """
@@ -31,27 +31,27 @@ from selfadapt.data.images.storage import Frame, ImageFiles, Shape
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.loader import as_input
 from selfadapt.data.row_cache import RowCache, content_digest
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 from selfadapt.models.pretrained.folding import folded
 from selfadapt.models.pretrained.timm_models import Pretrained
 
-_CPU_BATCH = 4  # what a core's cache holds of lite0's widest maps at 224 pixels
+_CPU_BATCH = 4  # fits the widest maps of lite0 at 224 pixels into the cache of a core
 _DEVICE_BATCH = 64
-_FEW = 32  # images for which starting processes takes longer than they save
+_MIN_FOR_WORKERS = 32  # images below which starting processes costs more than it saves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """A row for each image; of NaN for one that cannot be read."""
+    """One row per image; NaN for an unreadable one."""
 
     values_NF: Tensor
     broken: Sequence[tuple[int, str]]  # position, reason
-    taken: int  # images that the network saw now; the others were found
+    taken: int  # images that were not in the cache
 
 
 @dataclass(frozen=True)
 class FramedImages:
-    """Images in memory, brought to a network's size as they are read."""
+    """Images in memory, resized for a network as they are read."""
 
     inputs: Inputs
     frame: Frame
@@ -83,15 +83,15 @@ class FramedImages:
 
 
 def framed(images: Inputs, network: Pretrained) -> Inputs:
-    """The images as the network wants them. Files are read in its colours; arrays must have its channels."""
+    """Preprocess images for the network. Files are converted to its channels; arrays must already have them."""
     if isinstance(images, ImageFiles):
         return replace(images, shape=network.shape, resize=network.frame)
     channels = images.shape[0]
     if channels != network.channels:
         raise UserError(
             f"the images have {channels} colour channel{'s' if channels != 1 else ''}, but {network.name} takes "
-            f"{network.channels}; bring them to {network.channels} (np.repeat(x[..., None], 3, -1) makes colour of "
-            "grey), or begin from nothing with --weights none"
+            f"{network.channels}; convert them (np.repeat(x[..., None], 3, -1) converts grey to RGB), or train from "
+            "scratch with --weights none"
         )
     return FramedImages(images, network.frame)
 
@@ -105,10 +105,19 @@ def features_of(
     keep: bool = True,
     on_progress: ProgressCallback = no_progress,
 ) -> Features:
-    """The features of all images, by the network in evaluation, folded. Those that are found count as done.
+    """Compute the features of all images, with the network in evaluation mode and batch normalisation folded.
 
-    `workers` are processes, one for each core by default; 0 does all in this one. Without `keep` nothing is looked up
-    or kept.
+    Args:
+        images: Images of any size.
+        network: The pretrained network.
+        device: Where to compute; the CPU by default.
+        workers: Number of processes, one for each core by default; 0 computes in this process.
+        keep: Whether to use the cache.
+        on_progress: Called with the number of finished images, including cached ones, and the total.
+
+    Raises:
+        UserError: If the images do not have the channels of the network.
+        Interrupted: On Ctrl-C. Features computed so far are cached.
     """
     device = device or torch.device("cpu")
     ready = framed(images, network)
@@ -121,7 +130,7 @@ def features_of(
     done = sum(digest in found for digest in digests)
     on_progress(done, len(digests))
     try:
-        for index_B, rows_BF, broken in _taken(ready, wanted, network, device, workers):
+        for index_B, rows_BF, broken in _compute(ready, wanted, network, device, workers):
             chosen = [digests[position] for position in index_B.tolist()]
             rows = rows_BF.numpy()
             if cache and chosen:
@@ -134,13 +143,13 @@ def features_of(
         if cache is None or cache.refused:
             raise
         raise Interrupted(
-            f"{interruption}; the features taken so far are kept, and the same command goes on with the others"
+            f"{interruption}; features computed so far are cached, and the same command resumes"
         ) from None
     if cache:
         cache.trim()
     missing = np.full(network.backbone.num_features, np.nan, np.float32)
     values = np.stack([found.get(digest, missing) for digest in digests]) if digests else missing[None][:0]
-    on_progress(len(digests), len(digests))  # the same image twice is taken once
+    on_progress(len(digests), len(digests))  # duplicates are computed once
     return Features(
         values_NF=torch.from_numpy(values),
         broken=[(position, reasons[digest]) for position, digest in enumerate(digests) if digest in reasons],
@@ -161,20 +170,20 @@ def _digests(images: Inputs) -> list[bytes]:
 
 
 def _file_digest(path: Path, white: float | None) -> bytes:
-    """By the content of the file and, among images of over 8 bits, by what is white."""
+    """Hash the content of the file and, for images of more than 8 bits, the white level."""
     try:
         return content_digest(path.read_bytes(), *([] if white is None else [repr(white).encode()]))
     except OSError:
-        return content_digest(b"unreadable", os.fsencode(path))  # decoding will say why
+        return content_digest(b"unreadable", os.fsencode(path))  # decoding reports the reason
 
 
-_Piece = tuple[Tensor, Tensor, Sequence[tuple[int, str]]]
+_Chunk = tuple[Tensor, Tensor, Sequence[tuple[int, str]]]
 
 
-def _taken(
+def _compute(
     images: Inputs, wanted: Tensor, network: Pretrained, device: torch.device, workers: int | None
-) -> Iterator[_Piece]:
-    """Positions, rows and what is broken, batch by batch."""
+) -> Iterator[_Chunk]:
+    """Yield positions, rows and broken images, batch by batch."""
     if not len(wanted):
         return
     model = folded(network.backbone, network.shape).to(device)
@@ -184,7 +193,7 @@ def _taken(
         return
     if workers is None:
         cores = distributed.usable_cores()
-        workers = cores if len(wanted) >= _FEW and cores > 1 else 0
+        workers = cores if len(wanted) >= _MIN_FOR_WORKERS and cores > 1 else 0
     batches = wanted.split(_CPU_BATCH)
     pipeline: Any = DataLoader(
         _Extraction(images, model, batches),
@@ -195,8 +204,8 @@ def _taken(
     yield from pipeline
 
 
-class _Extraction(Dataset[_Piece]):
-    """Item k: the features of batch k, computed where it is asked for."""
+class _Extraction(Dataset[_Chunk]):
+    """Item k: the features of batch k, computed in the worker that requests it."""
 
     def __init__(self, images: Inputs, model: Backbone, batches: Sequence[Tensor]) -> None:
         self.inputs, self.model, self.batches = images, model, batches
@@ -204,21 +213,21 @@ class _Extraction(Dataset[_Piece]):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, k: int) -> _Piece:
+    def __getitem__(self, k: int) -> _Chunk:
         read = next(iter(read_batches(self.inputs, [self.batches[k]], workers=0)))
         return read.index_B, _rows(self.model, read.images_BCHW, _CPU_BATCH), read.broken
 
 
 @torch.inference_mode()
 def _rows(model: Backbone, images_BCHW: Tensor, batch: int) -> Tensor:
-    """The features of up to `batch` images.
+    """Compute the features of up to `batch` images.
 
-    The network always sees a whole batch: its last bits depend on the number of images, and a row must not depend on
-    which others were found already.
+    Batches are padded to full size, because the last bits of a result depend on the batch size and a row must not
+    depend on which others were cached.
     """
     count = len(images_BCHW)
     if not count:
         return torch.empty(0, model.num_features)
-    filling = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
-    rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, filling])))
+    padding = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
+    rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, padding])))
     return rows_BF[:count].float().cpu().clone()

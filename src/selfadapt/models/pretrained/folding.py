@@ -1,40 +1,27 @@
-"""Batch normalisation folded into the convolution before it, for networks that no longer learn.
+"""Fold batch normalisation into the preceding convolution, for frozen networks.
 
     y = gamma (W x + b - mean) / sqrt(var + eps) + beta = W' x + b'
     W' = W gamma / sqrt(var + eps)        b' = (b - mean) gamma / sqrt(var + eps) + beta
 
-The network is traced (torch.fx). One that cannot be traced, or whose folded form gives other outputs on a trial image,
-stays as it is.
+The network is traced with torch.fx. A network that cannot be traced, or whose folded version gives different outputs on
+a test image, is left unchanged.
 """
 
 import copy
 from collections import Counter
-from typing import cast
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from selfadapt.data.images.storage import Shape
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone, WrappedBackbone
 
-_TOLERANCE = 1e-3  # share of the largest output by which rounding may move any
-
-
-class Folded(Backbone):
-    """A network for evaluation alone."""
-
-    def __init__(self, graph: nn.Module, num_features: int) -> None:
-        super().__init__()
-        self.graph = graph
-        self.num_features = num_features
-
-    def forward(self, images_BCHW: Tensor) -> Tensor:
-        return cast(Tensor, self.graph(images_BCHW))
+_TOLERANCE = 1e-3  # rounding error, relative to the largest output
 
 
 class _Tracer(fx.Tracer):
-    """Goes into every module but convolutions and normalisations, those that others derived from torch's included."""
+    """Traces into every module except convolutions, batch normalisation and their subclasses."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Conv2d | nn.BatchNorm2d) or super().is_leaf_module(m, module_qualified_name)
@@ -42,13 +29,13 @@ class _Tracer(fx.Tracer):
 
 @torch.no_grad()
 def folded(backbone: Backbone, shape: Shape) -> Backbone:
-    """A copy for evaluation of images of this shape, with as much batch normalisation folded away as can be."""
+    """Return a copy for evaluation, with batch normalisation folded where possible; `shape` is that of an image."""
     plain = copy.deepcopy(backbone).requires_grad_(False).eval()
     if not any(isinstance(module, nn.BatchNorm2d) for module in plain.modules()):
         return plain
     try:
-        result = Folded(_fold(copy.deepcopy(plain)), backbone.num_features).eval()
-    except Exception:  # tracing meets whatever the network's authors wrote
+        result = WrappedBackbone(_fold(copy.deepcopy(plain)), backbone.num_features).eval()
+    except Exception:  # tracing runs third-party code
         return plain
     device = next(plain.parameters()).device
     trial_BCHW = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(device)
@@ -75,7 +62,7 @@ def _fold(network: nn.Module) -> fx.GraphModule:
             convolution.weight, convolution.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
         )
         convolution.bias = bias
-        # timm's normalisations hold the activation that follows
+        # normalisation layers of timm include the activation
         traced.set_submodule(str(node.target), getattr(norm, "act", nn.Identity()))
     traced.recompile()
     return traced

@@ -25,7 +25,8 @@ from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier, FineTuned, draw_anew
+from selfadapt.models.backbone import Backbone, FineTuned, initialise
+from selfadapt.models.heads import Classifier
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.baselines.forward_correction import estimate_transition
 from selfadapt.objectives.erm import ERM
@@ -47,7 +48,7 @@ class TwoClassifiers(nn.Module):
         self.first = Classifier(backbone, num_classes)
         self.second = copy.deepcopy(self.first)
         learns_anew = self.second.head if isinstance(backbone, FineTuned) else self.second
-        draw_anew(own for own in learns_anew.modules() if all(weight.requires_grad for weight in own.parameters()))
+        initialise(own for own in learns_anew.modules() if all(weight.requires_grad for weight in own.parameters()))
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return torch.cat([self.first(images_BCHW), self.second(images_BCHW)], 1)

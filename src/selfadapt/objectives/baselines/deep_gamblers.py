@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, Classifier
+from selfadapt.models.backbone import Backbone
+from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Bench, Task, Trained
 from selfadapt.objectives.objective import Loss, Progress, mean_of

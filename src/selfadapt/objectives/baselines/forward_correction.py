@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, CorrectedClassifier, unwrapped
+from selfadapt.models.backbone import Backbone, unwrapped
+from selfadapt.models.heads import CorrectedClassifier
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Bench, Trained

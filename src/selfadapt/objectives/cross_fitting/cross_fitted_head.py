@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.settings import setting
-from selfadapt.models.heads import Backbone, CorrectedClassifier, Normalised, unwrapped
+from selfadapt.models.backbone import Backbone, Normalised, unwrapped
+from selfadapt.models.heads import CorrectedClassifier
 from selfadapt.objectives.cross_fitting.cross_fit import (
     CrossFitted,
     check_enough,

@@ -25,7 +25,8 @@ from torch.nn.functional import cross_entropy, normalize
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, projection_head, unwrapped
+from selfadapt.models.backbone import Backbone, unwrapped
+from selfadapt.models.heads import projection_head
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Loss, Progress

@@ -29,8 +29,8 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
+from selfadapt.models.backbone import Backbone
 from selfadapt.models.batch_norm.split_batch_norm import split_batch_norms
-from selfadapt.models.heads import Backbone
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View

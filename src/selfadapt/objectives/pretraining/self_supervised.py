@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
-from selfadapt.models.heads import Backbone, draw_anew
+from selfadapt.models.backbone import Backbone, initialise
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Progress
@@ -121,7 +121,7 @@ class RandomNetwork(Pretraining):
         encoders = super().build(backbone, num_classes)
         assert isinstance(encoders, Encoders)
         assert encoders.momentum_encoder is not None
-        draw_anew(encoders.momentum_encoder.modules())
+        initialise(encoders.momentum_encoder.modules())
         return encoders
 
     def losses(

@@ -26,7 +26,7 @@ from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.recovery import Verdicts, average_precision, judge, transition_matrix
-from selfadapt.models.heads import unwrapped
+from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.objective import Evidence
 from selfadapt.review.statistics.label_figures import Share, label_figures
 from selfadapt.run_folder.folder import RunFolder

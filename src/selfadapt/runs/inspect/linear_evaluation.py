@@ -30,7 +30,7 @@ from selfadapt.evaluation.linear_probe import (
     linear_probe,
     nearest_neighbours,
 )
-from selfadapt.models.heads import Backbone
+from selfadapt.models.backbone import Backbone
 from selfadapt.report.page import write_run_page
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan

@@ -9,7 +9,7 @@ import torch
 
 from selfadapt.core.errors import UserError
 from selfadapt.evaluation.classification import outputs
-from selfadapt.models.heads import Backbone, unwrapped
+from selfadapt.models.backbone import Backbone, unwrapped
 from selfadapt.review.neighbours import newest_checkpoint, write_features
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.lifecycle.opened_run import open_folder

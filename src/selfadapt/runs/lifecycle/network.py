@@ -14,8 +14,8 @@ from selfadapt.data.dataset import Data, Samples, channel_statistics, examples, 
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine import checkpoint
+from selfadapt.models.backbone import Backbone, FineTuned, Normalised
 from selfadapt.models.batch_norm.sync_batch_norm import sync_batch_norms
-from selfadapt.models.heads import Backbone, FineTuned, Normalised
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained, pretrained, timm_name
 from selfadapt.models.registry import backbone

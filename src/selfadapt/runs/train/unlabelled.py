@@ -13,7 +13,7 @@ from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, outputs, predicted_classes
 from selfadapt.evaluation.linear_probe import collapsed, effective_rank, spread
-from selfadapt.models.heads import Backbone, Normalised, unwrapped
+from selfadapt.models.backbone import Backbone, Normalised, unwrapped
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.run_folder.folder import RunFolder
