@@ -14,7 +14,8 @@ from torch import Tensor
 from selfadapt.loops.labelled_loss import LabelledLoss
 from selfadapt.objectives.noisy_labels import SelfAdaptive, moving_cross_entropy
 from selfadapt.objectives.start_epoch import AutoStart
-from selfadapt.targets.store import Storage, check_momentum
+from selfadapt.targets.store import Storage
+from selfadapt.targets.validation import check_momentum
 
 
 class SelfAdaptiveLoss(LabelledLoss):

@@ -178,7 +178,7 @@ def test_changed_samples_are_noticed(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace(",train,3,", ",train,4,", 1))
     result = run("audit", "run", folder=tmp_path)
     assert result.returncode == 2
-    assert "samples.csv was changed after the run began" in result.stderr
+    assert "samples.csv was changed after the run started" in result.stderr
 
 
 def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:

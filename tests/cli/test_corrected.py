@@ -13,7 +13,8 @@ from cli.program import run, run_json
 from selfadapt.review.decisions import open_journal
 from selfadapt.review.queues import Desk
 from selfadapt.review.statistics.draws import SUGGESTIONS, draw, read_draw
-from selfadapt.run_folder.folder import RunFolder, write_table
+from selfadapt.run_folder.csv_tables import write_table
+from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import Verdicts
 
 

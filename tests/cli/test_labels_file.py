@@ -12,7 +12,8 @@ from sklearn.datasets import load_digits
 from cli.program import run, run_json
 from selfadapt.review.queues import Desk
 from selfadapt.review.row_filter import Filter
-from selfadapt.run_folder.folder import RunFolder, write_table
+from selfadapt.run_folder.csv_tables import write_table
+from selfadapt.run_folder.folder import RunFolder
 
 OLD_COLUMNS = ["id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider"]
 COLUMNS = [*OLD_COLUMNS, "predicted", "p_wrong", "runner_up", "duplicate_group", "reason", "relative_path", "truth"]

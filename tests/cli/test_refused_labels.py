@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cli.program import run
-from selfadapt.run_folder.folder import write_table
+from selfadapt.run_folder.csv_tables import write_table
 
 ONE_COLUMN = "multi-label data are not supported; audit one binary column per label"
 VALUES = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)

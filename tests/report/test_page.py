@@ -301,5 +301,5 @@ def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):
         RunFolder(tmp_path).read_run()
-    with pytest.raises(UserError, match=r"there is no .*labels.csv"):
+    with pytest.raises(UserError, match=r"labels.csv does not exist"):
         RunFolder(tmp_path).read_labels()

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from selfadapt.loops.labelled_loss import LabelledLoss
 from selfadapt.objectives.selective import Selective, abstaining
-from selfadapt.targets.store import Storage, check_momentum
+from selfadapt.targets.store import Storage
+from selfadapt.targets.validation import check_momentum
 
 
 class SelectiveLoss(LabelledLoss):

@@ -12,7 +12,8 @@ from selfadapt.loops.loop_loss import LoopLoss
 from selfadapt.objectives.objective import mean_of
 from selfadapt.objectives.pretraining.encoders import Ramp
 from selfadapt.objectives.pretraining.self_supervised import moving_distances
-from selfadapt.targets.store import Storage, TargetStore, check_momentum
+from selfadapt.targets.store import Storage, TargetStore
+from selfadapt.targets.validation import check_momentum
 
 
 class SelfSupervisedLoss(LoopLoss):

@@ -10,7 +10,8 @@ from selfadapt.core.atomic_files import atomic_write
 from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
 from selfadapt.report import figures
 from selfadapt.report.page import Picture, page_from
-from selfadapt.run_folder.folder import RunFolder, write_table
+from selfadapt.run_folder.csv_tables import write_table
+from selfadapt.run_folder.folder import RunFolder
 
 Rows = Sequence[Mapping[str, Any]]
 _CURVES = {"four": figures.FOUR_CURVES, "portions": figures.PORTIONS}

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from selfadapt.core.errors import UserError
 from selfadapt.data.tabular.table_file import csv_rows
 from selfadapt.review.journal import Decision, Journal
-from selfadapt.run_folder.folder import RunFolder, write_table
+from selfadapt.run_folder.csv_tables import write_table
+from selfadapt.run_folder.folder import RunFolder
 
 COLUMNS = ("id", "path", "part", "given", "label", "decision", "who", "when")
 WORDS = {"accept": "accepted", "keep": "kept", "choose": "another class", "remove": "removed", "import": "by hand"}

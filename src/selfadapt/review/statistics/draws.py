@@ -19,7 +19,8 @@ import torch
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.review.statistics.precision_bound import Numbers, depth_grid
-from selfadapt.run_folder.folder import RunFolder, read_table, write_table
+from selfadapt.run_folder.csv_tables import read_table, write_table
+from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import Verdicts
 
 SUGGESTIONS = "suggestions"

@@ -115,7 +115,7 @@ def measure_coverage(run: OpenedRun, passes: int, on_progress: ProgressCallback 
     grid = sorted({*COVERAGES, *(own.trained_for for own in tested.values() if own.trained_for)}, reverse=True)
     selectors = {name: _measured(held_out.get(name), own, test.labels[fine_N], grid) for name, own in tested.items()}
     content = {"method": run.plan.method_name, "selectors": selectors}
-    run.folder.write_coverage(content)
+    run.folder.write_json(run.folder.coverage_file, content, indent=None)
     return content
 
 
@@ -191,7 +191,7 @@ def calibrate(
     }
     if found is None:
         earlier = run.folder.calibration_file.exists()
-        run.folder.forget_calibration()
+        run.folder.calibration_file.unlink(missing_ok=True)
         every = candidates(confidence_n, wrong_n, risk=1.0, confidence=confidence)  # the coverage grid for any risk
         nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {
@@ -217,7 +217,7 @@ def calibrate(
         "test_risk": test_risk,
         "test_coverage": test_coverage,
     }
-    run.folder.write_calibration(content)
+    run.folder.write_json(run.folder.calibration_file, content)
     return content
 
 

@@ -14,7 +14,8 @@ from selfadapt.review.decisions import read_decisions, write_decisions
 from selfadapt.review.journal import Decision
 from selfadapt.review.statistics.draws import SUGGESTIONS, read_draw
 from selfadapt.review.statistics.measured import Depth, Promise, promise
-from selfadapt.run_folder.folder import RunFolder, write_table
+from selfadapt.run_folder.csv_tables import write_table
+from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import Verdicts
 
 COLUMNS = ("id", "path", "part", "label", "given", "by")

@@ -74,7 +74,7 @@ def probe(
         from_pictures = content["settings"]["data"].get("crops") == "picture"
         found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_pictures=from_pictures)
     result = {**found, "data": data.name, "settings": asdict(settings)}
-    folder.write_probe({**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
+    folder.write_json(folder.probe_file, {**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
     write_run_page(folder)
     return result
 

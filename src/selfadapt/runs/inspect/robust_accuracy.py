@@ -111,7 +111,8 @@ def attack_run(
                 "run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": moved.images
             }  # fmt: skip
     label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
-    run.folder.write_attack({**(run.folder.read_if_there(run.folder.attack_file) or {}), label: result})
+    file = run.folder.attack_file
+    run.folder.write_json(file, {**(run.folder.read_if_there(file) or {}), label: result})
     return result
 
 
@@ -215,7 +216,9 @@ class _Kept:
                 batch_size=self.batch_size,
                 seed=self.seed,
                 outcome_N=None if known is None else torch.tensor(known["outcome"]),
-                save=lambda outcome_N: folder.write_outcome(key, {"outcome": outcome_N.tolist()}),
+                save=lambda outcome_N: folder.write_json(
+                    folder.attacks / f"{key}.json", {"outcome": outcome_N.tolist()}, indent=None
+                ),
                 on_progress=on_progress,
             )
 

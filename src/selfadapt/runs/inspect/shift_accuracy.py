@@ -69,7 +69,7 @@ def shift_run(
         "notes": about["notes"],
         "about": about,
     }
-    run.folder.write_shift(result)
+    run.folder.write_json(run.folder.shift_file, result)
     return result
 
 
@@ -88,7 +88,7 @@ def against(run: OpenedRun, found: Mapping[str, Any], other: OpenedRun, others: 
         "mean_corruption_error": sum(errors.values()) / len(errors),
         "other": {key: others[key] for key in ("clean_accuracy", "levels", "mean")},
     }
-    run.folder.write_shift(result)
+    run.folder.write_json(run.folder.shift_file, result)
     return result
 
 
@@ -100,7 +100,7 @@ def _kept(run: OpenedRun, own: Seen, about: Mapping[str, Any]) -> Callable[[str,
     def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:
         if name not in known:
             known[name] = _accuracy(run, own.model, samples())
-            run.folder.write_accuracies(key, known)
+            run.folder.write_json(run.folder.shifts / f"{key}.json", known, indent=None)
         return known[name]
 
     return accuracy_of

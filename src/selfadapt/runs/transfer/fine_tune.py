@@ -163,7 +163,7 @@ def transfer(
         scores = downstream.measure(model, own, on_progress)
     count = len(downstream.data.test)
     result = {"task": settings.task, "detector": kind or None, "scratch": settings.scratch, "images": count, **scores}
-    folder.write_transfer({**(folder.read_if_there(folder.transfer_file) or {}), key: result})
+    folder.write_json(folder.transfer_file, {**(folder.read_if_there(folder.transfer_file) or {}), key: result})
     shutil.rmtree(checkpoints, ignore_errors=True)
     return result
 

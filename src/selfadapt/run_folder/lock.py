@@ -1,0 +1,53 @@
+"""The lock that keeps two processes from training in one folder."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from selfadapt.core import distributed
+from selfadapt.core.errors import UserError
+
+LOCK_NAME = ".lock"
+_HELD: set[Path] = set()  # folders that this process has locked
+
+
+@contextmanager
+def folder_lock(folder: Path, is_used: Callable[[], bool]) -> Iterator[None]:
+    """Hold the lock of a folder, creating the folder if needed.
+
+    Blocks may nest within one process. In distributed runs only rank 0 takes the lock. When the block ends and the
+    folder is not used, the lock file is removed, together with the folders that were created and are empty.
+    """
+    place = folder.resolve()
+    if distributed.rank() or place in _HELD:
+        yield
+        return
+    created = [path for path in (place, *place.parents) if not path.exists()]
+    with _open_lock_file(folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):  # removed by the previous holder
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):
+            raise UserError(f"another process is training in {folder}; wait for it or give another --out") from None
+        _HELD.add(place)
+        try:
+            yield
+        finally:
+            _HELD.remove(place)
+            if not is_used():
+                (place / LOCK_NAME).unlink(missing_ok=True)
+                with suppress(OSError):
+                    for path in created:
+                        path.rmdir()
+
+
+def _open_lock_file(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return open(folder / LOCK_NAME, "w")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be used as a run folder: {error.strerror or error}") from error
