@@ -14,9 +14,10 @@ from selfadapt.core.errors import NonFinitePrediction
 _SUM_TOLERANCE = 0.05  # wide enough for a softmax in bfloat16
 
 
-def check_momentum(momentum: float) -> None:
+def check_momentum(momentum: float) -> float:
     if not 0 <= momentum <= 1:
         raise ValueError(f"momentum must be within 0..1, not {momentum}")
+    return momentum
 
 
 def checked_index(index: Tensor, num_rows: int, *, unique: bool) -> Tensor:
