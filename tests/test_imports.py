@@ -11,7 +11,7 @@ import selfadapt
 SOURCE = Path(selfadapt.__file__).parent
 ROOMS = (
     "core", "theory", "data", "models", "targets", "attacks", "objectives", "engine", "evaluation", "label_errors",
-    "own_loop", "estimator", "run_folder", "review", "recipes", "report", "runs", "cli", "__main__",
+    "own_loop", "estimator", "run_folder", "review", "recipes", "report", "runs", "trained_run", "cli", "__main__",
 )  # fmt: skip
 ORDER = {room: rank for rank, room in enumerate(ROOMS)}
 FREE = {"__init__"}

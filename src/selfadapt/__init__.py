@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
     from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
+    from selfadapt.trained_run import TrainedRun, open_run, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,9 +22,12 @@ __all__ = [
     "SelfAdaptiveLoss",
     "Storage",
     "TargetStore",
+    "TrainedRun",
     "__version__",
     "find_label_errors",
+    "open_run",
     "self_adaptive_cross_entropy",
+    "train",
 ]
 
 _HOMES = {
@@ -32,7 +36,10 @@ _HOMES = {
     "SelfAdaptiveLoss": "selfadapt.own_loop",
     "Storage": "selfadapt.targets.store",
     "TargetStore": "selfadapt.targets.store",
+    "TrainedRun": "selfadapt.trained_run",
     "find_label_errors": "selfadapt.label_errors",
+    "open_run": "selfadapt.trained_run",
+    "train": "selfadapt.trained_run",
     "self_adaptive_cross_entropy": "selfadapt.objectives.noisy_labels",
 }
 
