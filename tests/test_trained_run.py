@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ import selfadapt
 from cli.program import run, run_json
 from selfadapt.core.errors import UserError
 
-SETTINGS = {"method": "sat", "noise": "symmetric:0.4", "seed": 3, "limit": 200, "test_limit": 50, "epochs": 2}
+SETTINGS: dict[str, Any] = {
+    "method": "sat",
+    "noise": "symmetric:0.4",
+    "seed": 3,
+    "limit": 200,
+    "test_limit": 50,
+    "epochs": 2,
+}
 
 
 def _weights(folder: Path) -> Path:
