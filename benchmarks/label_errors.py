@@ -35,7 +35,7 @@ from selfadapt.objectives.objective import Metrics
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.inspect.label_audit import judge_labels
-from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.lifecycle.lifecycle import open_and_plan
 from selfadapt.runs.lifecycle.opened_run import TrainedState
 from selfadapt.runs.train.build_training import build_training
 from selfadapt.targets.store import Storage
@@ -130,13 +130,13 @@ def _measure(job: Job) -> None:
     if done.exists():
         return
     given = {"data": data_name, "noise": noise, "seed": seed, **options}
-    plan, data = planned(Request.of(**given))
+    plan, data = open_and_plan(Request.of(**given))
     assert data.train.truth is not None
     assert data.validation is not None
     wrong_N = data.train.labels != data.train.truth
     own = build_training(plan, data, plan.method, Storage())
     seconds = _seconds_to_fit(own, data.validation, lambda: None)
-    baseline = _out_of_sample(planned(Request.of(**given, method="erm"))[0], data)
+    baseline = _out_of_sample(open_and_plan(Request.of(**given, method="erm"))[0], data)
     row = {
         "ours": average_precision(judge_labels(data, TrainedState.of(own)).order_N, wrong_N) or 0.0,
         "cleanlab, trained to the end": _cleanlab(baseline.last_NK, data.train.labels, wrong_N),

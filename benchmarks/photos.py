@@ -38,7 +38,7 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Request
-from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.lifecycle.lifecycle import open_and_plan
 from selfadapt.runs.train.build_training import build_training
 from selfadapt.targets.store import Storage
 
@@ -98,7 +98,7 @@ def _seconds_of_a_step(plan: Plan, data: Data) -> float:
 def _train(way: dict[str, Any], folder: Path, seed: int, budget: float) -> dict[str, Any]:
     given = {"data": str(folder), "method": "erm", "validation": 0.0, "seed": seed, **way}
     clock = Clock()
-    plan, data = planned(Request.of(**given))
+    plan, data = open_and_plan(Request.of(**given))
     assert data.test is not None
     test, prepared_after = data.test, clock()
     if not plan.on_features:
@@ -141,7 +141,7 @@ def _logistic(folder: Path, seed: int) -> dict[str, Any]:
     from sklearn.preprocessing import StandardScaler
 
     clock = Clock()
-    _, data = planned(Request.of(data=str(folder), tune="head", method="erm", validation=0.0, seed=seed))
+    _, data = open_and_plan(Request.of(data=str(folder), tune="head", method="erm", validation=0.0, seed=seed))
     assert data.test is not None
     (x, y), (x_test, y_test) = ((_values(part), part.labels.numpy()) for part in (data.train, data.test))
     search = GridSearchCV(

@@ -11,8 +11,8 @@ import selfadapt
 SOURCE = Path(selfadapt.__file__).parent
 ROOMS = (
     "core", "theory", "data", "models", "targets", "attacks", "objectives", "engine", "evaluation", "label_errors",
-    "loops", "own_loop", "estimator", "integrations", "run_folder", "review", "recipes", "report", "runs", "cli",
-    "__main__",
+    "loops", "own_loop", "estimator", "integrations", "run_folder", "review", "recipes", "report", "runs",
+    "trained_run", "cli", "__main__",
 )  # fmt: skip
 ORDER = {room: rank for rank, room in enumerate(ROOMS)}
 FREE = {"__init__"}

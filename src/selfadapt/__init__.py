@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
     from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
+    from selfadapt.trained_run import TrainedRun, open_run, train
 
 __version__ = "1.0.0"
 __all__ = [
@@ -26,10 +27,13 @@ __all__ = [
     "SelfSupervisedLoss",
     "Storage",
     "TargetStore",
+    "TrainedRun",
     "__version__",
     "find_label_errors",
+    "open_run",
     "self_adaptive_cross_entropy",
     "with_index",
+    "train",
 ]
 
 _HOMES = {
@@ -40,7 +44,10 @@ _HOMES = {
     "SelfSupervisedLoss": "selfadapt.loops.self_supervised_loss",
     "Storage": "selfadapt.targets.store",
     "TargetStore": "selfadapt.targets.store",
+    "TrainedRun": "selfadapt.trained_run",
     "find_label_errors": "selfadapt.label_errors",
+    "open_run": "selfadapt.trained_run",
+    "train": "selfadapt.trained_run",
     "self_adaptive_cross_entropy": "selfadapt.objectives.noisy_labels",
     "with_index": "selfadapt.data.indexed",
 }

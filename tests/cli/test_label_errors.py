@@ -173,12 +173,12 @@ def test_a_vector_that_is_trained_on_and_tested_with_is_warned_of(tmp_path: Path
     path, _ = _digits(tmp_path, wrong=0.0)
     with np.load(path) as arrays:
         content = {name: arrays[name] for name in arrays.files}
-    assert "flatters" not in run("train", path, "--out", "clean", folder=tmp_path).stderr
+    assert "inflates" not in run("train", path, "--out", "clean", folder=tmp_path).stderr
     content["x_test"][3] = content["x_train"][70]
     np.savez(path, **content)
     told = run("train", path, "--out", "run", folder=tmp_path).stderr
     assert "samples of the test part that are in the training part too: 1, first" in told
-    assert "flatters" in told
+    assert "inflates" in told
 
 
 def test_tiny_classes_are_told_and_not_judged(tmp_path: Path) -> None:

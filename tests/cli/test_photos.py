@@ -89,7 +89,7 @@ def _same_bits(first: Path, second: Path) -> bool:
 def test_a_folder_of_any_sizes_trains_without_an_option(photos: Path, tmp_path: Path, seen: list[int]) -> None:
     result = run("train", "photos", "--method", "erm", "--out", "run", folder=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.startswith(f"features of {DEFAULT} (pretrained weights) are taken once, and a linear head")
+    assert result.stderr.startswith(f"a linear head is trained on frozen features of {DEFAULT} (pretrained weights)")
     assert result.stderr.count("\n") == 1
     assert sum(seen) == 24
     assert _json(tmp_path / "run" / "run.json")["result"]["test_accuracy"] == 1
@@ -170,7 +170,7 @@ def test_broken_photos_are_listed_and_left_out(photos: Path, tmp_path: Path) -> 
     _cut(photos / "train" / "flower" / "2.jpg")
     gone = run("audit", "run", folder=tmp_path)
     assert (gone.returncode, gone.stderr.count("\n")) == (2, 1)
-    assert "1 files of run cannot be read any more, such as train/flower/2.jpg" in gone.stderr
+    assert "1 files of run can no longer be read, such as train/flower/2.jpg" in gone.stderr
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,7 @@ def test_two_processes_are_as_one(photos: Path, tmp_path: Path) -> None:
 def test_all_of_the_network_is_tuned(photos: Path, tmp_path: Path) -> None:
     """A step of the backbone is a tenth of the head's, and batch normalisation keeps what it knows."""
     result = run("train", "photos", *SMALL, "--tune", "all", "--epochs", "2", "--out", "run", folder=tmp_path)
-    assert (
-        result.stderr == f"all of {DEFAULT} is fine-tuned, beginning with pretrained weights; --tune head is faster\n"
-    )
+    assert result.stderr == f"all of {DEFAULT} is fine-tuned from pretrained weights; --tune head is faster\n"
     saved = checkpoint.load_newest(tmp_path / "run" / "checkpoint")
     assert saved is not None
     rates = {group["lr_scale"]: group["lr"] for group in saved.state["optimizer"]["param_groups"]}
@@ -339,10 +337,10 @@ def test_mixed_sizes_from_nothing_choose_a_size_and_keep_it(
     for path in (photos / "test").rglob("*.jpg"):  # from now on another size would be chosen
         Image.open(path).resize((20, 20)).save(path)
     resumed = process("train", "--resume", "--out", "run", folder=tmp_path)
-    assert (resumed.returncode, resumed.stderr) == (0, "warning: the data of run have changed since it began\n")
+    assert (resumed.returncode, resumed.stderr) == (0, "warning: the data of run have changed since it was started\n")
     assert _json(tmp_path / "run" / "run.json")["settings"]["data"]["image_size"] == size
     fresh = run(*arguments, "--out", "fresh", folder=tmp_path)
-    assert "the images have many sizes and are brought to" in fresh.stderr
+    assert "images of different sizes are resized to" in fresh.stderr
     assert f"brought to {size}×{size};" not in fresh.stderr
 
 
@@ -510,7 +508,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     f"--weights FILE, or take the default, --model {DEFAULT}": ("photos", "--model", "test_vit"),
     "have 1 colour channel, but tf_efficientnet_lite0 takes 3": ("grey.npz", *LITE),
     "have 1 colour channel, but the weights of tf_efficientnet_lite0": ("grey.npz", *LITE, "--tune", "all"),
-    "takes images, and fine holds vectors; choose linear or mlp": ("fine.npz", *LITE),
+    "fine.npz holds vectors; choose linear or mlp": ("fine.npz", *LITE),
     "--model resnet18 takes images, but the inputs are vectors": ("fine.npz", "--model", "resnet18"),
     "nan.npz: x_train[4, 1] is nan": ("nan.npz",),
     "ids.npz: id_train holds 8 ids, 1 of them different": ("ids.npz",),
@@ -518,14 +516,14 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "empty.csv, row 8: the text in the column 'text' is empty": ("empty.csv", "--text-column", "text"),
     "lacks the column 'txet'": ("empty.csv", "--text-column", "txet"),
     "has no column 'kind'; it has size, text, label": ("empty.csv", "--label-column", "kind"),
-    "--tune all tells what of a pretrained network learns, and": ("fine.npz", "--tune", "all"),
-    "word.csv holds vectors, which need none; leave it out": ("word.csv", "--model", "mlp", "--tune", "all"),
-    "--tune head needs a network that knows something": ("photos", "--weights", "none", "--tune", "head"),
-    "--tune head is for networks of timm's": ("photos", "--model", "resnet18", "--tune", "head"),
+    "--tune all is for pretrained networks, and": ("fine.npz", "--tune", "all"),
+    "word.csv holds vectors; leave it out": ("word.csv", "--model", "mlp", "--tune", "all"),
+    "--tune head needs a pretrained network": ("photos", "--weights", "none", "--tune", "head"),
+    "--tune head is for timm networks": ("photos", "--model", "resnet18", "--tune", "head"),
     "did you mean": ("photos", "--model", "tf_efficientnet_lite9"),
     "test_vit does not take images of 33 pixels": ("photos", "--model", "test_vit", "--weights", "none",
                                                    "--image-size", "33"),
-    "needs a network that sees them": ("photos", "--noise", "gaussian:0.3"),
+    "this needs a network that is trained on images": ("photos", "--noise", "gaussian:0.3"),
 }  # fmt: skip
 
 

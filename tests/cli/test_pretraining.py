@@ -163,7 +163,7 @@ def test_fine_tuning_begins_with_the_features(folder: Path) -> None:
         "train", "digits", "--width", "8", "--model", "mlp", "--pretrained", "run", "--out", "no", folder=folder
     )
     assert wrong.returncode == 2
-    assert "is another one than this" in wrong.stderr
+    assert "differs from this one" in wrong.stderr
     assert not (folder / "no").exists()
 
 

@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str]] = {
     "NaN in a table": (lambda own: _table(own, _with(3, "nan")), "as in 2 of 60 rows; leave those samples out"),
     "one class to train on": (
         lambda own: _table(own, ["cat"] * 60),
-        "the train split of data has one class only, 'cat'; telling classes apart needs two: add samples",
+        "the train split of data has one class only, 'cat'; training needs two: add samples",
     ),
     "one class to test": (
         lambda own: _table(own, [*CLASSES[:50], *["owl"] * 10], SPLITS),

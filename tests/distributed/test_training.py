@@ -32,7 +32,7 @@ from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics
 from selfadapt.objectives.start_epoch import AutoStart
 from selfadapt.runs.config.request import Request
-from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.lifecycle.lifecycle import open_and_plan
 from selfadapt.runs.train.build_training import build_training
 
 pytestmark = pytest.mark.distributed
@@ -324,7 +324,7 @@ def test_a_store_that_was_made_before_the_group(tmp_path: Path) -> None:
 
 
 def _masks_of_dropout(folder: Path) -> None:
-    plan, data = planned(Request.of(data="digits", model="mlp"))
+    plan, data = open_and_plan(Request.of(data="digits", model="mlp"))
     build_training(plan, data, plan.method, Storage())
     masks = distributed.all_gather_objects(torch.nn.functional.dropout(torch.ones(1000), 0.5))
     assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]

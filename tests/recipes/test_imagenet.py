@@ -187,10 +187,16 @@ def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("digits",), "cuts crops from image files, and digits brings none"),
-        (("imagenet", "--image-size", "32", "--noise", "gaussian:0.5"), "cuts no crops from pictures with --noise"),
-        (("imagenet", "--augment", "crop-flip"), "which --augment crop-flip has none of; choose resized-crop"),
-        (("imagenet", "--model", "tf_efficientnet_lite0", "--tune", "head"), "is for a network that sees images"),
+        (("digits",), "cuts crops from image files, and digits has none"),
+        (
+            ("imagenet", "--image-size", "32", "--noise", "gaussian:0.5"),
+            "cannot cut crops from images that --noise changed",
+        ),
+        (("imagenet", "--augment", "crop-flip"), "and --augment crop-flip has none; choose resized-crop"),
+        (
+            ("imagenet", "--model", "tf_efficientnet_lite0", "--tune", "head"),
+            "this needs a network that is trained on images",
+        ),
         (("imagenet", "--crops", "circle"), "--crops 'circle' is not known; choose one of square, picture"),
     ],
 )

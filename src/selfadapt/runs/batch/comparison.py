@@ -14,7 +14,7 @@ from selfadapt.report.page import write_comparison_page
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.config.request import Request, method_class, shared_settings
-from selfadapt.runs.lifecycle.lifecycle import planned
+from selfadapt.runs.lifecycle.lifecycle import open_and_plan
 from selfadapt.runs.train.labelled import ProgressBar, finished_run
 
 
@@ -44,7 +44,7 @@ def compare(
         for folder, settings in plan:  # a mistake shows before the first hour of training
             checked = Request.of(**settings)
             if checked.general.seed == first and not folder.exists:
-                planned(checked, on_progress)
+                open_and_plan(checked, on_progress)
     with count_bar("trainings") as on_progress:
         train_by_commands([Command(folder, "labels", own) for folder, own in plan], 1, jobs, on_progress)
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}

@@ -16,7 +16,7 @@ from selfadapt.data.labels.noise import actual_rate
 from selfadapt.data.sources.catalog import SOURCES, Columns, Held, kind_of
 from selfadapt.runs.config.plan import ReadingPlan
 from selfadapt.runs.config.request import Request
-from selfadapt.runs.config.sections import parse_progressive
+from selfadapt.runs.config.sections import DataSettings, parse_progressive
 from selfadapt.runs.lifecycle.environment import device_name
 from selfadapt.runs.lifecycle.network import bare_backbone
 
@@ -49,15 +49,18 @@ class Facts:
 
 
 def inspect_source(request: Request) -> SourceFacts:
-    """Look at the head of the data of a request. Data that do not exist are left for whoever opens them."""
-    own = request.data
-    source = SOURCES.get(own.source)
-    columns = Columns(label=own.label_column, text=own.text_column, group=own.group_column)
+    """Look at the head of the data of a request. It does not check that they exist."""
+    source = SOURCES.get(request.data.source)
     return SourceFacts(
-        holds=kind_of(own.source, columns),
+        holds=kind_of(request.data.source, columns_of(request.data)),
         crops_from_images=source is not None and source.crops_from_pictures,
         device=device_name(request.general.device),
     )
+
+
+def columns_of(data: DataSettings) -> Columns:
+    """The columns of a table that hold labels, texts and groups."""
+    return Columns(label=data.label_column, text=data.text_column, group=data.group_column)
 
 
 def inspect_data(source: SourceFacts, reading: ReadingPlan, data: Data) -> Facts:

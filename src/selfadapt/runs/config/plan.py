@@ -6,10 +6,14 @@ none, as in `noise`; it never means that something is still to be chosen.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain, setting
+from selfadapt.data.inputs import InputSpec
+from selfadapt.engine.fit import FitSettings
+from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.objectives.method import Method, Task
 from selfadapt.runs.config.request import Kind, method_class, values_by_name
 from selfadapt.runs.config.sections import (
     DataSettings,
@@ -18,11 +22,6 @@ from selfadapt.runs.config.sections import (
     TrainingSettings,
     parse_schedule,
 )
-
-if TYPE_CHECKING:
-    from selfadapt.data.sources.catalog import Columns
-    from selfadapt.engine.fit import FitSettings
-    from selfadapt.objectives.method import Method, Task
 
 _ANOTHER_KIND = {
     "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
@@ -64,12 +63,6 @@ class ReadingPlan:
     device: str
 
     @property
-    def columns(self) -> "Columns":
-        from selfadapt.data.sources.catalog import Columns
-
-        return Columns(label=self.data.label_column, text=self.data.text_column, group=self.data.group_column)
-
-    @property
     def on_features(self) -> bool:
         """Whether a head is trained on the frozen features of a pretrained network."""
         return self.model.tune == "head"
@@ -103,7 +96,7 @@ class Plan(ReadingPlan):
     """Everything that decides the outcome of a run."""
 
     data: DataPlan
-    method: "Method"
+    method: Method
     fit: TrainingPlan
     views: int
 
@@ -155,48 +148,33 @@ class Plan(ReadingPlan):
             device=content["device"],
         )
         about, noise = run["data"], run["noise"]
-        task = read.task(
+        return read.suited(
             data=about["name"],
-            classes=len(about["classes"]),
-            samples=about["samples"]["train"],
+            num_classes=len(about["classes"]),
+            num_samples=about["samples"]["train"],
             has_validation=about["samples"]["validation"] is not None,
             noise_rate=None if noise is None or read.data.noise is None else noise["actual"],
-            sees_images=len(about["shape"]) == 3,
+            sees_images=InputSpec.of(about["shape"]).kind == "image",
         )
-        return replace(read, method=read.method.suited(task))
 
-    def task(
-        self,
-        *,
-        data: str,
-        classes: int,
-        samples: int,
-        has_validation: bool,
-        noise_rate: float | None,
-        sees_images: bool,
-    ) -> "Task":
-        """What the method may know of its run."""
-        from selfadapt.objectives.method import Task
+    def suited(self, **facts: Any) -> Self:
+        """The plan with its method suited to the task, of which `facts` are what the data decide.
 
-        return Task(
-            num_classes=classes,
-            num_samples=samples,
-            data=data,
+        Raises:
+            UserError: if the method does not suit the task.
+        """
+        task = Task(
             epochs=self.epochs,
             seed=self.seed,
             views=self.views,
             optimizer=self.fit.optimizer,
-            has_validation=has_validation,
-            noise_rate=noise_rate,
             linear=self.linear,
-            sees_images=sees_images,
+            **facts,
         )
+        return replace(self, method=self.method.suited(task))
 
-    def fit_settings(self) -> "FitSettings":
+    def fit_settings(self) -> FitSettings:
         """The settings of the training loop."""
-        from selfadapt.engine.fit import FitSettings
-        from selfadapt.engine.optim import OptimizerSettings
-
         fit = self.fit
         return FitSettings(
             epochs=fit.epochs,

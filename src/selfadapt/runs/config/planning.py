@@ -32,6 +32,7 @@ _NETWORK_FOR = {"photos": PHOTOS, "vectors": "linear"}
 _OTHER_NETWORK = "resnet-small"
 _CROP_SIZE = 224  # pixels to which crops from images are resized, unless --image-size says otherwise
 _WARMUP = 30 / 800  # of the epochs without labels, as in the paper
+_NEEDS_IMAGES = "this needs a network that is trained on images: add --tune all, or --weights none"
 _OF_STEPS = (
     "batch_size", "micro_batches", "optimizer", "lr", "weight_decay", "warmup_epochs", "warmup_from", "schedule",
 )  # fmt: skip
@@ -46,11 +47,10 @@ def plan_reading(request: Request, source: SourceFacts) -> ReadingPlan:
     own = request.data
     if own.labels is not None and own.corrected is not None:
         raise UserError("--labels and --corrected both give the labels; leave one of them out")
-    model = _model(request, source)
     reading = ReadingPlan(
         kind=request.kind,
         data=own,
-        model=model,
+        model=_model(request, source),
         method_name=request.method_name,
         seed=request.general.seed,
         device=source.device,
@@ -60,9 +60,6 @@ def plan_reading(request: Request, source: SourceFacts) -> ReadingPlan:
     if reading.on_features and _corrupts_images(own):
         raise UserError(f"--noise {own.noise} changes images, and {_NEEDS_IMAGES}")
     return replace(reading, data=_with_crops(reading, source))
-
-
-_NEEDS_IMAGES = "this needs a network that is trained on images: add --tune all, or --weights none"
 
 
 def plan(request: Request, facts: Facts) -> Plan:
@@ -80,38 +77,38 @@ def plan(request: Request, facts: Facts) -> Plan:
 
     Example:
         >>> source = inspect_source(request)
-        >>> data = prepared(plan_reading(request, source))
-        >>> plan(request, inspect_data(source, data))
+        >>> reading = plan_reading(request, source)
+        >>> plan(request, inspect_data(source, reading, prepare(reading)))
     """
     reading = plan_reading(request, facts.source)
     method = request.method if reading.method_name == request.method_name else method_class("labels", FOR_HEADS)()
-    fit = _fit(request, reading, facts, method)
-    proposed = Plan(
+    usual = _usual_fit(reading, facts.samples, method, request.fit.epochs)
+    given = {name: value for name, value in plain(request.fit).items() if value is not None}
+    chosen = Plan(
         kind=request.kind,
         data=_data(reading.data, facts),
         model=reading.model,
         method_name=reading.method_name,
         method=method,
-        fit=fit,
+        fit=from_plain(TrainingPlan, {**usual, **given}),
         seed=reading.seed,
         device=reading.device,
         views=method.views if request.general.views is None else request.general.views,
-    )
-    task = proposed.task(
+    ).suited(
         data=facts.name,
-        classes=facts.classes,
-        samples=facts.samples,
+        num_classes=facts.classes,
+        num_samples=facts.samples,
         has_validation=facts.has_validation,
         noise_rate=facts.noise_rate,
         sees_images=facts.spec.kind == "image",
     )
-    chosen = replace(proposed, method=method.suited(task))
-    _check_steps(request, chosen, facts)
-    _check_schedule(fit)
-    Storage.parse(fit.targets)
+    if method.solves:
+        _check_no_steps(chosen, {**plain(TrainingSettings()), **usual})
+    else:
+        _check_schedule(chosen.fit)
+        _check_batches(chosen.fit, facts)
     _check_images(chosen, facts)
-    if not method.solves:
-        _check_batches(fit, facts)
+    Storage.parse(chosen.fit.targets)
     return chosen
 
 
@@ -184,12 +181,6 @@ def _data(data: DataSettings, facts: Facts) -> DataPlan:
     return from_plain(DataPlan, {**plain(data), **chosen})
 
 
-def _fit(request: Request, reading: ReadingPlan, facts: Facts, method: Method) -> TrainingPlan:
-    chosen = _usual_fit(reading, facts.samples, method, request.fit.epochs)
-    given = {name: value for name, value in plain(request.fit).items() if value is not None}
-    return from_plain(TrainingPlan, {**chosen, **given})
-
-
 def _usual_fit(reading: ReadingPlan, samples: int, method: Method, epochs: int | None) -> dict[str, Any]:
     """How such a network is usually trained on this number of samples.
 
@@ -199,34 +190,21 @@ def _usual_fit(reading: ReadingPlan, samples: int, method: Method, epochs: int |
     if reading.kind == "pretraining":
         epochs = epochs or 100
         batch_size, warmup = 512 if samples >= 10 * SMALL_SET else 128, round(_WARMUP * epochs, 3)
-        return _values(epochs=epochs, batch_size=batch_size, lr=0.1, weight_decay=5e-5, warmup_epochs=warmup)
+        steps = {"epochs": epochs, "batch_size": batch_size, "warmup_epochs": warmup}
+        return {**steps, "lr": 0.1, "weight_decay": 5e-5}
     if reading.on_features or reading.model.name == "linear":
         batch_size = min(256, max(4, samples // 16))  # few samples in large batches would be too few steps
-        return _values(epochs=1 if method.solves else 20, batch_size=batch_size, lr=0.003, weight_decay=0.3)
+        epochs = 1 if method.solves else 20
+        return {"epochs": epochs, "lr": 0.003, "batch_size": batch_size, "weight_decay": 0.3, "warmup_epochs": 0.0}
     if reading.fine_tunes:
         warmup = 0.0 if epochs == 1 else 1.0
-        return _values(epochs=15, batch_size=32, lr=0.01, weight_decay=5e-4, warmup_epochs=warmup)
+        return {"epochs": 15, "lr": 0.01, "batch_size": 32, "weight_decay": 5e-4, "warmup_epochs": warmup}
     batch_size, weight_decay = (64, 5e-3) if samples < SMALL_SET else (256, 5e-4)
-    return _values(epochs=60, batch_size=batch_size, lr=0.1, weight_decay=weight_decay)
+    return {"epochs": 60, "lr": 0.1, "batch_size": batch_size, "weight_decay": weight_decay, "warmup_epochs": 0.0}
 
 
-def _values(
-    *, epochs: int, batch_size: int, lr: float, weight_decay: float, warmup_epochs: float = 0.0
-) -> dict[str, Any]:
-    return {
-        "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay,
-        "warmup_epochs": warmup_epochs,
-    }  # fmt: skip
-
-
-def _check_steps(request: Request, chosen: Plan, facts: Facts) -> None:
+def _check_no_steps(chosen: Plan, usual: Mapping[str, Any]) -> None:
     """Refuse options of the optimiser for a method that takes no steps, as they would do nothing."""
-    if not chosen.method.solves:
-        return
-    usual: Mapping[str, Any] = {
-        **plain(TrainingSettings()),
-        **_usual_fit(chosen, facts.samples, chosen.method, request.fit.epochs),
-    }
     given = [name for name in _OF_STEPS if getattr(chosen.fit, name) != usual[name]]
     given += ["dropout"] if chosen.model.dropout else []
     if given:

@@ -1,4 +1,4 @@
-"""Duplicates in the data of a run: found once, kept in duplicates.csv, never separated by a split or fold."""
+"""Duplicates in the data of a run: found once, listed in duplicates.csv, never separated by a split or fold."""
 
 import warnings
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from selfadapt.data.inputs import Inputs
 
 
 def with_duplicates(data: Data) -> Data:
-    """The data with their duplicates known, over all splits; samples that belong together share a group."""
+    """Find duplicates over all splits; duplicates and samples that belong together share a group."""
     splits = list(data.splits.values())
     vectors_ND = torch.cat([samples.inputs.read(torch.arange(len(samples))) for samples in splits])
     ids = [sample_id for samples in splits for sample_id in samples.ids]
@@ -40,13 +40,13 @@ def with_duplicates(data: Data) -> Data:
 
 
 def with_known_duplicates(data: Data, duplicates: Sequence[DuplicateGroup[str]]) -> Data:
-    """The data with duplicates that were found before: grouped as they were then."""
+    """Group the data by duplicates that were found before."""
     ids = [sample_id for samples in data.splits.values() for sample_id in samples.ids]
     return replace(_grouped(data, places_of(ids, duplicates)), duplicates=duplicates)
 
 
 def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
-    """The data with a group for each sample, which it shares with its duplicates and with what it belongs to."""
+    """Give each sample a group, which it shares with its duplicates and with the samples it belongs to."""
     splits = list(data.splits.values())
     groups_N = group_numbers([group.members for group in found], sum(map(len, splits)))
     count = len(data.train)
@@ -57,40 +57,42 @@ def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
     if given:
         codes_N = torch.from_numpy(np.unique(np.array(given), return_inverse=True)[1])
         groups_N = joined_groups(groups_N, codes_N)
-    named, begin = {}, 0
-    for name, samples in data.splits.items():
-        own = groups_N[begin : begin + len(samples)].tolist()
-        named[name], begin = replace(samples, groups=[str(group) for group in own]), begin + len(samples)
-    return data.with_splits(named)
+    of_splits = groups_N.split([len(samples) for samples in splits])
+    return data.with_splits(
+        {
+            name: replace(samples, groups=[str(group) for group in own_n.tolist()])
+            for (name, samples), own_n in zip(data.splits.items(), of_splits, strict=True)
+        }
+    )
 
 
 def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
-    """A picture that is trained on and tested with flatters the accuracy."""
-    begin = len(data.train)
-    for part, samples in list(data.splits.items())[1:]:  # the training samples come first
-        own = range(begin, begin + len(samples))
+    """Warn of images that are in the training split and in another: leakage inflates the accuracy."""
+    offset = len(data.train)
+    for split, samples in list(data.splits.items())[1:]:  # the training samples come first
+        own = range(offset, offset + len(samples))
         leaks = [
             (min(group), place) for group in found for place in group if place in own and min(group) < len(data.train)
         ]
         if leaks:
             first, second = (ids[place] for place in leaks[0])
             warnings.warn(
-                f"samples of the {part} part that are in the training part too: {len(leaks)}, first {second} as "
-                f"{first}; accuracy on them flatters. duplicates.csv lists all",
+                f"samples of the {split} split that are in the training split too: {len(leaks)}, first {second} as "
+                f"{first}; this leakage inflates the accuracy. duplicates.csv lists all",
                 stacklevel=2,
             )
-        begin += len(samples)
+        offset += len(samples)
 
 
 def warn_of_shared_groups(data: Data) -> None:
-    """Samples of a group that is trained on flatter the accuracy, too."""
+    """Warn of groups that are in the training split and in another, which inflate the accuracy, too."""
     trained_on = set(data.train.groups or ())
-    for part, samples in list(data.splits.items())[1:]:
+    for split, samples in list(data.splits.items())[1:]:
         shared = trained_on.intersection(samples.groups or ())
         if shared:
             warnings.warn(
-                f"groups that are in both the training and the {part} part: {len(shared)}, such as {min(shared)}; "
-                "accuracy on them flatters",
+                f"groups that are in both the training and the {split} split: {len(shared)}, such as {min(shared)}; "
+                "this leakage inflates the accuracy",
                 stacklevel=2,
             )
 
@@ -130,7 +132,7 @@ class _ImagesOf:
 
 
 def places_of(ids: Sequence[str], groups: Sequence[DuplicateGroup[str]]) -> list[DuplicateGroup[int]]:
-    """The groups by the positions of their ids; those of which at least two are there."""
+    """The groups by the positions of their ids; groups with fewer than two members there are left out."""
     place = {sample_id: position for position, sample_id in enumerate(ids)}
     found = []
     for group in groups:

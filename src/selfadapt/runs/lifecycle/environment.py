@@ -1,4 +1,4 @@
-"""What a run depends on besides its settings: the device, versions, threads, and the data as they were."""
+"""What a run depends on besides its plan: the device, versions, threads, and the data as they were."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ def device_name(name: str) -> str:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; of several processes each takes its own, and trainings at once share them."""
+    """The device of this name; each of several processes takes its own GPU, and concurrent trainings share them."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
@@ -42,8 +42,8 @@ def choose_device(name: str) -> torch.device:
     raise UserError(f"--device {name!r} cannot be used here; choose auto or cpu")
 
 
-def repeatable(device: torch.device) -> None:
-    """The same bits from the same settings, as far as the device can."""
+def make_deterministic(device: torch.device) -> None:
+    """Make results repeatable to the bit, as far as the device can."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """The commit of this code, with a plus if it was changed since; None where it is not in a repository."""
+    """The commit of this code, with a plus if the code was changed since; None outside a repository."""
     folder = Path(__file__).parents[2]
 
     def git(*words: str) -> str:
@@ -74,25 +74,29 @@ def commit() -> str | None:
     return (found + ("+" if git("status", "--porcelain", "--", ".") else "")) or None
 
 
-def take_environment(content: Mapping[str, Any], *, to_train: bool) -> None:
-    """To train on, take the run's number of threads, on which sums depend; tell if something else is another one."""
+def warn_of_versions(content: Mapping[str, Any]) -> None:
+    """Warn if a run was started with other versions."""
     now = versions()
     changed = [f"{name} {old} → {now[name]}" for name, old in content["versions"].items() if now.get(name) != old]
     if changed:
-        warnings.warn(f"the run was begun with other versions, so bits may differ: {', '.join(changed)}", stacklevel=2)
-    if not to_train:
-        return
-    torch.set_num_threads(content["threads"])
-    processes = distributed.world_size()
-    if content["processes"] != processes:
         warnings.warn(
-            f"the run was started with {content['processes']} processes, so bits may differ with {processes}",
+            f"the run was started with other versions, so results may differ slightly: {', '.join(changed)}",
             stacklevel=2,
         )
 
 
-def described(data: Data) -> dict[str, Any]:
-    """What run.json says of the data and the machine."""
+def take_threads(content: Mapping[str, Any]) -> None:
+    """Use the number of threads that a run was started with, on which the last bits of sums depend."""
+    torch.set_num_threads(content["threads"])
+    before, now = content["processes"], distributed.world_size()
+    if before != now:
+        warnings.warn(
+            f"the run was started with {before} processes, so results may differ slightly with {now}", stacklevel=2
+        )
+
+
+def describe(data: Data) -> dict[str, Any]:
+    """The data and the machine, for run.json."""
     sizes = {
         part: None if samples is None else len(samples)
         for part, samples in (("train", data.train), ("validation", data.validation), ("test", data.test))

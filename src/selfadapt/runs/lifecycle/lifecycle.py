@@ -21,9 +21,9 @@ from selfadapt.runs.config.planning import plan as plan_run
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request, option_of
 from selfadapt.runs.export.network_files import write_tensors
-from selfadapt.runs.lifecycle.environment import choose_device, described, device_name, take_environment
+from selfadapt.runs.lifecycle.environment import choose_device, describe, device_name, take_threads, warn_of_versions
 from selfadapt.runs.lifecycle.network import load_pretrained, new_model
-from selfadapt.runs.lifecycle.prepare_data import duplicate_rows, prepared, recall, sample_rows
+from selfadapt.runs.lifecycle.prepare_data import duplicate_rows, prepare, recall, sample_rows
 from selfadapt.runs.lifecycle.threads import take_useful_threads
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -39,7 +39,7 @@ class Run:
     targets: TargetStore | None  # None for a method without targets
 
 
-def planned(request: Request, on_progress: ProgressCallback = no_progress) -> tuple[Plan, Data]:
+def open_and_plan(request: Request, on_progress: ProgressCallback = no_progress) -> tuple[Plan, Data]:
     """Open the data of a request and plan its run.
 
     Raises:
@@ -47,7 +47,7 @@ def planned(request: Request, on_progress: ProgressCallback = no_progress) -> tu
     """
     source = inspect_source(request)
     reading = plan_reading(request, source)
-    data = prepared(reading, on_progress)
+    data = prepare(reading, on_progress)
     return plan_run(request, inspect_data(source, reading, data)), data
 
 
@@ -55,7 +55,7 @@ def start(request: Request, folder: RunFolder, on_progress: ProgressCallback = n
     """Start a run: plan it, draw the noise, build the model, and write down everything that decides the outcome."""
     with folder.locked():
         folder.check_free()
-        plan, data = planned(request, on_progress)
+        plan, data = open_and_plan(request, on_progress)
         take_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
         run = _with_model(folder, plan, data, resumed=False)
         _write_start(run)
@@ -74,7 +74,8 @@ def resume(
     """
     plan = check_same(folder, kind, given or {})
     data = recall(plan, folder, on_progress)
-    take_environment(folder.read_run(), to_train=True)
+    warn_of_versions(folder.read_run())
+    take_threads(folder.read_run())
     return _with_model(folder, plan, data, resumed=folder.has_checkpoint)
 
 
@@ -128,7 +129,7 @@ def _write_start(run: Run) -> None:
         "start_epoch": plan.method.started((), plan.epochs),
         "noise": _noise(plan, data),
         "device": plan.device,
-        **described(data),
+        **describe(data),
         "parameters": sum(parameter.numel() for parameter in run.model.parameters() if parameter.requires_grad),
     }
     content["data"]["samples_sha256"] = folder.samples_sha256()

@@ -22,7 +22,7 @@ from selfadapt.models.registry import backbone
 from selfadapt.objectives.objective import Objective
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import ModelPlan, Plan, ReadingPlan
-from selfadapt.runs.lifecycle.environment import choose_device, repeatable
+from selfadapt.runs.lifecycle.environment import choose_device, make_deterministic
 
 
 def load_pretrained(
@@ -49,7 +49,7 @@ def new_model(plan: Plan, data: Data, objective: Objective, *, resumed: bool) ->
     Afterwards torch's generator is in the state that training starts with.
     """
     device = choose_device(plan.device)
-    repeatable(device)
+    make_deterministic(device)
     torch.manual_seed(plan.seed)
     inputs = data.train.inputs
     statistics = channel_statistics(inputs)

@@ -17,7 +17,7 @@ from selfadapt.objectives.objective import Metrics, Objective, Progress
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Kind
-from selfadapt.runs.lifecycle.environment import choose_device, device_name, take_environment
+from selfadapt.runs.lifecycle.environment import choose_device, device_name, make_deterministic, warn_of_versions
 from selfadapt.runs.lifecycle.network import build_model
 from selfadapt.runs.lifecycle.prepare_data import recall
 from selfadapt.runs.lifecycle.threads import take_useful_threads
@@ -89,8 +89,9 @@ def open_folder(
     """
     plan = replace(Plan.from_json(folder.read_run(), kind), device=device_name(device))
     data = recall(plan, folder, on_progress)
-    take_environment(folder.read_run(), to_train=False)
+    warn_of_versions(folder.read_run())
     own = choose_device(plan.device)
+    make_deterministic(own)
     take_useful_threads(plan, data.train.inputs.shape, own)
     saved = newest_checkpoint(folder, own)
     inputs = data.train.inputs

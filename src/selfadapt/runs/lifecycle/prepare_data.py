@@ -24,12 +24,13 @@ from selfadapt.data.labels.overrides import apply_corrected, apply_labels, corre
 from selfadapt.data.sources.catalog import open_data
 from selfadapt.models.pretrained.timm_models import network_shape, timm_name
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.config.facts import columns_of
 from selfadapt.runs.config.plan import Plan, ReadingPlan
 from selfadapt.runs.lifecycle.data_duplicates import warn_of_shared_groups, with_duplicates, with_known_duplicates
 from selfadapt.runs.lifecycle.network import with_features
 
 
-def prepared(reading: ReadingPlan, on_progress: ProgressCallback = no_progress) -> Data:
+def prepare(reading: ReadingPlan, on_progress: ProgressCallback = no_progress) -> Data:
     """The data as training sees them."""
     data = _opened(reading, on_progress)
     if reading.kind == "pretraining":
@@ -62,7 +63,7 @@ def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFol
         resize=network_shape(network)[-1] if size is None and network is not None else size,
         unlabelled=unlabelled,
         white=about.get("white"),
-        columns=reading.columns,
+        columns=columns_of(reading.data),
         reader=about.get("reader"),
         on_progress=on_progress,
     )

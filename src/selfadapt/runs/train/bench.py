@@ -52,6 +52,7 @@ def no_stages(stage: Stage) -> None:
     """Ignore progress."""
 
 
+Begin = Callable[[nn.Module], None]  # gets a new model before the first step
 AfterEpoch = Callable[[Run, Training], dict[str, Any]]
 AfterSolve = Callable[[Run, nn.Module, Tensor], dict[str, Any]]
 
@@ -84,7 +85,7 @@ class RunBench:
             raise RuntimeError(f"{self.run.plan.method_name} trained nothing called main")
         return OpenedRun(self.run.folder, self.run.plan, self.run.data, self._main)
 
-    def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
+    def fit(self, name: str, objective: Objective, *, begin: Begin | None = None) -> Trained:
         return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
 
     def solve(self, name: str, problem: Problem) -> Trained:
@@ -97,16 +98,16 @@ class RunBench:
             model = new_model(run.plan, run.data, problem, resumed=saved is not None)
             targets = problem.initial_targets(run.data.train.labels, run.data.num_classes, Storage())
         if saved is None:
-            began = time.monotonic()
+            self._lap()
             predicted_NK = self._solved(problem, model)
             if targets is not None:
                 targets.update(torch.arange(len(predicted_NK)), predicted_NK, momentum=0.0)
             metrics: dict[str, Any] = {"solve": name, "epoch": 1}
             if main:
                 metrics |= self.after_solve(run, model, predicted_NK.argmax(1))
-                self._record(metrics, began, 0)
+                self._record(metrics, 0)
             else:
-                self._note_seconds(name, time.monotonic() - began)
+                self._note_seconds(name, self._lap())
             self._list_broken()
             saved = _solution(model, targets, metrics)
             checkpoint.save(folder, saved, sharded=targets is not None and isinstance(targets.rows, ShardedRows))
@@ -122,7 +123,9 @@ class RunBench:
         failed: UserError | None = None
         if distributed.rank() == 0:
             try:
-                predicted_NK = problem.solve(_vectors(train), model, self._solve_progress)
+                predicted_NK = problem.solve(
+                    _vectors(train), model, lambda done, total: self.on_stage(Stage(done, total, "solving"))
+                )
             except UserError as error:
                 failed = error
         for failure in distributed.all_gather_objects(failed):
@@ -132,9 +135,6 @@ class RunBench:
             for tensor in model.state_dict().values():  # the sum of one solution and zeros is a broadcast
                 distributed.all_reduce_sum(tensor if distributed.rank() == 0 else tensor.zero_())
         return distributed.all_reduce_sum(predicted_NK)
-
-    def _solve_progress(self, done: int, total: int) -> None:
-        self.on_stage(Stage(done, total, "solving"))
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
         samples, classes = getattr(self.run.data, part), self.run.data.num_classes
@@ -163,83 +163,77 @@ class RunBench:
         return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
 
     def note(self, **chosen: float) -> None:
-        content = self.run.folder.read_run()
-        self.run.folder.write_run({**content, "chosen": {**content.get("chosen", {}), **chosen}})
+        self._note("chosen", {**self.run.folder.read_run().get("chosen", {}), **chosen})
 
-    def _fit_main(self, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
-        run, folder = self.run, self.run.folder
+    def _fit_main(self, objective: Objective, begin: Begin | None) -> Training:
+        run = self.run
         training = training_of(run.plan, run.data, objective, run.model, run.targets)
-        restore(training, folder.checkpoints)
-        if begin is not None and (training.epoch, training.step) == (0, 0):
-            begin(training.model)
-        self._clock = time.monotonic()
 
         def after_epoch(training: Training) -> Metrics:
             metrics = self.after_epoch(run, training)
-            self._record(metrics, self._clock, training.epoch)
-            self._clock = time.monotonic()
-            self._note_start(objective, [*training.history, metrics])
+            self._record(metrics, training.epoch)
+            self._note("start_epoch", objective.started([*training.history, metrics], run.plan.epochs))
             return metrics
 
-        self._fit(training, folder.checkpoints, after_epoch)
+        self._fit(training, run.folder.checkpoints, begin, after_epoch)
         distributed.barrier()
         self._main = TrainedState.of(training)
         return training
 
-    def _record(self, metrics: Metrics, since: float, epoch: int) -> None:
-        """Write the metrics of an epoch, or of a solve, into metrics.jsonl."""
-        folder = self.run.folder
-        folder.forget_metrics_after(epoch)
-        folder.append_metrics({**metrics, "seconds": round(time.monotonic() - since, 3)})
-
-    def _note_start(self, objective: Objective, history: list[Metrics]) -> None:
-        """Write into run.json when the targets start to move, once that is known."""
-        run = self.run
-        start_epoch = objective.started(history, run.plan.epochs)
-        content = run.folder.read_run()
-        if content["start_epoch"] != start_epoch:
-            run.folder.write_run({**content, "start_epoch": start_epoch})
-
-    def _fit_other(self, name: str, objective: Objective, begin: Callable[[nn.Module], None] | None) -> Training:
-        run = self.run
-        checkpoints = run.folder.trainings / name
+    def _fit_other(self, name: str, objective: Objective, begin: Begin | None) -> Training:
+        run, checkpoints = self.run, self.run.folder.trainings / name
         training = build_training(run.plan, run.data, objective, Storage(), resumed=checkpoints.exists())
-        restore(training, checkpoints)
-        if begin is not None and (training.epoch, training.step) == (0, 0):
-            begin(training.model)
-        began = time.monotonic() - (training.history[-1]["seconds"] if training.history else 0.0)
 
         def after_epoch(training: Training) -> Metrics:
-            metrics = {"seconds": time.monotonic() - began}
+            before = training.history[-1]["seconds"] if training.history else 0.0
+            metrics = {"seconds": before + self._lap()}
             if run.data.validation is not None:
                 predicted_N = predict_validation(run, training.model)
                 metrics["validation_accuracy_given"] = accuracy(predicted_N, run.data.validation.labels) or 0.0
             return metrics
 
-        self._fit(training, checkpoints, after_epoch)
+        self._fit(training, checkpoints, begin, after_epoch)
         self._note_seconds(name, training.history[-1]["seconds"])
         return training
 
-    def _fit(self, training: Training, checkpoints: Path, after_epoch: Callable[[Training], Metrics]) -> None:
+    def _fit(
+        self, training: Training, checkpoints: Path, begin: Begin | None, after_epoch: Callable[[Training], Metrics]
+    ) -> None:
+        """Train to the end, from the newest checkpoint if there is one."""
+
         def after_step(training: Training) -> None:
             steps, epochs = training.loader.steps_per_epoch, training.settings.epochs
             done = training.epoch * steps + training.step
             self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
 
-        fit(
-            training,
-            checkpoints,
-            after_epoch=after_epoch,
-            after_step=after_step,
-            before_save=lambda training: self._list_broken(),
-        )
+        restore(training, checkpoints)
+        if begin is not None and (training.epoch, training.step) == (0, 0):
+            begin(training.model)
+        self._lap()
+        fit(training, checkpoints, after_epoch=after_epoch, after_step=after_step, before_save=self._list_broken)
+
+    def _lap(self) -> float:
+        """The seconds since the last call."""
+        now = time.monotonic()
+        seconds, self._clock = now - self._clock, now
+        return seconds
+
+    def _record(self, metrics: Metrics, epoch: int) -> None:
+        """Write the metrics of an epoch, or of a solve, into metrics.jsonl."""
+        self.run.folder.forget_metrics_after(epoch)
+        self.run.folder.append_metrics({**metrics, "seconds": round(self._lap(), 3)})
+
+    def _note(self, key: str, value: Any) -> None:
+        """Write a value into run.json, unless it is there."""
+        content = self.run.folder.read_run()
+        if key not in content or content[key] != value:
+            self.run.folder.write_run({**content, key: value})
 
     def _note_seconds(self, name: str, seconds: float) -> None:
-        content = self.run.folder.read_run()
-        others = {**content.get("other_trainings_seconds", {}), name: round(seconds, 3)}
-        self.run.folder.write_run({**content, "other_trainings_seconds": others})
+        others = self.run.folder.read_run().get("other_trainings_seconds", {})
+        self._note("other_trainings_seconds", {**others, name: round(seconds, 3)})
 
-    def _list_broken(self) -> None:
+    def _list_broken(self, training: Training | None = None) -> None:
         list_unreadable(self.run.folder, self.run.data)
 
 
