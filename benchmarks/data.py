@@ -1,10 +1,10 @@
-"""Whether the model ever waits for data.
+"""Does the model ever wait for data?
 
 - pipeline: batches of 256 CIFAR-sized images, augmented and normalised, from memory, against torchvision's transforms
-  image by image in a DataLoader with two workers; images a second, ours over theirs.
+  image by image in a DataLoader with two workers; images per second, ours over theirs.
 - epoch: a whole training epoch of the small ResNet against the bare forward-backward-step loop on one fixed batch.
 - streaming: 5,000 JPEGs of 256×256 from a folder, against torchvision's ImageFolder in a DataLoader with the same
-  two workers and the same decoded size; images a second, ours over theirs.
+  two workers and the same decoded size; images per second, ours over theirs.
 """
 
 import statistics

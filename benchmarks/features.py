@@ -1,12 +1,11 @@
-"""How fast features are taken.
+"""The speed of feature extraction.
 
 5,000 JPEGs of mixed size (cut from two photographs, longer side 320 to 1,280 pixels) through the default network,
 EfficientNet-Lite0 at 224 pixels, from files to features, in five rounds of 1,000. Ours folds batch normalisation into
-the convolutions, decodes JPEGs at reduced scale where that suffices, runs a process on each core, and hashes and keeps
-all it takes; start-up of the processes is counted. Theirs is timm's own loader (two workers, batches of 32) and model
-in plain evaluation with as many threads as torch chooses. Images a second, ours over theirs, the median over rounds;
-both sides take turns in one process. The second ratio is the same in seconds of processor time, whatever else the
-machine does meanwhile.
+the convolutions, decodes JPEGs at reduced scale if possible, runs one process per core, and hashes and caches all
+features; start-up of the processes is included. Theirs is the loader of timm (two workers, batches of 32) and its model
+in evaluation mode with torch's default number of threads. Images per second, ours over theirs, median over rounds; both
+sides alternate in one process. The second ratio uses CPU time, so that other programs on the machine change little.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""What targets cost at size: the bytes of a row, the time of an update, and what processes say to each other.
+"""The cost of targets at scale: bytes per row, time per update, and communication between processes.
 
 ImageNet's shape is 1,281,167 × 1,000. An update is that of one batch of 256. "copy" is a plain copy of the bytes that
 an update must move at least: the rows read and written. Growth is the time of an update with 10^7 rows over that with
-10^4. "sharded / replicated" is an update by two processes on this machine, on rows of 1,000 classes. "sent" is what a
-process hands to torch for the others in an update, counted, over what the formulas of docs/scale.md say.
+10^4. "sharded / replicated" is an update by two processes on this machine, on rows of 1,000 classes. "sent" is the
+number of bytes that a process passes to torch for the others in an update, over the formulas of docs/scale.md.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What self-adaptive training costs: a step of it against a step of ordinary training.
+"""The cost of self-adaptive training: one of its steps against a step of ordinary training.
 
 The small ResNet (stages 16-32-64) on batches of 256 random images of 3×32×32, targets in float32. The ratio is
-the median over 100 rounds of the first side's time over the second's, both in one process, taking turns.
+the median over 100 rounds of the first side's time over the second's, alternating in one process.
 """
 
 import torch

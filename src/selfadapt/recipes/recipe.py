@@ -2,7 +2,7 @@
 
 An experiment is a list of trials and a list of entries. A trial is one training per seed, followed by evaluations. An
 entry is a cell of the table: the path to its number in the results of a trial, and the number that the authors
-published. An entry that the authors only cite has no trial: it is shown as published and never run.
+published. An entry without a trial is one that the authors only cite: it is shown as published and never run.
 
 Nothing here trains or depends on a method; the names of methods are values among the settings.
 """

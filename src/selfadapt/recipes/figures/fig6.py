@@ -1,6 +1,7 @@
 """Figures 6, 7 and 12: recovered labels, sample weights, and accuracy by whether noise changed a sample."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from selfadapt.recipes.figures.fig1 import TESTED
 from selfadapt.recipes.recipe import Cell, Entry, OfRun, Panels, Recipe, Settings, Trial, cited, experiment
@@ -40,24 +41,20 @@ def _portions(shared: Settings, ours: Settings) -> Iterator[Cell]:
             yield trial, Entry(row=row, column=column, value=f"last/{key}")
 
 
-_PAPER_RECOVERED = experiment(_recovered("CIFAR10", {**_PAPER, **WHOLE, **SAT}))
-_SMALL_RECOVERED = experiment(_recovered("Fashion-MNIST", {**_SMALL, **SMALL_SAT}), minutes=2 * SMALL_MINUTES)
-
 FIG6 = Recipe(
     name="fig6",
     title="Figure 6: recovered labels against the truth",
     effect="Most wrong labels are corrected, in every class.",
-    paper=_PAPER_RECOVERED,
-    laptop=_SMALL_RECOVERED,
+    paper=experiment(_recovered("CIFAR10", {**_PAPER, **WHOLE, **SAT})),
+    laptop=experiment(_recovered("Fashion-MNIST", {**_SMALL, **SMALL_SAT}), minutes=2 * SMALL_MINUTES),
     drawing=OfRun(name="recovered"),
     notes=(_READING, _ELSEWHERE),
 )
-FIG7 = Recipe(
+FIG7 = replace(
+    FIG6,
     name="fig7",
     title="Figure 7: mean sample weights by true and recovered label",
     effect="Samples whose label was recovered have larger weights than the others, in every class.",
-    paper=_PAPER_RECOVERED,
-    laptop=_SMALL_RECOVERED,
     drawing=OfRun(name="weights"),
     notes=("The table has the recovered accuracy of the same run.", _READING, _ELSEWHERE),
 )

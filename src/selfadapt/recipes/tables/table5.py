@@ -59,7 +59,7 @@ def selective_cells(
     passes: int,
     gamblers: Settings | None = None,
 ) -> Iterator[Cell]:
-    """The cells of one data set. SelectiveNet is trained once per coverage; without passes there is no MC-dropout."""
+    """The cells of one data set. SelectiveNet is trained once per coverage; MC-dropout needs `passes` above 0."""
     published = PUBLISHED.get(part, {})
 
     def trial(name: str, settings: Settings, passes: int = 0) -> Trial:

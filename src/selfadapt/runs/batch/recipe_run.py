@@ -23,6 +23,7 @@ from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Tri
 from selfadapt.report.reproduction import write_reproduction
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
+from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.batch.timing import time_trials
 from selfadapt.runs.config.run_settings import Kind, RunSettings
 from selfadapt.runs.inspect.abstention import measure_coverage
@@ -198,15 +199,7 @@ def _evaluate(folder: RunFolder, evaluation: Evaluation, seed: int, on_progress:
     """Evaluate a trained run once; the results are cached in its folder."""
     file = folder.path / "answers" / f"{evaluation.name}.json"
     asked = {"what": evaluation.kind, **evaluation.settings}
-    if file.exists():
-        cached = json.loads(file.read_text(encoding="utf-8"))
-        if cached["asked"] == asked:
-            return dict(cached["answer"])
-    answer = _run_evaluation(folder, evaluation, seed, on_progress)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as draft:
-        json.dump({"asked": asked, "answer": answer}, draft)
-    return answer
+    return cached_result(file, asked, "answer", lambda: _run_evaluation(folder, evaluation, seed, on_progress))
 
 
 def _run_evaluation(folder: RunFolder, evaluation: Evaluation, seed: int, on_progress: ProgressCallback) -> Outcome:

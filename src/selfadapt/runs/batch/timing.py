@@ -1,6 +1,5 @@
 """Time the trials of a recipe side by side, instead of training them to the end."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,11 +8,11 @@ from typing import Any
 
 import torch
 
-from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.engine.fit import Training
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side
 from selfadapt.recipes.recipe import Timing, Trial
+from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.config.run_settings import RunSettings
 from selfadapt.runs.lifecycle.environment import choose_device, commit
 from selfadapt.runs.lifecycle.lifecycle import build_training
@@ -36,10 +35,12 @@ def time_trials(
         "seed": seed,
         "trials": {trial.name: {"kind": trial.kind, **trial.settings} for trial in trials},
     }
-    if file.exists():
-        cached = json.loads(file.read_text(encoding="utf-8"))
-        if cached["asked"] == asked:
-            return dict(cached["times"])
+    return cached_result(file, asked, "times", lambda: _measured(trials, timing, seed, file.name, on_progress))
+
+
+def _measured(
+    trials: Sequence[Trial], timing: Timing, seed: int, file_name: str, on_progress: ProgressCallback
+) -> Times:
     start = time.monotonic()
     trainings = _trainings(trials, seed)
     turns = time_side_by_side(trainings, **asdict(timing), on_progress=on_progress)
@@ -58,10 +59,7 @@ def time_trials(
             "device": trainings[trial.name].device.type,
             **shared,
         }
-        times[trial.name] = {"result": result, "run": file.name, "commit": commit()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as draft:
-        json.dump({"asked": asked, "times": times}, draft)
+        times[trial.name] = {"result": result, "run": file_name, "commit": commit()}
     return times
 
 

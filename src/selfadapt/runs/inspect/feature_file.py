@@ -36,7 +36,7 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
     """
     name = timm_name(settings.model)
     if name is None:
-        raise UserError(f"--model {settings.model} has no pretrained weights here; name a timm model")
+        raise UserError(f"--model {settings.model} comes without pretrained weights; name a timm model")
     if out.suffix != ".npz":
         raise UserError(f"--out {out} must end with .npz")
     check_there(source)

@@ -24,7 +24,7 @@ def image_view(run: Run) -> ImageView:
     """The network and test images of a run. A head on features is appended to the network that computed them."""
     test, model = run.data.test, run.training.model
     if test is None:
-        raise UserError(f"{run.folder.path} lacks a test split, so there are no images to evaluate")
+        raise UserError(f"{run.folder.path} lacks a test split, which this needs")
     if len(test.inputs.shape) == 3:
         return ImageView(model, test)
     if not run.settings.on_features or test.pictures is None:
