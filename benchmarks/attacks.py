@@ -65,7 +65,7 @@ def run() -> dict[str, float]:
 
 
 def _steps(method: Trades, images: Tensor, labels: Tensor) -> Callable[[], object]:
-    """One step of this method on the same batch, again and again."""
+    """A function that repeats one step of this method on the same batch."""
     torch.manual_seed(0)
     pixels = TensorImages((images * 255).to(torch.uint8))
     samples = Samples(inputs=pixels, labels=labels, truth=None, ids=[str(i) for i in range(BATCH)])

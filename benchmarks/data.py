@@ -46,7 +46,7 @@ def _samples() -> Samples:
 
 
 class PerSample(Dataset[torch.Tensor]):
-    """The usual way: a PIL image for each index, transformed on its own."""
+    """The usual pipeline: one PIL image per index, transformed separately."""
 
     def __init__(self, images: torch.Tensor, transform: v2.Transform) -> None:
         self.inputs = images.permute(0, 2, 3, 1).numpy()
@@ -76,7 +76,7 @@ THEIRS = {
 
 
 def _rate(batches: Callable[[], Iterable[object]], count: int) -> float:
-    """Images a second over one pass, once the pipeline runs."""
+    """Images per second over one pass, after warm-up."""
     iterator = iter(batches())
     next(iterator)
     began = time.perf_counter()

@@ -31,7 +31,7 @@ ROUNDS, COUNT = 5, 1000
 
 
 def _photos(folder: Path, seed: int) -> None:
-    """Cuttings of any shape and place from real photographs, brought to any size."""
+    """Random crops of real photographs, resized at random."""
     generator = np.random.default_rng(seed)
     originals = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     for position in range(COUNT):
@@ -64,7 +64,7 @@ def _ours(folder: Path, network: Pretrained) -> None:
 
 
 def _spent(side: Callable[[], None]) -> tuple[float, float]:
-    """Seconds that passed, and seconds of processors, those of the processes that it started included."""
+    """Wall seconds and CPU seconds, including child processes."""
     began, before = time.perf_counter(), os.times()
     side()
     after = os.times()
@@ -90,11 +90,11 @@ def run() -> dict[str, float]:
             ours, theirs = spent if turn % 2 else reversed(spent)
             for side, (passed, worked) in (("ours", ours), ("theirs", theirs)):
                 print(
-                    f"round {turn}, {side}: {COUNT / passed:.1f} images a second, {worked:.1f} s of processors",
+                    f"round {turn}, {side}: {COUNT / passed:.1f} images per second, {worked:.1f} s of CPU time",
                     flush=True,
                 )
             rounds.append((theirs[0] / ours[0], theirs[1] / ours[1]))
     return {
-        "images a second, ours / timm in plain evaluation": statistics.median(ratio for ratio, _ in rounds),
-        "images for a second of processor time, ours / timm": statistics.median(ratio for _, ratio in rounds),
+        "images per second, ours / timm in evaluation mode": statistics.median(ratio for ratio, _ in rounds),
+        "images per second of CPU time, ours / timm": statistics.median(ratio for _, ratio in rounds),
     }

@@ -49,7 +49,7 @@ def _saved(folder: Path) -> tuple[int, ...]:
 
 
 def _lines(folder: Path) -> int:
-    """The lines of metrics.jsonl, which a resumed run cuts to the epochs that it goes on from."""
+    """The lines of metrics.jsonl, which a resumed run truncates to the epochs that it resumes from."""
     try:
         return len((folder / "metrics.jsonl").read_text().splitlines())
     except OSError:
@@ -71,7 +71,7 @@ def run() -> dict[str, float]:
         launcher, seen = _start(killed), _saved(killed)
         while kills < KILLS:
             if launcher.poll() == 0:
-                break  # it came to its end before the last kill
+                break  # it finished before the last kill
             if launcher.poll() is not None:
                 launcher = _start(killed)
             least = seen[0]

@@ -22,7 +22,7 @@ from selfadapt.models.registry import backbone
 
 
 def _peak(*arguments: str) -> int:
-    """The largest resident size of one epoch of training, in bytes."""
+    """Peak resident memory of one epoch of training, in bytes."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
@@ -35,7 +35,7 @@ def _peak(*arguments: str) -> int:
 
 
 def _activations(model: Classifier) -> int:
-    """The most bytes in use at once in a forward and backward pass over 256 images, above what was before."""
+    """Peak number of bytes allocated in a forward and backward pass over 256 images."""
     images, labels = torch.rand(256, 3, 32, 32), torch.zeros(256, dtype=torch.int64)
     with profile(profile_memory=True) as profiled:
         cross_entropy(model(images), labels).backward()

@@ -207,8 +207,8 @@ def _days(ledger: Ledger) -> list[str]:
         own[row] = own.get(row, 0) + (1 if row != FIXED else 0)
     first, *later = sorted(made)
     lines = [
-        f"All runs were made on {first}, with the program of that day, except for the runs below. Results of an unchanged",
-        "method may still differ between days: with seed 0 of digits asymmetric 0.4, `erm` gave 69.3 on the",
+        f"All runs were made on {first}, with the program of that day, except for the runs below. Results of an",
+        "unchanged method may still differ between days: with seed 0 of digits asymmetric 0.4, `erm` gave 69.3 on the",
         "first day and 66.3 on 2026-11-17, `sat` 89.7 and 90.7.",
         "",
     ]
@@ -233,10 +233,11 @@ def write_page() -> None:
         "labels), mean ± standard deviation over seeds, the best in bold. A number without ± is one seed, a dash a run",
         "that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again to resume.",
         "",
-        "`sat` finds E_s during training (`--start-epoch auto`), which is our contribution. `sat-paper` is Algorithm 2 of",
-        "the paper with a fixed E_s; its row has, for each cell, the E_s that was best on test data. No user could select",
-        "it that way, so the row is never bold. `co-teaching` is given the true noise rate, which no other method knows.",
-        "`elr` has its authors' settings for symmetric noise, and in a separate row those for asymmetric noise.",
+        "`sat` finds E_s during training (`--start-epoch auto`), which is our contribution. `sat-paper` is Algorithm 2",
+        "of the paper with a fixed E_s; its row has, for each cell, the E_s that was best on test data. No user could",
+        "select it that way, so the row is never bold. `co-teaching` is given the true noise rate, which no other",
+        "method knows. `elr` has its authors' settings for symmetric noise, and in a separate row those for asymmetric",
+        "noise.",
         "",
         *_days(ledger),
     ]

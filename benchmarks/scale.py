@@ -43,7 +43,7 @@ def _bytes() -> dict[str, float]:
 
 
 def _update_against_copy() -> dict[str, float]:
-    """The kinds on ImageNet's classes; 50,000 rows, so that none lies in a cache."""
+    """Row formats with 1,000 classes; 50,000 rows, so that they do not fit into the CPU cache."""
     ratios = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
@@ -76,7 +76,7 @@ def _update_against_copy() -> dict[str, float]:
 
 
 def _growth() -> dict[str, float]:
-    """Ten classes, so that 10^7 dense rows fit into memory here."""
+    """Ten classes, so that 10^7 dense rows fit into memory."""
     ratios = {}
     prediction = torch.randn(BATCH, 10).softmax(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def _growth() -> dict[str, float]:
 
 
 class _Count:
-    """Counts the bytes that this process hands over for others, in place of torch's own call."""
+    """Replaces a call of torch and counts the bytes that this process sends to others."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -111,7 +111,7 @@ class _Count:
 
 
 def _worker(kind: str, rounds: int) -> None:
-    """Of several processes: seconds and bytes of an update with sharded and with replicated rows, taking turns."""
+    """Seconds and bytes of an update with sharded and with replicated rows, alternating, in several processes."""
     torch.set_num_threads(1)
     distributed.init()
     count = _Count()

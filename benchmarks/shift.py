@@ -55,7 +55,7 @@ def _jobs(only: str) -> Iterable[Job]:
 
 
 def _measured(network: str, rate: str) -> list[dict[str, Any]]:
-    """What `shift --against` found for each seed."""
+    """The results of `shift --against` for each seed."""
     files = (_folder("sat", (network, rate, seed)) / "shift.json" for seed in SEEDS)
     found = (json.loads(file.read_text()) for file in files if file.exists())
     return [one for one in found if "other" in one]

@@ -38,7 +38,7 @@ CASES = (  # the network, the channels and pixels of its images, and the batch s
 
 
 def run() -> dict[str, float]:
-    """OpenMP must be told to sleep before torch is loaded, so the measuring has a process of its own."""
+    """OpenMP must be configured before torch is loaded, so the measurement runs in a separate process."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run([sys.executable, "-m", __name__], env=environment, stdout=subprocess.PIPE, check=True)
     ratios: dict[str, float] = json.loads(done.stdout)
