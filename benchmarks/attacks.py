@@ -1,13 +1,13 @@
-"""What PGD-20 costs beside the passes that it cannot do without, and self-adaptive targets beside a step of TRADES.
+"""The cost of PGD-20 relative to the passes that it needs, and of self-adaptive targets relative to a step of TRADES.
 
-A batch of 32 random images of 3×32×32, a resnet-small in evaluation mode, labels by the network itself, so no image is
-left out. The bare side makes 20 forward and backward passes with gradients for the input only: the parameters ask for
-none. "PGD-20" is the attack: start, 20 steps, projections. "Robust accuracy" also looks at the clean images, to leave
-out those that are wrong, and at the moved ones, to see which fell. These two forward passes are about a twentieth of
-the work by themselves; where a network is wrong on some images it saves more than that.
+A batch of 32 random images of 3×32×32, a resnet-small in evaluation mode, labels predicted by the network, so no image
+is skipped. The bare side runs 20 forward and backward passes with gradients for the input only. "PGD-20" is the attack:
+start, 20 steps, projections. "Robust accuracy" also predicts the clean images, to skip those that are misclassified,
+and the adversarial ones, to count the errors. These two forward passes are about a twentieth of the work; if a network
+misclassifies some images, skipping them saves more than that.
 
-A step of training is one of the loop's own: attack, two forward passes, backward, optimiser, on the same batch. With
-self-adaptive targets it also reads, moves and writes the targets of the batch and weighs the cross entropy by them.
+A training step is one of the training loop: attack, two forward passes, backward, optimiser, on the same batch. With
+self-adaptive targets it also reads, moves and writes the targets of the batch and weights the cross entropy by them.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def run() -> dict[str, float]:
 
 
 def _steps(method: Trades, images: Tensor, labels: Tensor) -> Callable[[], object]:
-    """One step of this method on the same batch, again and again."""
+    """A function that repeats one step of this method on the same batch."""
     torch.manual_seed(0)
     pixels = TensorImages((images * 255).to(torch.uint8))
     samples = Samples(inputs=pixels, labels=labels, truth=None, ids=[str(i) for i in range(BATCH)])

@@ -1,9 +1,8 @@
-"""The demo beside one busy program of one thread, against the demo alone on an idle machine.
+"""The demo next to one busy single-threaded program, against the demo alone on an idle machine.
 
-Both with the threads that the program chooses (threads.py): settings of OpenMP in the environment are left out.
-The ratio is the median over three rounds of the first side's time over the second's, each in a process of its own,
-taking turns. At most 1.5 is wanted. "load before" is the machine's load average when the benchmark began, which must be
-near 0 for the ratio to mean anything.
+Both use the default number of threads; OpenMP variables of the environment are ignored. The ratio is the median over
+three rounds of the first side's time over the second's, alternating, each in a separate process. It should be at most
+1.5. "load before" is the load average of the machine at the start, which must be near 0 for the ratio to be meaningful.
 """
 
 import os

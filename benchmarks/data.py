@@ -1,10 +1,10 @@
-"""Whether the model ever waits for data.
+"""Does the model ever wait for data?
 
 - pipeline: batches of 256 CIFAR-sized images, augmented and normalised, from memory, against torchvision's transforms
-  image by image in a DataLoader with two workers; images a second, ours over theirs.
+  image by image in a DataLoader with two workers; images per second, ours over theirs.
 - epoch: a whole training epoch of the small ResNet against the bare forward-backward-step loop on one fixed batch.
 - streaming: 5,000 JPEGs of 256×256 from a folder, against torchvision's ImageFolder in a DataLoader with the same
-  two workers and the same decoded size; images a second, ours over theirs.
+  two workers and the same decoded size; images per second, ours over theirs.
 """
 
 import statistics
@@ -46,7 +46,7 @@ def _samples() -> Samples:
 
 
 class PerSample(Dataset[torch.Tensor]):
-    """The usual way: a PIL image for each index, transformed on its own."""
+    """The usual pipeline: one PIL image per index, transformed separately."""
 
     def __init__(self, images: torch.Tensor, transform: v2.Transform) -> None:
         self.inputs = images.permute(0, 2, 3, 1).numpy()
@@ -76,7 +76,7 @@ THEIRS = {
 
 
 def _rate(batches: Callable[[], Iterable[object]], count: int) -> float:
-    """Images a second over one pass, once the pipeline runs."""
+    """Images per second over one pass, after warm-up."""
     iterator = iter(batches())
     next(iterator)
     began = time.perf_counter()

@@ -1,12 +1,11 @@
-"""How fast features are taken.
+"""The speed of feature extraction.
 
 5,000 JPEGs of mixed size (cut from two photographs, longer side 320 to 1,280 pixels) through the default network,
 EfficientNet-Lite0 at 224 pixels, from files to features, in five rounds of 1,000. Ours folds batch normalisation into
-the convolutions, decodes JPEGs at reduced scale where that suffices, runs a process on each core, and hashes and keeps
-all it takes; start-up of the processes is counted. Theirs is timm's own loader (two workers, batches of 32) and model
-in plain evaluation with as many threads as torch chooses. Images a second, ours over theirs, the median over rounds;
-both sides take turns in one process. The second ratio is the same in seconds of processor time, whatever else the
-machine does meanwhile.
+the convolutions, decodes JPEGs at reduced scale if possible, runs one process per core, and hashes and caches all
+features; start-up of the processes is included. Theirs is the loader of timm (two workers, batches of 32) and its model
+in evaluation mode with torch's default number of threads. Images per second, ours over theirs, median over rounds; both
+sides alternate in one process. The second ratio uses CPU time, so that other programs on the machine change little.
 """
 
 import os
@@ -32,7 +31,7 @@ ROUNDS, COUNT = 5, 1000
 
 
 def _photos(folder: Path, seed: int) -> None:
-    """Cuttings of any shape and place from real photographs, brought to any size."""
+    """Random crops of real photographs, resized at random."""
     generator = np.random.default_rng(seed)
     originals = [Image.fromarray(pixels) for pixels in load_sample_images().images]
     for position in range(COUNT):
@@ -65,7 +64,7 @@ def _ours(folder: Path, network: Pretrained) -> None:
 
 
 def _spent(side: Callable[[], None]) -> tuple[float, float]:
-    """Seconds that passed, and seconds of processors, those of the processes that it started included."""
+    """Wall seconds and CPU seconds, including child processes."""
     began, before = time.perf_counter(), os.times()
     side()
     after = os.times()
@@ -91,11 +90,11 @@ def run() -> dict[str, float]:
             ours, theirs = spent if turn % 2 else reversed(spent)
             for side, (passed, worked) in (("ours", ours), ("theirs", theirs)):
                 print(
-                    f"round {turn}, {side}: {COUNT / passed:.1f} images a second, {worked:.1f} s of processors",
+                    f"round {turn}, {side}: {COUNT / passed:.1f} images per second, {worked:.1f} s of CPU time",
                     flush=True,
                 )
             rounds.append((theirs[0] / ours[0], theirs[1] / ours[1]))
     return {
-        "images a second, ours / timm in plain evaluation": statistics.median(ratio for ratio, _ in rounds),
-        "images for a second of processor time, ours / timm": statistics.median(ratio for _, ratio in rounds),
+        "images per second, ours / timm in evaluation mode": statistics.median(ratio for ratio, _ in rounds),
+        "images per second of CPU time, ours / timm": statistics.median(ratio for _, ratio in rounds),
     }

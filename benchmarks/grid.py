@@ -1,4 +1,4 @@
-"""A grid of runs, each by the program in a process with one thread: what is finished is not repeated."""
+"""A grid of runs, each in a process with one thread; finished runs are not repeated."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ Job = TypeVar("Job")
 
 
 def program(*arguments: str | Path) -> None:
-    """Run `selfadapt` with these arguments; what goes wrong there goes wrong here."""
+    """Run `selfadapt` with these arguments; raise a RuntimeError if it fails."""
     command = [sys.executable, "-m", "selfadapt", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
@@ -30,10 +30,10 @@ def is_finished(folder: Path) -> bool:
 def work_through(
     jobs_of: Callable[[str], Iterable[Job]], work: Callable[[Job], None], done: Callable[[], None]
 ) -> None:
-    """The command line of a grid: `--jobs` at once, those of `--only`, and `done` after each to write the page."""
+    """The command line of a grid: `--jobs` at once, selected by `--only`; `done` writes the page after each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="the beginning of a name")
+    parser.add_argument("--only", default="", help="prefix of a name")
     chosen = parser.parse_args()
     with ThreadPoolExecutor(chosen.jobs) as pool:
         for _ in pool.map(work, jobs_of(chosen.only)):
@@ -42,7 +42,7 @@ def work_through(
 
 
 def shown(values: list[float], digits: int = 1) -> str:
-    """Mean ± standard deviation; a dash for nothing."""
+    """Mean ± standard deviation; a dash if there are no values."""
     if not values:
         return "–"
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
@@ -50,14 +50,14 @@ def shown(values: list[float], digits: int = 1) -> str:
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A table in Markdown, and an empty line."""
+    """A Markdown table, followed by an empty line."""
     lines = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
     first, *others = lines
     return [first, "|---" * len(header) + "|", *others, ""]
 
 
 def put_between(page: Path, mark: str, lines: list[str]) -> None:
-    """Put these lines between the marks `<!-- mark -->` and `<!-- end of mark -->`; the rest is a person's."""
+    """Put these lines between the marks `<!-- mark -->` and `<!-- end of mark -->`; the rest is written by hand."""
     first, last = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
     text = page.read_text(encoding="utf-8")
     before, after = text.split(first)[0], text.split(last)[1]

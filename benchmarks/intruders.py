@@ -1,16 +1,16 @@
-"""Pictures that should not be there: copies, and pictures of something else. Writes docs/results/intruders.md.
+"""Duplicates and outliers among images. Writes docs/results/intruders.md.
 
     python -m benchmarks.intruders --photos FOLDER --cifar10 cifar10.npz [--seeds 3]
 
-Made by `python -m benchmarks.intruders --photos FOLDER --cifar10 cifar10.npz`. FOLDER holds train/CLASS/PHOTO and
-test/CLASS/PHOTO. Fifty of its training photos are put in once more, brought to 60 to 90 % of their size and saved as
-JPEG of quality 60 to 90, under their own class. `selfadapt train` then finds copies; groups that the folder holds by
-itself are found without them and do not count. A pair is false if it joins photos that are neither a photo and its copy
-nor found together in the folder as it is.
+Written by `python -m benchmarks.intruders --photos FOLDER --cifar10 cifar10.npz`. FOLDER has train/CLASS/PHOTO and
+test/CLASS/PHOTO. Fifty training photos are duplicated within their class, resized to 60 to 90 % of their size and saved
+as JPEG with quality 60 to 90. `selfadapt train` then searches for duplicates. Groups that are found without the added
+photos do not count. A pair is false if its photos are neither a photo and its duplicate, nor a pair that is found in
+the original folder.
 
-Outsiders: 2 % of the samples come from another class or another world and get one of the labels there are. For them
-features are enough, so CIFAR10's, as `selfadapt embed cifar10 --image-size 112` writes them, are used for the cells of
-its own classes.
+Outliers: 2 % of the samples come from another class or another data set and get one of the existing labels. Features
+are enough for this, so the cells with classes of CIFAR10 use those that `selfadapt embed cifar10 --image-size 112`
+writes.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from benchmarks.grid import program, shown, table
 from selfadapt import find_label_errors
 
 PAGE = Path("docs/results/intruders.md")
-COPIES, SHARE = 50, 0.02
-CELLS = {  # CIFAR10: the classes there are, and the one that is not
+DUPLICATES, SHARE = 50, 0.02
+CELLS = {  # classes of CIFAR10, and the class of the outliers
     "bird among cats and dogs": ((3, 5), 2),
     "ship among cats and dogs": ((3, 5), 8),
     "aeroplane among cars and lorries": ((1, 9), 0),
@@ -40,7 +40,7 @@ CELLS = {  # CIFAR10: the classes there are, and the one that is not
 
 
 def groups_in(folder: Path, out: Path) -> set[frozenset[str]]:
-    """The pairs of photos that `selfadapt train` takes for copies; an id is the path within the folder."""
+    """The pairs of photos that `selfadapt train` finds to be duplicates; an id is the path within the folder."""
     program("train", folder, "--out", out)
     members: dict[str, list[str]] = {}
     if (out / "duplicates.csv").exists():
@@ -54,14 +54,14 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def copies_found(photos: Path, seed: int, scratch: Path) -> tuple[float, float]:
-    """The share of copies that are found, and of pairs that are false."""
+def duplicates_found(photos: Path, seed: int, scratch: Path) -> tuple[float, float]:
+    """The fraction of duplicates that are found, and of pairs that are false."""
     draw = random.Random(seed)
     before = groups_in(photos, scratch / "before")
     mixed = scratch / "mixed"
     shutil.copytree(photos, mixed)
     expected = set()
-    for original in draw.sample(sorted((mixed / "train").rglob("*.jpg")), COPIES):
+    for original in draw.sample(sorted((mixed / "train").rglob("*.jpg")), DUPLICATES):
         with Image.open(original) as image:
             scale = draw.uniform(0.6, 0.9)
             small = image.convert("RGB").resize((round(image.width * scale), round(image.height * scale)))
@@ -69,13 +69,13 @@ def copies_found(photos: Path, seed: int, scratch: Path) -> tuple[float, float]:
         small.save(copy, quality=draw.randint(60, 90))
         expected.add(frozenset(str(path.relative_to(mixed)) for path in (original, copy)))
     found = groups_in(mixed, scratch / "after")
-    twins = {path.replace("copy-", "") for pair in before for path in pair}  # a copy of one of them is of the other too
+    twins = {path.replace("copy-", "") for pair in before for path in pair}  # share their duplicates
     added = {pair for pair in found - before if not {path.replace("copy-", "") for path in pair} & twins}
     own = {pair for pair in expected if not {path.replace("copy-", "") for path in pair} & twins}
     return len(expected & found) / len(expected), len(added - own) / max(1, len(added))
 
 
-def outsiders_auroc(features: np.ndarray, labels: np.ndarray, foreign: np.ndarray, seed: int) -> float:
+def outlier_auroc(features: np.ndarray, labels: np.ndarray, foreign: np.ndarray, seed: int) -> float:
     draw = np.random.default_rng(seed)
     count = round(SHARE / (1 - SHARE) * len(labels))
     chosen = foreign[draw.permutation(len(foreign))[:count]]
@@ -94,31 +94,31 @@ def main() -> None:
     copies = []
     for seed in seeds:
         with tempfile.TemporaryDirectory() as scratch:
-            copies.append(copies_found(chosen.photos, seed, Path(scratch)))
+            copies.append(duplicates_found(chosen.photos, seed, Path(scratch)))
         print(seed, copies[-1], flush=True)
     with np.load(chosen.cifar10) as arrays:
         features, labels = arrays["x_train"], arrays["y_train"]
     rows = []
     for name, (classes, other) in CELLS.items():
         own = np.isin(labels, classes)
-        areas = [outsiders_auroc(features[own], labels[own], features[labels == other], seed) for seed in seeds]
+        areas = [outlier_auroc(features[own], labels[own], features[labels == other], seed) for seed in seeds]
         rows.append([name, shown(areas, 3)])
         print(name, json.dumps(areas), flush=True)
     lines = [
-        "# Copies and outsiders",
+        "# Duplicates and outliers",
         "",
         *(__doc__ or "").split("\n\n", 2)[2].strip().splitlines(),
         "",
         *table(
             ["", "share"],
             [
-                ["copies that are found", shown([found for found, _ in copies], 3)],
+                ["duplicates that are found", shown([found for found, _ in copies], 3)],
                 ["pairs that are false", shown([false for _, false in copies], 3)],
             ],
         ),
-        "AUROC of the column `outsider`, mean ± deviation over seeds:",
+        "AUROC of the column `outsider`, mean ± standard deviation over seeds:",
         "",
-        *table(["outsiders", "AUROC"], rows),
+        *table(["outliers", "AUROC"], rows),
     ]
     PAGE.write_text("\n".join(lines).rstrip() + "\n")
 

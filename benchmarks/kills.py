@@ -1,10 +1,10 @@
-"""Fifty times kill -9 on a training of two processes: no finished epoch is lost, and the last bits are the same.
+"""Fifty times kill -9 on a training in two processes: no finished epoch is lost, and the result has the same bits.
 
-A victim is drawn each time, one of the two workers or the launcher itself, at a random moment after the run has saved
-once more. A lost worker is started anew by the launcher; where the launcher is gone, the same command is given again.
-Ratios that should be 1: kills over those asked for; files of the last checkpoint that equal those of a run left
-alone over all of them, and likewise the lines of metrics.jsonl. "epochs lost", finished ones that had to be trained
-again, should be 0.
+Each time, one of the two workers or the launcher is killed, at a random moment after the run has saved another
+checkpoint. The launcher restarts a killed worker; if the launcher was killed, the same command is run again. Ratios
+that should be 1: kills over planned kills; files of the last checkpoint that equal those of an undisturbed run, over
+all files; and the same for the lines of metrics.jsonl. "epochs lost", finished ones that had to be trained again,
+should be 0.
 """
 
 import json
@@ -49,7 +49,7 @@ def _saved(folder: Path) -> tuple[int, ...]:
 
 
 def _lines(folder: Path) -> int:
-    """The lines of metrics.jsonl, which a resumed run cuts to the epochs that it goes on from."""
+    """The lines of metrics.jsonl, which a resumed run truncates to the epochs that it resumes from."""
     try:
         return len((folder / "metrics.jsonl").read_text().splitlines())
     except OSError:
@@ -71,7 +71,7 @@ def run() -> dict[str, float]:
         launcher, seen = _start(killed), _saved(killed)
         while kills < KILLS:
             if launcher.poll() == 0:
-                break  # it came to its end before the last kill
+                break  # it finished before the last kill
             if launcher.poll() is not None:
                 launcher = _start(killed)
             least = seen[0]

@@ -1,11 +1,11 @@
-"""What the loss of self-adaptive training costs by itself: targets moved, loss, and the slope by the logits.
+"""The cost of the self-adaptive loss alone: moving the targets, the loss, and its gradient with respect to the logits.
 
 Batches of 256 logits of 10 to 10,000 classes, a store of 50,000 rows (5,000 at 10,000 classes), forward and backward.
-"plain" is the same formula as one writes it down: every use of the targets indexes the table anew, and softmax and
-log_softmax are taken apart. "ours" is the loss of this program's loop; "your own loop" is `TargetStore.update` with
-`self_adaptive_cross_entropy`, which checks the index and the prediction of every batch and takes the softmax twice.
-"cross entropy" is torch's own with labels, which has no targets at all. A ratio above one in the first rows is a gain;
-the last rows say how many times torch's cross entropy it takes.
+"plain" is a direct implementation of the formula: every use of the targets indexes the table again, and softmax and
+log_softmax are computed separately. "ours" is the loss of the training loop; "your own loop" is `TargetStore.update`
+with `self_adaptive_cross_entropy`, which validates the index and the prediction of every batch and computes the softmax
+twice. "cross entropy" is that of torch with labels and without targets. A ratio above one in the first rows is a gain;
+the last rows are relative to the cross entropy of torch.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Top-8 targets against dense ones on a hundred classes: `python -m benchmarks.many_classes`
+"""Top-8 against dense targets with a hundred classes: `python -m benchmarks.many_classes`
 
-Two handwritten digits side by side make one image of 8×16 and one of a hundred classes. 6,000 pairs, 40 % symmetric
-noise, the perceptron, 60 epochs, three seeds; test pairs are made of digits that no training pair holds.
+Two handwritten digits side by side form one image of 8×16 pixels in one of a hundred classes. 6,000 pairs, 40 %
+symmetric noise, the perceptron, 60 epochs, three seeds. Training and test pairs share no digit image.
 """
 
 import json

@@ -1,10 +1,9 @@
-"""The peak memory of `selfadapt train cifar10`, against what it must hold.
+"""The peak memory of `selfadapt train cifar10`, relative to what it needs.
 
 A process that trains one epoch of the small ResNet on all of CIFAR10, batches of 256; `selfadapt data get cifar10` must
-have been run. What it must hold: the images (uint8), the model, its gradients and the optimiser's momentum, the
-targets, and the activations of a batch: the most bytes that the tensors of one forward and backward pass take at once,
-as torch's profiler counts them. What the program takes with next to no data, which is its libraries, is left out: the
-peak of the same command on 64 images of noise.
+have been run. It needs the images (uint8), the model, its gradients and the optimiser's momentum, the targets, and the
+activations of a batch: the peak number of bytes in tensors during one forward and backward pass, as counted by torch's
+profiler. The memory of the libraries is subtracted: the peak of the same command on 64 images of noise.
 """
 
 import subprocess
@@ -24,7 +23,7 @@ from selfadapt.models.registry import backbone
 
 
 def _peak(*arguments: str) -> int:
-    """The largest resident size of one epoch of training, in bytes."""
+    """Peak resident memory of one epoch of training, in bytes."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
@@ -37,7 +36,7 @@ def _peak(*arguments: str) -> int:
 
 
 def _activations(model: Classifier) -> int:
-    """The most bytes in use at once in a forward and backward pass over 256 images, above what was before."""
+    """Peak number of bytes allocated in a forward and backward pass over 256 images."""
     images, labels = torch.rand(256, 3, 32, 32), torch.zeros(256, dtype=torch.int64)
     with profile(profile_memory=True) as profiled:
         cross_entropy(model(images), labels).backward()

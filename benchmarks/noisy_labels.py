@@ -1,13 +1,13 @@
 """The tables of docs/results/noisy-labels.md: every method, and every start, on real data with noisy labels.
 
     python -m benchmarks.noisy_labels --jobs 2              all of it, about three hours on two cores
-    python -m benchmarks.noisy_labels --only digits         the cells whose name begins so
-    python -m benchmarks.noisy_labels --only :sce,elr       the rows of these methods alone, in every cell that has them
+    python -m benchmarks.noisy_labels --only digits         the cells whose name starts like this
+    python -m benchmarks.noisy_labels --only :sce,elr       only the rows of these methods
 
-A cell is one data set under one kind of noise. Each is a folder below runs/noisy-labels made by `selfadapt compare`,
-in a process with one thread. What is finished is not repeated, so the command may be stopped and given again.
-`sat` finds its start; `sat-paper` is Algorithm 2, trained with each of five fixed ones. What a run came to is kept in
-the ledger with its day, also when its folder is gone.
+A cell is one data set with one kind of noise. Each is a folder below runs/noisy-labels made by `selfadapt compare`, in
+a process with one thread. Finished runs are not repeated, so the command may be interrupted and run again. `sat` finds
+its start; `sat-paper` is Algorithm 2, trained with each of five fixed starts. The results of a run stay in the ledger
+with their date, even if its folder is deleted.
 """
 
 import json
@@ -27,15 +27,15 @@ EVERY = (
     "erm", "early-stopping", "label-smoothing", "mixup", "forward", "gce", "gce-truncated", "sce", "bootstrap-soft",
     "bootstrap-hard", "elr", "co-teaching", "sat-no-average", "sat-no-weights", "sat", "sat-sce",
 )  # fmt: skip
-_EARLIER = "2026-11-16"  # the day of entries that have none
+_EARLIER = "2026-11-16"  # of entries without a date
 _AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
 Ledger = dict[str, dict[str, Any]]  # by CELL/PART/METHOD-SEED
 FIXED = "sat-paper"
-ASYMMETRIC = ("elr", ("--target-momentum", "0.9", "--strength", "1"))  # what its authors set for asymmetric noise
+ASYMMETRIC = ("elr", ("--target-momentum", "0.9", "--strength", "1"))  # its authors' settings for asymmetric noise
 _OTHER_SETTINGS = "asymmetric"
-NAMES = {  # of rows that are more than the method's name
-    "co-teaching": "`co-teaching`, told the noise rate",
-    _OTHER_SETTINGS: "`elr`, its settings for asymmetric noise",
+NAMES = {  # of rows with a longer name than the method
+    "co-teaching": "`co-teaching`, given the noise rate",
+    _OTHER_SETTINGS: "`elr`, with its settings for asymmetric noise",
 }
 FEW = ("erm", "early-stopping", "gce", "elr", "sat", "sat-sce")
 
@@ -45,7 +45,7 @@ class Cell:
     data: str
     noise: str
     methods: tuple[str, ...]
-    starts: tuple[int, ...]  # the E_s of `sat-paper`, which the found one is held against
+    starts: tuple[int, ...]  # E_s of `sat-paper`, to compare with the one found
     seeds: int = 3
     options: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ def _compare(job: tuple[Path, list[str]]) -> None:
 
 
 def _remember() -> Ledger:
-    """What every finished run came to, also those of earlier times whose folders are gone."""
+    """The results of all finished runs, including those whose folders were deleted."""
     ledger: Ledger = json.loads(LEDGER.read_text()) if LEDGER.exists() else {}
     for path in sorted(HOME.glob("*/*/*/run.json")):
         content = json.loads(path.read_text())
@@ -161,13 +161,13 @@ def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
 
 
 def _memory_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
-    """How much `erm` memorises: on labels that it saw it agrees far more than on labels that it did not."""
+    """How much `erm` memorises: it agrees far more with training labels than with held-out labels."""
     rows = []
     for cell in cells:
         shares = [_of(ledger, cell, "methods", "erm", key) for key in ("right_labels", *_AGREEMENTS)]
         if shares[0]:
             rows.append([_name(cell), *(f"{100 * statistics.fmean(share):.1f}" for share in shares)])
-    return table(["cell", "labels that are right", "agreement, training", "agreement, validation"], rows)
+    return table(["cell", "correct labels", "agreement, training", "agreement, validation"], rows)
 
 
 def _name(cell: Cell) -> str:
@@ -197,7 +197,7 @@ def _starts_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
 
 
 def _days(ledger: Ledger) -> list[str]:
-    """Which rows were made later than the rest."""
+    """Rows that were made later than the rest."""
     seeds = {cell.name: cell.seeds for cell in CELLS}
     made: dict[str, dict[str, dict[str, int]]] = {}  # how many seeds, by day, cell and row
     for name, entry in sorted(ledger.items()):
@@ -207,8 +207,8 @@ def _days(ledger: Ledger) -> list[str]:
         own[row] = own.get(row, 0) + (1 if row != FIXED else 0)
     first, *later = sorted(made)
     lines = [
-        f"All was made on {first}, by the program as it was then, but for what follows. A method that did not change",
-        "may still come out otherwise on another day: with seed 0 of digits asymmetric 0.4, `erm` gave 69.3 on the",
+        f"All runs were made on {first}, with the program of that day, except for the runs below. Results of an",
+        "unchanged method may still differ between days: with seed 0 of digits asymmetric 0.4, `erm` gave 69.3 on the",
         "first day and 66.3 on 2026-11-17, `sat` 89.7 and 90.7.",
         "",
     ]
@@ -229,20 +229,20 @@ def write_page() -> None:
     lines = [
         "# Noisy labels: the methods, and when to start",
         "",
-        "Test accuracy in percent of the last epoch (for `early-stopping`: of the epoch that was best on noisy",
-        "validation labels), mean ± standard deviation over the seeds run so far, the best in bold. A number without",
-        "± is one seed, a dash a run that was not made. Made by `python -m benchmarks.noisy_labels --jobs 2`, which",
-        "goes on where it was stopped.",
+        "Test accuracy in percent of the last epoch (`early-stopping`: of the epoch that was best on noisy validation",
+        "labels), mean ± standard deviation over seeds, the best in bold. A number without ± is one seed, a dash a run",
+        "that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again to resume.",
         "",
-        "`sat` finds E_s while training (`--start-epoch auto`), which is ours. `sat-paper` is the paper's Algorithm 2",
-        "with a fixed E_s; its row has, for each cell, the E_s that came out best on test data. No user could choose",
-        "so, and the row is never bold. `co-teaching` is told the true noise rate, which no other method knows. `elr`",
-        "has its authors' settings for symmetric noise, and in a row of its own those for asymmetric noise.",
+        "`sat` finds E_s during training (`--start-epoch auto`), which is our contribution. `sat-paper` is Algorithm 2",
+        "of the paper with a fixed E_s; its row has, for each cell, the E_s that was best on test data. No user could",
+        "select it that way, so the row is never bold. `co-teaching` is given the true noise rate, which no other",
+        "method knows. `elr` has its authors' settings for symmetric noise, and in a separate row those for asymmetric",
+        "noise.",
         "",
         *_days(ledger),
     ]
     for data, words in (
-        ("digits", "1,397 training images of 8×8, the small ResNet, 60 epochs, crops by a pixel, 300 tests"),
+        ("digits", "1,397 training images of 8×8, the small ResNet, 60 epochs, crops by one pixel, 300 test images"),
         (
             "fashion-mnist",
             "5,000 training images, a perceptron (256-256), 60 epochs, no augmentation, 10,000 test images",
@@ -256,11 +256,11 @@ def write_page() -> None:
         lines += [f"## {data}", "", f"{words}; {cells[0].seeds} seed{'s' if cells[0].seeds > 1 else ''}.", ""]
         lines += _methods_table(ledger, cells)
         lines += [
-            "What `erm` memorises, by agreement with the labels as given:",
+            "How much `erm` memorises, measured by agreement with the given labels:",
             "",
             *_memory_table(ledger, cells),
         ]
-        lines += ["The start that `sat` found against fixed ones:", "", *_starts_table(ledger, cells)]
+        lines += ["The start found by `sat`, against fixed starts:", "", *_starts_table(ledger, cells)]
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text("\n".join(lines))
 

@@ -1,19 +1,20 @@
-"""The figure of docs/results/photos.md: a head on features, fine-tuning and learning from nothing, in the same minutes.
+"""The figure of docs/results/photos.md: a head on features, fine-tuning and training from scratch, in the same minutes.
 
     python -m benchmarks.photos [FOLDER] [--minutes 4] [--seeds 1]       on one core: `taskset -c 0 python …`
 
-FOLDER has class folders under train/ and test/. Each way gets the same minutes of processor time, files to network:
-decoding and features count, looking at the test images while training does not. Labels are as they come and the
-method is ordinary training (`erm`), with all settings as the program chooses them:
+FOLDER has class folders under train/ and test/. Each approach gets the same minutes of CPU time, from files to network.
+Decoding and features are included; testing during training is not. Labels are the original ones, the method is ordinary
+training (`erm`), and all other options have their defaults:
 
-- a linear head on features of EfficientNet-Lite0 at 224 pixels, taken once, none of them found in a cache;
-- all of EfficientNet-Lite0 fine-tuned at 128 pixels, as many epochs as the minutes allow, one at least;
-- the small ResNet from nothing, at the size that the program chooses, as many epochs as the minutes allow.
+- a linear head on frozen features of EfficientNet-Lite0 at 224 pixels, with an empty cache;
+- all of EfficientNet-Lite0 fine-tuned at 128 pixels, for as many epochs as the minutes allow, at least one;
+- the small ResNet from scratch, at the default size, for as many epochs as the minutes allow.
 
-Beside them scikit-learn's logistic regression on the same features. Its decay, and whether features are standardised,
-are chosen by the accuracy on the given labels of five shuffled folds; taking the features and the search count.
+For comparison, scikit-learn's logistic regression on the same features. Its regularisation, and whether features are
+standardised, are selected by cross-validated accuracy on the given labels (five shuffled folds). The time includes the
+features and the search.
 
-With a few hundred test photos a difference of three points is chance.
+With a few hundred test photos a difference of three points is not significant.
 """
 
 import argparse
@@ -49,15 +50,15 @@ HEAD, LOGISTIC = "a head on features", "logistic regression on features"
 WAYS: dict[str, dict[str, Any]] = {
     HEAD: {"tune": "head"},
     "fine-tuning": {"tune": "all", "image_size": 128},
-    "from nothing": {"model": "resnet-small"},
+    "from scratch": {"model": "resnet-small"},
 }
-DECAYS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.3, 1.0)  # C, as scikit-learn has it
-PAUSE = 15.0  # seconds of training between two looks at the test images
+DECAYS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.3, 1.0)  # C of scikit-learn
+PAUSE = 15.0  # seconds of training between two tests
 Curve = list[tuple[float, float]]  # seconds, test accuracy
 
 
 class Clock:
-    """Seconds of processor time, those of finished worker processes included, but for what is left out."""
+    """Seconds of CPU time, including finished worker processes, minus what is left out."""
 
     def __init__(self) -> None:
         self.begun = self._now()
@@ -84,7 +85,7 @@ def _test_accuracy(training: Training, test: Samples) -> float:
 
 
 def _seconds_of_a_step(plan: Plan, data: Data) -> float:
-    """By up to three steps of a training that is thrown away, after one to warm up."""
+    """Measured over up to three steps of a discarded training, after a warm-up step."""
     training = build_training(plan, data, plan.method, Storage())
     training.model.train()
     first, *others = islice(training.loader.epoch(0), 4)
@@ -152,7 +153,7 @@ def _logistic(folder: Path, seed: int) -> dict[str, Any]:
     search.fit(x, y)
     found = float((search.predict(x_test) == y_test).mean())
     decay, scaled = (search.best_params_[name] for name in ("logisticregression__C", "standardscaler"))
-    words = f"C = {decay:g}, {'as they are' if scaled == 'passthrough' else 'standardised'}"
+    words = f"C = {decay:g}, {'unscaled' if scaled == 'passthrough' else 'standardised'}"
     return {"seconds": clock(), "accuracy": found, "words": words}
 
 
@@ -165,11 +166,11 @@ def _measure(name: str, folder: Path, seed: int, minutes: float) -> None:
     done = _row_file(name, seed)
     if done.exists():
         return
-    with tempfile.TemporaryDirectory() as home:  # nothing is found again
+    with tempfile.TemporaryDirectory() as home:  # an empty cache
         os.environ["SELFADAPT_HOME"] = home
-        began = time.monotonic()
+        start = time.monotonic()
         row = _logistic(folder, seed) if name == LOGISTIC else _train(WAYS[name], folder, seed, 60 * minutes)
-    row |= {"passed": time.monotonic() - began, "load": os.getloadavg()[1], "date": time.strftime("%Y-%m-%d")}
+    row |= {"passed": time.monotonic() - start, "load": os.getloadavg()[1], "date": time.strftime("%Y-%m-%d")}
     done.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(done) as file:
         json.dump({**row, "data": folder.name, "minutes": minutes}, file)
@@ -206,7 +207,7 @@ def _draw(found: dict[str, list[dict[str, Any]]]) -> None:
             )
     for row in found.get(LOGISTIC, []):
         axes.plot(row["seconds"] / 60, 100 * row["accuracy"], "x", color="#1f2430", label=LOGISTIC)
-    axes.set_xlabel("minutes of processor time, from files on")
+    axes.set_xlabel("minutes of CPU time, including decoding")
     axes.set_ylabel("test accuracy, %")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
@@ -222,7 +223,7 @@ def _write_page(seeds: int) -> None:
         return
     _draw(found)
     every = [row for rows in found.values() for row in rows]
-    header = ["way", "seeds", "test accuracy, %", "minutes of processor time", "of them before learning", "reached"]
+    header = ["approach", "seeds", "test accuracy, %", "minutes of CPU time", "of them before training", "reached"]
     lines = [
         [
             name,
@@ -236,14 +237,14 @@ def _write_page(seeds: int) -> None:
     ]
     loads = [row["load"] for row in every]
     environment = (
-        f"{every[0]['date']}, {every[0]['data']}, {every[0]['minutes']:g} minutes of processor time for each way, one\n"
-        f"core of {platform.machine()}, torch {torch.__version__}. The machine had other work meanwhile: a load of "
+        f"{every[0]['date']}, {every[0]['data']}, {every[0]['minutes']:g} minutes of CPU time for each approach, one\n"
+        f"core of {platform.machine()}, torch {torch.__version__}. The machine was busy with other work: a load of "
         f"{min(loads):.0f} to {max(loads):.0f} on\n{os.cpu_count()} cores; "
-        f"{sum(row['passed'] for row in every) / 60:.0f} minutes passed in all"
+        f"{sum(row['passed'] for row in every) / 60:.0f} minutes passed in total"
     )
     words = (__doc__ or "").split("\n\n", 2)[2].strip()
     PAGE.write_text(
-        "# Photos: a head, fine-tuning, or from nothing\n\nMade by `python -m benchmarks.photos`.\n\n"
+        "# Photos: a head, fine-tuning, or from scratch\n\nWritten by `python -m benchmarks.photos`.\n\n"
         f"{words}\n\n{environment}.\n\n"
         + "\n".join(table(header, lines))
         + "\n![Test accuracy over time](figures/photos.svg)\n"

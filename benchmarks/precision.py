@@ -1,8 +1,8 @@
-"""What bfloat16 brings on this processor: a step of ordinary training in float32 against one in bfloat16.
+"""The speed-up of bfloat16 on this processor: a step of ordinary training in float32 against one in bfloat16.
 
 Random images of 3×32×32, batches of 250. The ratio is the median over 20 rounds of the first side's time over the
-second's, both in one process, taking turns. It depends on the processor: without instructions for bfloat16 it is slower
-there. `selfadapt doctor` measures a single convolution on yours.
+second's, alternating in one process. It depends on the processor: without instructions for bfloat16 it is slower.
+`selfadapt doctor` measures a single convolution on yours.
 """
 
 from dataclasses import replace

@@ -1,10 +1,10 @@
-"""The review page with 50,000 suspects, against what a person would put up with.
+"""The review page with 50,000 likely errors, against limits for comfortable use.
 
-A run folder of 50,000 image files (JPEG, 240 by 180 pixels), all of them suspect, in 100 classes, with features of
-1,280 numbers each. The server starts as a fresh program; a headless Chromium opens the page. Limits: the first picture
-within 2 seconds of opening the page, a decision confirmed (it is on the disk by then) within 50 ms at the median, 300
-MB of memory beyond the libraries (the peak with a run of 100 suspects), and 50 ms between two frames while scrolling
-through all. The last row is how long it takes to find the six most similar samples of two classes, against 100 ms.
+A run folder of 50,000 image files (JPEG, 240 by 180 pixels), all of them likely errors, in 100 classes, with 1,280
+features each. The server starts as a new process; a headless Chromium opens the page. Limits: the first image within 2
+seconds of opening the page, a decision confirmed (and on disk) within 50 ms at the median, 300 MB of memory beyond the
+libraries (the peak with a run of 100 likely errors), and 50 ms between two frames while scrolling through all. The last
+row is the time to find the six most similar samples of two classes, against 100 ms.
 """
 
 import csv
@@ -34,7 +34,7 @@ _NAMES = [f"class {k:03d}" for k in range(CLASSES)]
 
 
 def write_run(folder: Path, suspects: int) -> RunFolder:
-    """A run folder with so many suspects, as if it had been trained."""
+    """A run folder with this number of likely errors, as if it had been trained."""
     generator = np.random.default_rng(0)
     (folder / "images").mkdir(parents=True)
     encoded = []
@@ -68,7 +68,7 @@ def write_run(folder: Path, suspects: int) -> RunFolder:
 
 
 class Review:
-    """`selfadapt review` as a fresh program."""
+    """`selfadapt review` as a new process."""
 
     def __init__(self, folder: RunFolder) -> None:
         command = [sys.executable, "-m", "selfadapt", "review", str(folder.path), "--no-browser", "--json"]
@@ -90,7 +90,7 @@ class Review:
         return json.loads(found) if answer.getheader("Content-Type") == "application/json" else found
 
     def peak(self) -> int:
-        """The largest resident size so far, in bytes."""
+        """Peak resident memory so far, in bytes."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
@@ -100,7 +100,7 @@ class Review:
 
 
 def _use(review: Review, suspects: int) -> dict[str, float]:
-    """What a person does: look, decide, filter, search, accept a whole pair, undo."""
+    """What a reviewer does: look, decide, filter, search, accept a whole pair, undo."""
     seconds = []
     for number in range(min(DECISIONS, suspects // 2)):
         began = time.perf_counter()
@@ -123,7 +123,7 @@ def _use(review: Review, suspects: int) -> dict[str, float]:
 
 
 def _look(review: Review) -> dict[str, float]:
-    """The page in a browser: until the first picture is there, and between frames while all is scrolled through."""
+    """Time in a browser until the first image is shown, and between frames while scrolling through all."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -163,7 +163,7 @@ def run() -> dict[str, float]:
             finally:
                 review.stop()
     return {
-        f"first picture / {SECONDS:g} s": found["first"] / SECONDS,
+        f"first image / {SECONDS:g} s": found["first"] / SECONDS,
         f"a decision confirmed, median / {1000 * CONFIRMED:g} ms": found["decision"] / CONFIRMED,
         f"memory beyond the libraries / {MEMORY / 1e6:g} MB": (peaks[SUSPECTS] - peaks[FEW]) / MEMORY,
         f"between frames while scrolling, 95 % / {1000 * FRAME:g} ms": found["frame"] / FRAME,

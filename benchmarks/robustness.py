@@ -37,7 +37,7 @@ PLAIN = ""  # no self-adaptive targets
 class Setting:
     data: str
     options: tuple[str, ...]
-    curve: int  # epochs before the curve begins
+    curve: int  # epochs before the curve starts
     variants: tuple[str, ...]  # of the self-adaptive targets: E_s/alpha
     seeds: tuple[int, ...] = (0, 1, 2)
     images: str | None = None  # under AutoAttack
@@ -92,7 +92,7 @@ def _run(job: Job) -> None:
             "train", own.data, "--method", *method, "--seed", str(seed), *own.options, "--curve-start", str(own.curve),
             "--resume", "--out", folder,
         )  # fmt: skip
-    for moment in MOMENTS if own.images else ():  # what was measured before is kept in the run
+    for moment in MOMENTS if own.images else ():  # earlier results are cached in the run
         program("attack", folder, "--with", "autoattack", "--images", own.images or "", "--at", moment)
     print(folder, flush=True)
 
@@ -144,9 +144,9 @@ def _section(name: str, own: Setting) -> list[str]:
         rows.append([_words(variant), str(len(found)), *cells])
     if all(row[1] == "0" for row in rows):
         return [f"## {name}", "", "Not measured yet.", ""]
-    told = f"`{Path(own.data).name} {' '.join(own.options)}`"
-    told += f"; AutoAttack on {own.images} images" if own.images else ""
-    return [f"## {name}", "", told, "", *table(["", "seeds", *columns], rows)]
+    settings = f"`{Path(own.data).name} {' '.join(own.options)}`"
+    settings += f"; AutoAttack on {own.images} images" if own.images else ""
+    return [f"## {name}", "", settings, "", *table(["", "seeds", *columns], rows)]
 
 
 def _draw(name: str) -> None:

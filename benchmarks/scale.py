@@ -1,9 +1,9 @@
-"""What targets cost at size: the bytes of a row, the time of an update, and what processes say to each other.
+"""The cost of targets at scale: bytes per row, time per update, and communication between processes.
 
 ImageNet's shape is 1,281,167 × 1,000. An update is that of one batch of 256. "copy" is a plain copy of the bytes that
 an update must move at least: the rows read and written. Growth is the time of an update with 10^7 rows over that with
-10^4. "sharded / replicated" is an update by two processes on this machine, on rows of 1,000 classes. "sent" is what a
-process hands to torch for the others in an update, counted, over what the formulas of docs/scale.md say.
+10^4. "sharded / replicated" is an update by two processes on this machine, on rows of 1,000 classes. "sent" is the
+number of bytes that a process passes to torch for the others in an update, over the formulas of docs/scale.md.
 """
 
 import json
@@ -43,7 +43,7 @@ def _bytes() -> dict[str, float]:
 
 
 def _update_against_copy() -> dict[str, float]:
-    """The kinds on ImageNet's classes; 50,000 rows, so that none lies in a cache."""
+    """Row formats with 1,000 classes; 50,000 rows, so that they do not fit into the CPU cache."""
     ratios = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
@@ -76,7 +76,7 @@ def _update_against_copy() -> dict[str, float]:
 
 
 def _growth() -> dict[str, float]:
-    """Ten classes, so that 10^7 dense rows fit into memory here."""
+    """Ten classes, so that 10^7 dense rows fit into memory."""
     ratios = {}
     prediction = torch.randn(BATCH, 10).softmax(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def _growth() -> dict[str, float]:
 
 
 class _Count:
-    """Counts the bytes that this process hands over for others, in place of torch's own call."""
+    """Replaces a call of torch and counts the bytes that this process sends to others."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -111,7 +111,7 @@ class _Count:
 
 
 def _worker(kind: str, rounds: int) -> None:
-    """Of several processes: seconds and bytes of an update with sharded and with replicated rows, taking turns."""
+    """Seconds and bytes of an update with sharded and with replicated rows, alternating, in several processes."""
     torch.set_num_threads(1)
     distributed.init()
     count = _Count()

@@ -55,7 +55,7 @@ def _jobs(only: str) -> Iterable[Job]:
 
 
 def _measured(network: str, rate: str) -> list[dict[str, Any]]:
-    """What `shift --against` found for each seed."""
+    """The results of `shift --against` for each seed."""
     files = (_folder("sat", (network, rate, seed)) / "shift.json" for seed in SEEDS)
     found = (json.loads(file.read_text()) for file in files if file.exists())
     return [one for one in found if "other" in one]
@@ -73,13 +73,19 @@ def _tables() -> list[str]:
         errors[f"`{network}`, noise {rate}"] = [
             one["corruption_errors"] | {"mean": one["mean_corruption_error"]} for one in found
         ]
-    header = ["accuracy (%), mean over 15 kinds", "seeds", "clean", *(f"level {level}" for level in LEVELS), "all"]
+    header = [
+        "accuracy (%), mean over 15 corruptions",
+        "seeds",
+        "clean",
+        *(f"level {level}" for level in LEVELS),
+        "all",
+    ]
     kinds = list(next((found[0] for found in errors.values() if found), {}))
     ratios = [
         [kind.replace("_", " "), *(shown([one[kind] for one in found], digits=2) for found in errors.values())]
         for kind in kinds
     ]
-    return [*table(header, rows), *table(["error of `sat` by that of `erm`", *errors], ratios)]
+    return [*table(header, rows), *table(["error of `sat` / error of `erm`", *errors], ratios)]
 
 
 def write_tables() -> None:

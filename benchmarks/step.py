@@ -1,7 +1,7 @@
-"""What self-adaptive training costs: a step of it against a step of ordinary training.
+"""The cost of self-adaptive training: one of its steps against a step of ordinary training.
 
 The small ResNet (stages 16-32-64) on batches of 256 random images of 3×32×32, targets in float32. The ratio is
-the median over 100 rounds of the first side's time over the second's, both in one process, taking turns.
+the median over 100 rounds of the first side's time over the second's, alternating in one process.
 """
 
 import torch
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def random_samples(count: int, shape: Shape) -> Samples:
-    """So many random images of this shape in ten classes."""
+    """Random images of this shape in ten classes."""
     return Samples(
         inputs=TensorImages(torch.randint(0, 256, (count, *shape), dtype=torch.uint8)),
         labels=torch.randint(10, (count,)),
@@ -33,7 +33,7 @@ def random_samples(count: int, shape: Shape) -> Samples:
 
 
 def training(objective: Objective, samples: Samples, name: str = "resnet-small", batch_size: int = 256) -> Training:
-    """The training of a named network on these samples, before its first step."""
+    """A training of a named network on these samples, before its first step."""
     torch.manual_seed(0)
     network = backbone(name, InputSpec("image", samples.inputs.shape))
     channels = samples.inputs.shape[0]

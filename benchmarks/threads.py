@@ -1,10 +1,10 @@
-"""What a second thread gains and costs, network by network: the measurement behind runs/lifecycle/threads.py.
+"""Gain and cost of a second thread for each network: the measurement behind runs/lifecycle/threads.py.
 
-CPU time of a training step, the median of nine, with one thread and with two that sleep while they wait. CPU time
-instead of the clock's, so that other programs on the machine change little. "gain" is the time of one thread over that
-of the busier of the two: what a second thread can gain at best, on an idle machine. "cost" is the time of both over
-that of the one: what it takes from others. M is how many million multiply-adds of a forward pass a layer has, the mean
-over the layers; the rule gives a second thread from 2 · WORK_OF_A_THREAD on.
+CPU time of a training step, median of nine, with one thread and with two that sleep while they wait. CPU time instead
+of wall time, so that other programs on the machine change little. "gain" is the time of one thread over that of the
+busier of the two: the best speed-up on an idle machine. "cost" is the time of both over that of the one: what it takes
+from other programs. M is the number of multiply-adds per layer in a forward pass, in millions, mean over the layers; a
+second thread is used from 2 · WORK_OF_A_THREAD on.
 """
 
 import json
@@ -38,7 +38,7 @@ CASES = (  # the network, the channels and pixels of its images, and the batch s
 
 
 def run() -> dict[str, float]:
-    """OpenMP must be told to sleep before torch is loaded, so the measuring has a process of its own."""
+    """OpenMP must be configured before torch is loaded, so the measurement runs in a separate process."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run([sys.executable, "-m", __name__], env=environment, stdout=subprocess.PIPE, check=True)
     ratios: dict[str, float] = json.loads(done.stdout)

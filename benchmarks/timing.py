@@ -1,4 +1,4 @@
-"""Both sides of a ratio in one process, taking turns, so that a slow moment of the machine strikes both."""
+"""Time both sides of a ratio alternately in one process, so that a slow moment of the machine affects both."""
 
 import statistics
 import time
@@ -18,7 +18,7 @@ def time_ratio(
     rounds: int,
     warm_up: int = 5,
 ) -> float:
-    """The median, over rounds, of the first side's time over the second's. Who begins changes from round to round."""
+    """Median over rounds of the first side's time over the second's. The order alternates between rounds."""
     ratios = []
     for turn in range(warm_up + rounds):
         if turn % 2:

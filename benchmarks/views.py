@@ -1,8 +1,8 @@
-"""What one view saves: a step of one-view self-adaptive training against one of two-view BYOL (the paper's Figure 9).
+"""The saving of one view: a step of one-view self-adaptive training against one of two-view BYOL (Figure 9).
 
 The same batch of 128 CIFAR-sized images, augmentation, network (small ResNet, heads of 512 and 256) and optimiser; a
-step is augmentation, forward and loss, backward and update, and each is also timed apart. `selfadapt reproduce fig9`
-has all four methods of the figure.
+step is augmentation, forward and loss, backward and update, and each is also timed separately. `selfadapt reproduce
+fig9` has all four methods of the figure.
 """
 
 from typing import Any

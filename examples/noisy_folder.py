@@ -1,11 +1,11 @@
 """A folder of badly labelled images to practise on.
 
-    python examples/noisy_folder.py photos             writes it
-    python examples/noisy_folder.py photos 0.1 500     another share of mistakes; and the last 500 as test/, without any
-    python examples/noisy_folder.py corrected.csv      says how many labels of a corrected table are right
+    python examples/noisy_folder.py photos             write it
+    python examples/noisy_folder.py photos 0.1 500     10 % of mistakes, and the last 500 images as test/ without mistakes
+    python examples/noisy_folder.py corrected.csv      print the fraction of correct labels in a corrected table
 
-Writes 1,797 handwritten digits as small PNG files, a folder for each class, and puts three in ten into a wrong folder.
-The name of a file tells the truth (`0042-is-7.png`), which selfadapt does not look at.
+Writes 1,797 handwritten digits as small PNG files, one folder per class, and puts 30 % of them into a wrong folder. The
+file name contains the true label (`0042-is-7.png`); selfadapt does not use it.
 """
 
 import csv
@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 
 
 def write(folder: Path, share: float = 0.3, tests: int = 0, seed: int = 0) -> int:
-    """Write the images and return how many lie in a wrong folder."""
+    """Write the images and return the number of those in a wrong folder."""
     draw = random.Random(seed)
     digits = load_digits()
     wrong = 0
@@ -34,7 +34,7 @@ def write(folder: Path, share: float = 0.3, tests: int = 0, seed: int = 0) -> in
 
 
 def score(table: Path) -> dict[str, float]:
-    """The share of right training labels in a table that `selfadapt labels` wrote, as given and as corrected."""
+    """The fraction of correct training labels in a table of `selfadapt labels`, as given and as corrected."""
     with open(table, newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["part"] == "train"]
     return {
@@ -46,8 +46,8 @@ if __name__ == "__main__":
     path = Path(sys.argv[1])
     if path.suffix == ".csv":
         right = score(path)
-        print(f"right labels: {right['given']:.1%} as given, {right['label']:.1%} as corrected")
+        print(f"correct labels: {right['given']:.1%} as given, {right['label']:.1%} as corrected")
     else:
         share, tests = (*sys.argv[2:4], *("0.3", "0")[len(sys.argv[2:4]) :])
         wrong = write(path, float(share), int(tests))
-        print(f"{wrong} of 1797 images lie in a wrong folder of {path}")
+        print(f"{wrong} of 1797 images are in a wrong folder of {path}")

@@ -1,6 +1,6 @@
-"""Self-adaptive training in a training loop of your own: one object gives the loss, and judges the labels.
+"""Self-adaptive training in your own loop: one object computes the loss and finds the label errors.
 
-Run it with `python examples/own_loop.py`. It trains a small network on digits, a third of whose labels are wrong.
+Run it with `python examples/own_loop.py`. It trains a small network on digits, a third of them mislabelled.
 """
 
 import torch
@@ -37,7 +37,7 @@ def main() -> float:
     model.eval()
     recovered = torch.from_numpy(criterion.label_errors().suggested_labels)
     accuracy = float((model(images[~train]).argmax(1) == truth[~train]).float().mean())
-    print(f"labels that are right: {(labels == truth_train).float().mean():.1%} as given")
+    print(f"correct labels:        {(labels == truth_train).float().mean():.1%} as given")
     print(f"                       {(recovered == truth_train).float().mean():.1%} as recovered")
     print(f"targets moved after:   {criterion.started} epochs")
     print(f"test accuracy:         {accuracy:.1%}")

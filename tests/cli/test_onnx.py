@@ -70,7 +70,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_json("pretrain", "digits", *options, "--hidden", "8", "--dimensions", "4", "--out", "blind", folder=tmp_path)
     without = run("export", "blind", "--format", "onnx", folder=tmp_path)
     assert without.returncode == 2
-    assert "has no classes; export as safetensors" in without.stderr
+    assert "lacks classes; export as safetensors" in without.stderr
     run_json("train", "digits", *options, "--out", "run", folder=tmp_path)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     missing = run("export", "run", "--format", "onnx", folder=tmp_path)

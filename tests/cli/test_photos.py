@@ -291,7 +291,7 @@ def test_arrays_and_one_of_timm_s_networks_of_another_size(tmp_path: Path) -> No
     assert run_json("probe", "none", folder=tmp_path)["test_accuracy"] > 0
     for arguments, words in (
         (("train", *options, "--weights", "none", "--head", "mlp"), "--head mlp is for features that are taken once"),
-        (("export", "labels", "--out", "a.onnx"), "not the name of a file of --format safetensors"),
+        (("export", "labels", "--out", "a.onnx"), "has the suffix of another format than --format safetensors"),
     ):
         refused = run(*arguments, folder=tmp_path)
         assert (refused.returncode, words in refused.stderr) == (2, True)
@@ -552,7 +552,7 @@ def test_embedding_what_cannot_be(tmp_path: Path) -> None:
     np.savez(tmp_path / "fine.npz", x_train=np.ones((8, 3)), y_train=np.arange(8) % 2)
     (tmp_path / "fine.csv").write_text("length,kind\n1.5,a\n2.5,b\n", encoding="utf-8")
     for words, arguments in {
-        "fine.npz holds vectors already, which need no embedding; train on them with: selfadapt train fine.npz": (
+        "fine.npz already has vectors, which need no embedding; train on them with: selfadapt train fine.npz": (
             "fine.npz",
         ),
         "fine.csv is a table without a column `path`": ("fine.csv",),  # nor has it a column `label`, which is no matter

@@ -361,7 +361,7 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
         ),
         (("pretrain", "digits", "--weight-decay", "-1", "--out", "x"), "--weight-decay -1.0 must be at least 0"),
         (("probe", "run", "--limit", "0"), "--limit 0 must be at least 1"),
-        (("probe", "run", "--limit", "1"), "has one class only"),
+        (("probe", "run", "--limit", "1"), "has only one class"),
         (("probe", "run", "--schedule", "stairs"), "choose step or cosine"),
         (("probe", "run", "--augment", "magic"), "--augment 'magic' is not known; choose one of none, crop, crop-flip"),
         (("probe", "run", "--augment", "crop-flip,no-flip"), "may follow self-supervised"),

@@ -242,7 +242,7 @@ def test_published_arrays(tmp_path: Path) -> None:
     assert "saturate" not in found["by_kind"]
     assert found["levels"]["1"] == pytest.approx(found["clean_accuracy"])
     np.save(tmp_path / "published/labels.npy", np.tile((labels[:12] + 1) % 3, 5))
-    _refused(run("shift", "run", "--data", "published", folder=tmp_path), "not those of the test part")
+    _refused(run("shift", "run", "--data", "published", folder=tmp_path), "not those of the test split")
     _refused(run("shift", "run", "--data", "nowhere", folder=tmp_path), "must hold gaussian_noise.npy and labels.npy")
 
 
@@ -289,15 +289,15 @@ def _refused(result: Result, message: str) -> None:
         (("attack", "plain", "--loss", "kl"), "--loss 'kl' is not known"),
         (("attack", "plain", "--with", "autoattack", "--restarts", "3"), "autoattack has no --restarts"),
         (("attack", "plain", "--with", "fgsm", "--steps", "3"), "fgsm has no --steps"),
-        (("attack", "plain", "--at", "best"), "kept no best network"),
+        (("attack", "plain", "--at", "best"), "has not saved its best network"),
         (("attack", "plain", "--at", "worst"), "--at 'worst' is not known"),
         (("attack", "nowhere"), "nowhere is not a run folder"),
         (("attack", "plain", "--transfer", "nowhere"), "nowhere is not a run folder"),
-        (("attack", "plain", "--transfer", "robust", "--no-checks"), "does not go with --no-checks"),
-        (("attack", "plain", "--transfer", "robust", "--with", "square"), "square has none"),
+        (("attack", "plain", "--transfer", "robust", "--no-checks"), "cannot be combined with --no-checks"),
+        (("attack", "plain", "--transfer", "robust", "--with", "square"), "square uses no gradients"),
         (("shift", "plain", "--levels", "mnist"), "--levels 'mnist' is not known"),
         (("shift", "plain", "--images", "0"), "0 images cannot"),
-        (("shift", "plain", "--data", ".", "--images", "5"), "published arrays are taken whole"),
+        (("shift", "plain", "--data", ".", "--images", "5"), "published arrays are used as they are"),
         (("train", "digits", "--method", "trades", "--eps", "-1"), "--eps -1"),
         (("train", "digits", "--method", "erm", "--eps", "0.1"), "--eps is an option of trades-sat, trades"),
     ],
@@ -320,6 +320,6 @@ def test_runs_that_cannot_be_attacked(folder: Path, tmp_path: Path, monkeypatch:
     _refused(run("train", "vectors.npz", "--method", "trades", "--epochs", "2", folder=tmp_path), "sees images")
     np.savez(tmp_path / "bare.npz", x_train=random.integers(0, 255, (40, 8, 8)).astype(np.uint8), y_train=y[:40])
     run_json("train", "bare.npz", *QUICK, "--batch-size", "8", "--method", "erm", "--out", "bare", folder=tmp_path)
-    _refused(run("attack", "bare", folder=tmp_path), "no test part")
+    _refused(run("attack", "bare", folder=tmp_path), "lacks a test split")
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     _refused(run("attack", "plain", "--with", "autoattack", folder=folder), "pip install 'selfadapt[attack]'")

@@ -138,7 +138,7 @@ def test_arrays_of_images_are_answered_as_their_files_are(folder: Path) -> None:
     ("arguments", "words"),
     [
         (("calibrate", "run", "--risk", "1.5"), "--risk 1.5 must be between 0 and 1"),
-        (("calibrate", "run", "--risk", "0.1", "--selector", "mc-dropout"), "is not offered by this run"),
+        (("calibrate", "run", "--risk", "0.1", "--selector", "mc-dropout"), "is not available for this run"),
         (("coverage", "run", "--passes", "-1"), "--passes -1 must be at least 0"),
         (("calibrate", "run", "--risk", "0.1", "--selector", "mc-dropout", "--passes", "0"), "needs --passes above 0"),
         (("predict", "run", "nowhere.png"), "there is no file or folder nowhere.png"),
@@ -173,7 +173,7 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
     with monkeypatch.context() as patch:
         patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
-    used_up = "cannot vouch for it"
+    used_up = "selected a model on the validation split"
     for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained to its end")):
         result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)
         assert result.returncode == 2
@@ -214,7 +214,7 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
         areas[reward] = np.mean(np.cumsum(wrong[abstain.argsort()]) / np.arange(1, len(wrong) + 1))
     assert areas[chosen] == pytest.approx(min(areas.values()))
     run_json("coverage", "whole", folder=tmp_path)
-    assert "cannot vouch" not in run("calibrate", "whole", "--risk", "0.5", folder=tmp_path).stderr
+    assert "would not hold" not in run("calibrate", "whole", "--risk", "0.5", folder=tmp_path).stderr
 
     ends, end_epoch = iter(range(100)), Training.end_epoch
 
@@ -294,7 +294,7 @@ def test_of_samples_that_belong_together_one_counts_for_the_guarantee(tmp_path: 
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_what_was_trained_on_does_not_vouch(tmp_path: Path) -> None:
+def test_groups_of_the_training_split_are_excluded(tmp_path: Path) -> None:
     """Of people who are in both parts no sample counts; a threshold that goes is told of."""
     values = np.random.default_rng(0).normal(size=(200, 2)) + 4 * (np.arange(200) % 2)[:, None]
     rows = [f"{a},{b},{i % 2},{i // 4},{'val' if i % 4 > 1 else 'train'}" for i, (a, b) in enumerate(values.tolist())]
@@ -306,7 +306,7 @@ def test_what_was_trained_on_does_not_vouch(tmp_path: Path) -> None:
         assert "groups that are in both the training and the validation part" in told
     refused = run("calibrate", "all", "--risk", "0.3", folder=tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "none can vouch for the model" in refused.stderr
+    assert "so a bound on them would not hold" in refused.stderr
     found = run_json("calibrate", "some", "--risk", "0.3", folder=tmp_path)
     assert found["samples"] == sum(",new" in row and row.endswith("val") for row in few)
     assert "earlier calibration is removed" in run("calibrate", "some", "--risk", "0.0001", folder=tmp_path).stdout
@@ -321,7 +321,7 @@ def test_files_without_rows_are_no_answers(tmp_path: Path) -> None:
     (tmp_path / "short.csv").write_text("a,b\n1\n")
     (tmp_path / "twice.csv").write_text("a,b,a\n1,2,3\n")
     empty = run("predict", "run", "empty.csv", folder=tmp_path)
-    assert (empty.returncode, _predicted(empty.stdout)) == (2, [{"path": "empty.csv", "error": "it holds no rows"}])
+    assert (empty.returncode, _predicted(empty.stdout)) == (2, [{"path": "empty.csv", "error": "it is empty"}])
     for name, words in (
         ("short", "row 2 has fewer values than the 2 columns"),
         ("twice", "2 columns of the name 'a'"),
@@ -331,7 +331,7 @@ def test_files_without_rows_are_no_answers(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", x_train=np.float32(values), y_train=np.arange(40) % 2)
     run_json("train", "v.npz", "--method", "erm", "--epochs", "1", "--out", "vectors", folder=tmp_path)
     np.save(tmp_path / "empty.npy", np.zeros((0, 2), np.float32))
-    assert "it holds no rows" in run("predict", "vectors", "empty.npy", folder=tmp_path).stdout
+    assert "it is empty" in run("predict", "vectors", "empty.npy", folder=tmp_path).stdout
 
 
 def test_what_is_not_a_number_is_no_answer(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_segmenter(small: Path) -> None:
         (("VOC2007", "--detector", "c4", "--lr", "-1"), "--lr -1.0 must be a number above 0"),
         (("VOC2012", "--detector", "c4"), "VOC2012 is not in VOC's form"),
         (("VOC2007", "VOC2007", "--detector", "c4"), "listed twice"),
-        (("VOC2007",), "torchvision has no resnet-small"),
+        (("VOC2007",), "resnet-small is not a torchvision network"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(small: Path, words: tuple[str, ...], message: str) -> None:

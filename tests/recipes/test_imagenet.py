@@ -18,7 +18,7 @@ from runs.config.stub_facts import IMAGENET, planned_for
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.loader import Loader
 from selfadapt.recipes.index import RECIPES
-from selfadapt.recipes.recipe import Ask, Experiment, Settings
+from selfadapt.recipes.recipe import Experiment, Settings
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.recipe_run import reproduce
 from selfadapt.runs.config.facts import inspect_source
@@ -79,8 +79,10 @@ def _short(name: str, *trials: str, **smaller: Any) -> Experiment:
         if trial.name in trials:
             own = {word: SHORT.get(word, value) for word, value in trial.settings.items()}
             own |= {"width": 2, **smaller}
-            asks = tuple(Ask(what=ask.what, settings={**ask.settings, "epochs": 2}) for ask in trial.asks)
-            short.append(replace(trial, settings=own, asks=asks))
+            evaluations = tuple(
+                replace(evaluation, settings={**evaluation.settings, "epochs": 2}) for evaluation in trial.evaluations
+            )
+            short.append(replace(trial, settings=own, evaluations=evaluations))
     return Experiment(
         trials=tuple(short), entries=tuple(entry for entry in whole.entries if entry.trial in (*trials, None))
     )
@@ -124,8 +126,8 @@ def test_training_without_labels_and_the_linear_classifier(tmp_path: Path) -> No
     assert answer["asked"] == {"what": "probe", "epochs": 2, **usual}
     found = answer["answer"]
     assert [ours[""]["measured"], ours[""]["published"]] == [pytest.approx(100 * found["augmented_accuracy"]), 72.8]
-    assert ours["features taken once"]["measured"] == pytest.approx(100 * found["test_accuracy"])
-    assert ours["features taken once"]["published"] is None
+    assert ours["frozen features"]["measured"] == pytest.approx(100 * found["test_accuracy"])
+    assert ours["frozen features"]["published"] is None
 
 
 def _reproduced_in_two(out: Path) -> None:

@@ -20,7 +20,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.evaluation.linear_probe import ProbeSettings
 from selfadapt.recipes.figures.fig4 import Growing
 from selfadapt.recipes.index import RECIPES, recipe_named
-from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Settings, Timing, Trial
+from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial
 from selfadapt.recipes.tables import table10
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.batch.commands import command_line
@@ -29,7 +29,7 @@ from selfadapt.runs.config.facts import inspect_source
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.train.bench import StageCallback
-from selfadapt.runs.transfer.fine_tune import TransferSettings
+from selfadapt.runs.transfer.transfer_settings import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
 TINY: Settings = {
@@ -78,7 +78,7 @@ def _tiny(recipe: Recipe, data: Path) -> Recipe:
 
 
 def _of_each_kind() -> dict[str, set[str]]:
-    """The trials of each recipe that are trained here: of each method and way to ask it one, and of each recipe one."""
+    """The trials that are trained here: one per method and kind of evaluation, and at least one per recipe."""
     seen: set[Any] = set()
     chosen: dict[str, set[str]] = {}
     for name in RECIPES:
@@ -87,8 +87,10 @@ def _of_each_kind() -> dict[str, set[str]]:
             continue
         trials: dict[Any, str] = {}
         for trial in RECIPES[name].at("laptop").trials:
-            asks = tuple(ask.what for ask in trial.asks)
-            trials.setdefault((trial.kind, trial.settings.get("method"), trial.settings.get("views"), asks), trial.name)
+            evaluations = tuple(evaluation.kind for evaluation in trial.evaluations)
+            trials.setdefault(
+                (trial.kind, trial.settings.get("method"), trial.settings.get("views"), evaluations), trial.name
+            )
         new = {trial for kind, trial in trials.items() if kind not in seen}
         chosen[name] = new or {list(trials.values())[-1]}
         seen |= set(trials)
@@ -112,11 +114,14 @@ def _shortened(trial: Trial, data: Path) -> Trial:
     own = {word: TINY.get(word, value) for word, value in trial.settings.items()}
     own |= {"data": str(data), **({} if own.get("tune") == "head" else {"width": 4})}
     if own["method"] == "deep-gamblers":
-        own["reward"] = 2.2  # else it trains once for each
+        own["reward"] = 2.2  # otherwise it trains once per reward
     if own["method"] == "sat-posterior":
         own["epochs"] = 2  # the least
-    asks = tuple(Ask(what=ask.what, settings={**ask.settings, **FEW[ask.what]}) for ask in trial.asks)
-    return replace(trial, settings=own, asks=asks)
+    evaluations = tuple(
+        replace(evaluation, settings={**evaluation.settings, **FEW[evaluation.kind]})
+        for evaluation in trial.evaluations
+    )
+    return replace(trial, settings=own, evaluations=evaluations)
 
 
 def test_every_table_and_figure_is_there() -> None:
@@ -144,7 +149,7 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
 def test_linear_evaluation_as_is_usual_and_on_features_taken_once(name: str) -> None:
     usual, once = "probe/augmented_accuracy", "probe/test_accuracy"
     whole = RECIPES[name].at("paper")
-    settings = [ProbeSettings(**ask.settings) for trial in whole.trials for ask in trial.asks]
+    settings = [ProbeSettings(**evaluation.settings) for trial in whole.trials for evaluation in trial.evaluations]
     assert len(settings) == len(whole.trials)
     assert {own.augment for own in settings} == {"resized-crop"}
     protocol = (100, 512, 2.0, "cosine") if name == "table9" else (100, 512, 0.4, "step")
@@ -315,14 +320,14 @@ def test_widths_follow_the_appendix() -> None:
 def test_table10_has_the_usual_settings_and_says_where_voc_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for ask in (table10.DETECTION, table10.SEGMENTATION):
-        own = {word: value for word, value in ask.settings.items() if word != "folders"}
+    for evaluation in (table10.DETECTION, table10.SEGMENTATION):
+        own = {word: value for word, value in evaluation.settings.items() if word != "folders"}
         usual = TransferSettings(task=own["task"], detector=own.get("detector", "pyramid")).resolved()
         assert TransferSettings(**own).resolved() == usual
     assert [table10.DETECTION.name, table10.SEGMENTATION.name] == ["transfer-detection", "transfer-segmentation"]
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path))
     (tmp_path / "data/VOCdevkit/VOC2007/ImageSets").mkdir(parents=True)
-    trial = Trial(name="a", settings={"data": "digits", "method": "erm"}, asks=(table10.DETECTION,))
+    trial = Trial(name="a", settings={"data": "digits", "method": "erm"}, evaluations=(table10.DETECTION,))
     with pytest.raises(UserError, match=r"Pascal VOC2012 is not on this machine; unpack .*VOCdevkit/VOC2012/ImageSets"):
         check_ready(Experiment(trials=(trial,), entries=()))
 
@@ -345,13 +350,13 @@ def test_cells_show_all_seeds_beside_the_published_number() -> None:
 
 
 def test_an_entry_of_a_trial_that_is_not_there_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="not there"):
+    with pytest.raises(ValueError, match="unknown trials"):
         Experiment(trials=(), entries=(Entry(row="a", column="b", trial="c"),))
 
 
 def test_names_are_found_however_they_are_written() -> None:
     assert recipe_named("Figure 1") is recipe_named("fig-1") is RECIPES["fig1"]
-    with pytest.raises(UserError, match="there is no recipe 'fig8'"):
+    with pytest.raises(UserError, match="unknown recipe 'fig8'"):
         recipe_named("fig8")
 
 
@@ -377,13 +382,13 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
         (["table9", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["fig9", "--scale", "paper"], "put ImageNet's class folders into"),
         (["table10"], "the data set cifar10 is not on this machine"),
-        (["table99"], "there is no recipe 'table99'"),
+        (["table99"], "unknown recipe 'table99'"),
         (["table2", "--scale", "tiny"], "choose paper or laptop"),
         (["theory", "--devices", "0"], "--devices 0 must be at least 1"),
         (["theory", "--jobs", "0"], "--jobs 0 must be at least 1"),
         (["theory", "--jobs", "2", "--devices", "2"], "choose one of them"),
         (["table2", "--precision", "half"], "--precision"),
-        (["theory", "--precision", "bfloat16"], "no network is trained here"),
+        (["theory", "--precision", "bfloat16"], "this recipe trains no network"),
         (["theory", "--seeds", "0"], "--seeds 0 must be at least 1"),
         ([], "no NAME given"),
     ],

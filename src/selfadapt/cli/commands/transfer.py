@@ -41,7 +41,8 @@ def command(
     One that was stopped goes on with the same command.
     """
     from selfadapt.run_folder.folder import RunFolder
-    from selfadapt.runs.transfer.fine_tune import TransferSettings, transfer
+    from selfadapt.runs.transfer.fine_tune import transfer
+    from selfadapt.runs.transfer.transfer_settings import TransferSettings
 
     settings = TransferSettings(
         task=task,  # type: ignore[arg-type]

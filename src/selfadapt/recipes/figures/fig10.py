@@ -1,7 +1,9 @@
 """Figure 10: sensitivity of self-supervised training to augmentation and batch size."""
 
-from selfadapt.recipes.probe_trials import BYOL, PROTOCOL, RATE, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
+from collections.abc import Iterator
+
+from selfadapt.recipes.probe_trials import BYOL, SAT, SHORT_NOTES, MakeTrial, laptop, linear, paper, probed, short
+from selfadapt.recipes.recipe import Cell, Recipe, Settings
 from selfadapt.recipes.scales import PRETRAINING, SHORT_PRETRAINING
 
 AUGMENTS = {
@@ -20,42 +22,29 @@ PUBLISHED = {
 BATCHES, SMALL_BATCHES = (128, 256, 512, 1024), (32, 64, 128)
 
 
-def _cells(scale: str, batches: tuple[int, ...]) -> tuple[dict[str, Trial], list[Entry]]:
-    made, shared = (paper, PRETRAINING) if scale == "paper" else (laptop, SHORT_PRETRAINING)
-    trials: dict[str, Trial] = {}
-    entries = []
+def _cells(make: MakeTrial, shared: Settings, batches: tuple[int, ...]) -> Iterator[Cell]:
     for row, method in METHODS.items():
         for column, augment in AUGMENTS.items():
-            name = f"{row} {augment}"
-            trials[name] = made(name, {**method, "augment": augment, "data": "cifar10"})
-            entries.append(linear("augmentation", row, column, trials[name], PUBLISHED.get((row, column))))
-        default = PUBLISHED[row, "all"]
+            trial = make(f"{row} {augment}", {**method, "augment": augment, "data": "cifar10"})
+            yield linear(trial, row, column, PUBLISHED.get((row, column)), "augmentation")
         for size in batches:
-            rate = shared["lr"] * size / shared["batch_size"]  # in proportion to the batch
+            rate = shared["lr"] * size / shared["batch_size"]  # proportional to the batch size
             name = f"{row} batches of {size}" if size != shared["batch_size"] else f"{row} self-supervised"
-            own: Settings = {**method, "batch_size": size, "lr": rate, "data": "cifar10"}
-            trials.setdefault(name, made(name, own))
-            entries.append(linear("batch size", row, str(size), trials[name], default if size == 512 else None))
-    return trials, entries
-
-
-def _paper() -> Experiment:
-    trials, entries = _cells("paper", BATCHES)
-    return whole(trials.values(), entries)
+            trial = make(name, {**method, "batch_size": size, "lr": rate, "data": "cifar10"})
+            yield linear(trial, row, str(size), PUBLISHED[row, "all"] if size == 512 else None, "batch size")
 
 
 RECIPE = Recipe(
     name="fig10",
     title="Figure 10: sensitivity to augmentation and batch size",
     effect="With fewer operators or smaller batches self-adaptive training loses less than BYOL.",
-    paper=_paper(),
-    laptop=short(*_cells("laptop", SMALL_BATCHES)),
+    paper=probed(_cells(paper, PRETRAINING, BATCHES)),
+    laptop=short(_cells(laptop, SHORT_PRETRAINING, SMALL_BATCHES)),
     notes=(
-        "The learning rate is in proportion to the batch. Of the operators the text names crop and flip, of the "
-        "batches 128, with a drop of 2 points for BYOL and of 1 for ours; the others are chosen around the default.",
-        "Published for all operators, and for 512 images, are Table 6's.",
-        PROTOCOL,
-        RATE,
-        SHORT_NOTE,
+        "The learning rate is proportional to the batch size. The text names crop and flip among the operators, and "
+        "128 among the batch sizes, with a drop of 2 points for BYOL and 1 for ours; the others are chosen around the "
+        "default.",
+        "The published numbers for all operators, and for 512 images, are those of Table 6.",
+        *SHORT_NOTES,
     ),
 )

@@ -1,8 +1,11 @@
 """Figures 3 and 13: generalisation and clean validation error over the noise rate, with and without augmentation."""
 
+from collections.abc import Iterator
+from itertools import product
+
 from selfadapt.recipes.figures.fig1 import KINDS, TESTED
-from selfadapt.recipes.recipe import Entry, Experiment, OverColumns, Recipe, Settings, Trial
-from selfadapt.recipes.scales import AUGMENTED, AUGMENTED_MINUTES, AUGMENTED_SAT, CIFAR, HALF, PERCEPTRON, SAT
+from selfadapt.recipes.recipe import Cell, Entry, Experiment, OverColumns, Recipe, Settings, Trial, experiment
+from selfadapt.recipes.scales import AUGMENTED, AUGMENTED_MINUTES, AUGMENTED_SAT, CIFAR, HALF, PERCEPTRON, SAT, erm_and
 
 ERRORS = {
     "generalisation error": "last/train_accuracy_given - last/validation_accuracy_given",
@@ -13,38 +16,28 @@ SMALL_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
 WITHOUT: Settings = {"augment": "none", "start_epoch": 25, "momentum": 0.7}  # Appendix C.2
 
 
-def _experiment(
-    rates: tuple[float, ...], shared: Settings, adaptive: Settings, minutes: float | None = None
-) -> Experiment:
-    methods: dict[str, Settings] = {"ERM": {"method": "erm"}, "ours": adaptive}
-    trials: dict[str, Trial] = {}
-    entries = []
-    for row, method in methods.items():
-        for words, kind in KINDS.items():
-            for rate in rates:
-                name = f"{row} {kind} {rate}" if rate else f"{row} clean"  # without noise the kinds are one
-                noise = f"{kind}:{rate}" if rate else "symmetric:0"
-                trials[name] = Trial(name=name, settings={**shared, **method, **TESTED, "noise": noise})
-                entries += [
-                    Entry(part=part, row=f"{row}, {words}", column=f"{rate:g}", trial=name, value=value)
-                    for part, value in ERRORS.items()
-                ]
-    return Experiment(trials=tuple(trials.values()), entries=tuple(entries), minutes=minutes)
+def _cells(rates: tuple[float, ...], shared: Settings, ours: Settings) -> Iterator[Cell]:
+    for (row, method), (corruption, kind), rate in product(erm_and(ours).items(), KINDS.items(), rates):
+        name = f"{row} {kind} {rate}" if rate else f"{row} clean"  # without noise all kinds are the same
+        noise = f"{kind}:{rate}" if rate else "symmetric:0"
+        trial = Trial(name=name, settings={**shared, **method, **TESTED, "noise": noise})
+        for part, value in ERRORS.items():
+            yield trial, Entry(part=part, row=f"{row}, {corruption}", column=f"{rate:g}", value=value)
 
 
-def _recipe(name: str, title: str, paper: Experiment, laptop: Experiment, *notes: str) -> Recipe:
+def _recipe(name: str, title: str, paper: Experiment, laptop: Experiment, note: str) -> Recipe:
     return Recipe(
         name=name,
         title=title,
         effect="The errors of ordinary training grow with the noise rate; those of self-adaptive training are much "
-        "smaller at every rate and under every kind of noise.",
+        "smaller at every rate and for every kind of noise.",
         paper=paper,
         laptop=laptop,
         drawing=OverColumns(description="error (%)", columns="noise rate", dashed="ERM"),
         rows="method, noise",
         notes=(
-            "Generalisation error: accuracy on the noisy training set less that on the noisy validation set.",
-            *notes,
+            "Generalisation error: accuracy on the noisy training set minus accuracy on the noisy validation set.",
+            note,
         ),
     )
 
@@ -55,15 +48,15 @@ _SMALL_SAT_WITHOUT: Settings = {"method": "sat-paper", "start_epoch": 12, "momen
 FIG3 = _recipe(
     "fig3",
     "Figure 3: errors over the noise rate",
-    _experiment(RATES, {**CIFAR, "data": "cifar10"}, SAT),
-    _experiment(SMALL_RATES, AUGMENTED, AUGMENTED_SAT, minutes=34 * AUGMENTED_MINUTES),
-    "At laptop scale the whitened network learns 2,000 images of Fashion-MNIST at 14 pixels, few and small enough that "
-    "it memorises them through crops and flips.",
+    experiment(_cells(RATES, {**CIFAR, "data": "cifar10"}, SAT)),
+    experiment(_cells(SMALL_RATES, AUGMENTED, AUGMENTED_SAT), minutes=34 * AUGMENTED_MINUTES),
+    "At laptop scale the whitened network is trained on 2,000 images of Fashion-MNIST at 14 pixels, few and small "
+    "enough to be memorised despite crops and flips.",
 )
 FIG13 = _recipe(
     "fig13",
     "Figure 13: errors over the noise rate, without augmentation",
-    _experiment(RATES, {**CIFAR, "data": "cifar10", "augment": "none"}, {**SAT, **WITHOUT}),
-    _experiment(SMALL_RATES, _SMALL_WITHOUT, _SMALL_SAT_WITHOUT, minutes=25),
-    "At laptop scale a perceptron with two hidden layers of 256 learns 5,000 images of Fashion-MNIST.",
+    experiment(_cells(RATES, {**CIFAR, "data": "cifar10", "augment": "none"}, {**SAT, **WITHOUT})),
+    experiment(_cells(SMALL_RATES, _SMALL_WITHOUT, _SMALL_SAT_WITHOUT), minutes=25),
+    "At laptop scale a perceptron with two hidden layers of 256 is trained on 5,000 images of Fashion-MNIST.",
 )

@@ -1,8 +1,9 @@
 """Figures 4 and 15: double descent over the width of the network and over the epochs, 15 % of the labels wrong."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from selfadapt.recipes.recipe import Entry, Experiment, OverColumns, OverEpochs, Recipe, Settings, Trial
+from selfadapt.recipes.recipe import Cell, Entry, OverColumns, OverEpochs, Recipe, Settings, Trial, experiment
 
 # Appendix B.1. Redrawing 16.67 % of the labels leaves 15 % of them wrong.
 _PAPER: Settings = {
@@ -19,7 +20,7 @@ SMALL_WIDTHS = (4, 6, 8, 12, 16, 24, 32, 64, 128)
 
 @dataclass(frozen=True)
 class Growing:
-    """How E_s and alpha follow the width: E_s = start r and alpha^(1/r), with r the standard width over this one."""
+    """E_s and alpha by width: E_s = start r and alpha^(1/r), where r is the standard width divided by this one."""
 
     standard: int
     start: float
@@ -34,28 +35,21 @@ class Growing:
 _GROWING, _SMALL_GROWING = Growing(64, 40, 0.9), Growing(64, 4, 0.9)
 
 
-def _widths(shared: Settings, widths: tuple[int, ...], growing: Growing, minutes: float | None = None) -> Experiment:
-    trials, entries = [], []
+def _rows(width: int, growing: Growing) -> dict[str, Settings]:
+    return {"ERM": {"method": "erm", "width": width}, "ours": growing.at(width)}
+
+
+def _widths(shared: Settings, widths: tuple[int, ...], growing: Growing) -> Iterator[Cell]:
     for width in widths:
-        ours = growing.at(width)
-        for row, own in (("ERM", {"method": "erm", "width": width}), ("ours", ours)):
-            name = f"{row} {width}"
-            trials.append(Trial(name=name, settings={**shared, **own}))
-            value = "1 - result/test_accuracy"
-            entries.append(Entry(part="test error", row=row, column=str(width), trial=name, value=value))
-    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=minutes)
+        for row, own in _rows(width, growing).items():
+            trial = Trial(name=f"{row} {width}", settings={**shared, **own})
+            yield trial, Entry(part="test error", row=row, column=str(width), value="1 - result/test_accuracy")
 
 
-def _epochs(shared: Settings, width: int, growing: Growing, minutes: float | None = None) -> Experiment:
-    methods: dict[str, Settings] = {"ERM": {"method": "erm", "width": width}, "ours": growing.at(width)}
-    return Experiment(
-        trials=tuple(Trial(name=row, settings={**shared, **own, "test_curve": True}) for row, own in methods.items()),
-        entries=tuple(
-            Entry(row=row, column="last epoch", trial=row, value="1 - last/test_accuracy_after_epoch")
-            for row in methods
-        ),
-        minutes=minutes,
-    )
+def _epochs(shared: Settings, growing: Growing) -> Iterator[Cell]:
+    for row, own in _rows(64, growing).items():
+        trial = Trial(name=row, settings={**shared, **own, "test_curve": True})
+        yield trial, Entry(row=row, column="last epoch", value="1 - last/test_accuracy_after_epoch")
 
 
 FIG4 = Recipe(
@@ -63,26 +57,26 @@ FIG4 = Recipe(
     title="Figure 4: test error over the width of the network",
     effect="The error of ordinary training falls, rises and falls again as networks grow; with self-adaptive training "
     "it only falls.",
-    paper=_widths(_PAPER, WIDTHS, _GROWING),
-    laptop=_widths(_SMALL, SMALL_WIDTHS, _SMALL_GROWING, minutes=5),
+    paper=experiment(_widths(_PAPER, WIDTHS, _GROWING)),
+    laptop=experiment(_widths(_SMALL, SMALL_WIDTHS, _SMALL_GROWING), minutes=5),
     drawing=OverColumns(description="test error (%)", columns="width of the network"),
     notes=(
         "E_s = int(40 r) and alpha = 0.9^(1/r) with r = 64 / width; at laptop scale, with 400 epochs instead of 4,000, "
         "int(4 r).",
-        "At laptop scale a perceptron with two hidden layers of this width learns 1,397 images of digits, without "
-        "augmentation; 300 test it.",
+        "At laptop scale a perceptron with two hidden layers of this width is trained on 1,397 images of digits "
+        "without augmentation, and tested on 300.",
     ),
 )
 FIG15 = Recipe(
     name="fig15",
     title="Figure 15: test error over the epochs",
     effect="The error of ordinary training falls, rises and falls again over the epochs; that of self-adaptive "
-    "training goes on falling once targets move.",
-    paper=_epochs(_PAPER, 64, _GROWING),
-    laptop=_epochs(_SMALL, 64, _SMALL_GROWING, minutes=1),
+    "training keeps falling once targets move.",
+    paper=experiment(_epochs(_PAPER, _GROWING)),
+    laptop=experiment(_epochs(_SMALL, _SMALL_GROWING), minutes=1),
     drawing=OverEpochs(key="test_accuracy_after_epoch", description="clean test error (%)", less_than_one=True),
     notes=(
-        "Clean test error after each epoch is for the figure alone: no network is chosen by it.",
+        "Clean test error after each epoch is logged for the figure only, never used for selection.",
         "At laptop scale the network of width 64 and the digits of fig4.",
     ),
 )

@@ -1,12 +1,14 @@
-"""Figure 9: what training with one view costs, beside supervised training and methods that need two views."""
+"""Figure 9: the cost of training with one view, beside supervised training and methods that need two views."""
+
+from collections.abc import Iterator
 
 from selfadapt.recipes.probe_trials import BYOL, MOCO, SAT
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Stacked, Timing, Trial, TrialKind
+from selfadapt.recipes.recipe import Cell, Entry, Recipe, Settings, Stacked, Timing, Trial, TrialKind, experiment
 from selfadapt.recipes.scales import SMALL, SMALL_PRETRAINING
 
 SUPERVISED, OURS = "supervised, 1 view", "ours, 1 view"
 MOCO_V2, TWO_VIEW_BYOL = "MoCo v2, 2 views", "BYOL, 2 views"
-PUBLISHED = {  # the text's "doubled", "2x" and "1.3x"; how many times as long as …
+PUBLISHED = {  # "doubled", "2x" and "1.3x" in the text: time relative to the second method
     (MOCO_V2, SUPERVISED): 2.0,
     (TWO_VIEW_BYOL, SUPERVISED): 2.0,
     (MOCO_V2, OURS): 1.3,
@@ -15,7 +17,7 @@ PUBLISHED = {  # the text's "doubled", "2x" and "1.3x"; how many times as long a
 PHASES = ("data", "forward", "backward")
 AN_IMAGE, TIMES = "milliseconds an image", "times as long as"
 
-# Appendix B.5 has the batches, Section 7.1 the rest of BYOL and ours; what is left is common practice
+# batch sizes from Appendix B.5, other settings of BYOL and ours from Section 7.1; the rest is common practice
 IMAGENET: Settings = {
     "data": "imagenet", "model": "resnet50", "image_size": 224, "crops": "picture", "epochs": 200, "schedule": "cosine",
 }  # fmt: skip
@@ -56,39 +58,36 @@ LAPTOP: dict[str, tuple[TrialKind, Settings]] = {
 }
 
 
-def _experiment(
-    kinds: dict[str, tuple[TrialKind, Settings]], timing: Timing, minutes: float | None = None
-) -> Experiment:
-    trials = tuple(Trial(name=name, kind=kind, settings=settings) for name, (kind, settings) in kinds.items())
-    entries = []
-    for name in kinds:
-        columns = {phase: phase for phase in PHASES} | {"in all": "whole", "in all, a view": "view"}
-        for column, word in columns.items():
-            entries.append(Entry(part=AN_IMAGE, row=name, column=column, trial=name, value=f"result/{word}"))
-    for name in kinds:
+def _cells(rows: dict[str, tuple[TrialKind, Settings]]) -> Iterator[Cell]:
+    trials = [Trial(name=name, kind=kind, settings=settings) for name, (kind, settings) in rows.items()]
+    columns = {**{phase: phase for phase in PHASES}, "in all": "whole", "in all, a view": "view"}
+    for trial in trials:
+        for column, key in columns.items():
+            yield trial, Entry(part=AN_IMAGE, row=trial.name, column=column, value=f"result/{key}")
+    for trial in trials:
         for other in (SUPERVISED, OURS):
-            value, published = f"result/times/{other}", PUBLISHED.get((name, other))
-            entries.append(Entry(part=TIMES, row=name, column=other, trial=name, value=value, published=published))
-    return Experiment(trials=trials, entries=tuple(entries), timing=timing, minutes=minutes)
+            value, published = f"result/times/{other}", PUBLISHED.get((trial.name, other))
+            yield trial, Entry(part=TIMES, row=trial.name, column=other, value=value, published=published)
 
 
 RECIPE = Recipe(
     name="fig9",
     title="Figure 9: training time, by data, forward and backward",
-    effect="With one view training costs little more than supervised training, and half of BYOL's.",
-    paper=_experiment(PAPER, Timing(turns=5, steps=32, warm_up=32)),
-    laptop=_experiment(LAPTOP, Timing(turns=12, steps=4, warm_up=1), minutes=1.0),
+    effect="With one view training takes little longer than supervised training, and half as long as BYOL.",
+    paper=experiment(_cells(PAPER), timing=Timing(turns=5, steps=32, warm_up=32)),
+    laptop=experiment(_cells(LAPTOP), timing=Timing(turns=12, steps=4, warm_up=1), minutes=1.0),
     drawing=Stacked(part=AN_IMAGE, columns=PHASES),
     unit="",
     notes=(
-        "Data: what a step waits for its batch, with augmentation; forward: the loss, with all encoders and targets; "
-        "backward: gradients, the optimiser and the momentum encoder. Methods take turns; numbers are medians over "
-        "turns, and a ratio is of the same turn.",
-        "Times are of an image, as an epoch has equally many for all. In a step of as many views, BYOL sees half the "
-        "images with two passes of gradients for each, which makes the times of a view about equal.",
-        "Published are the words of the text (doubled, 2x and 1.3x faster); the figure's bars have no numbers.",
-        "The paper's batches are 256, 256, 512 and 1,024 images on eight GPUs, normalised over all of them for BYOL "
-        "and ours; here one device must hold the whole batch, which comes to the same. MoCo normalises eight parts of "
-        "its batch apart. At laptop scale every step has 128 views.",
+        "Data: the time a step waits for its batch, with augmentation; forward: the loss, with all encoders and "
+        "targets; backward: gradients, optimiser and momentum encoder. Methods are timed alternately; numbers are "
+        "medians over turns, and ratios compare times of the same turn.",
+        "Times are per image, because an epoch has the same number of images for all methods. With the same number of "
+        "views per step, BYOL sees half the images with two backward passes each, so times per view are about equal.",
+        "Published are the statements of the text (doubled, 2x and 1.3x faster); the bars of the figure are "
+        "unlabelled.",
+        "The paper's batches are 256, 256, 512 and 1,024 images on eight GPUs, with synchronised batch normalisation "
+        "for BYOL and ours. Here one device must hold the whole batch, which is equivalent. MoCo normalises eight "
+        "sub-batches separately. At laptop scale every step has 128 views.",
     ),
 )

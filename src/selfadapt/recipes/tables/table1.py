@@ -1,6 +1,8 @@
 """Table 1: test accuracy with symmetric (SN) and asymmetric (AN) label noise, two backbones, against other methods."""
 
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial, cited
+from collections.abc import Iterator
+
+from selfadapt.recipes.recipe import Cell, Entry, Recipe, Settings, Trial, cited, experiment
 from selfadapt.recipes.scales import CIFAR, SAT, SMALL, SMALL_MINUTES, SMALL_SAT, WHOLE
 
 CELLS = {  # column: data and noise
@@ -14,7 +16,7 @@ CELLS = {  # column: data and noise
     for rate in rates
 }
 METHODS: dict[str, Settings] = {
-    "ERM + early stop": {"method": "early-stopping", "validation": 0.1},  # it has to choose by something
+    "ERM + early stop": {"method": "early-stopping", "validation": 0.1},  # needed to select the epoch
     "label smoothing": {"method": "label-smoothing"},
     "forward": {"method": "forward", "validation": 0.1},
     "mixup": {"method": "mixup"},
@@ -49,7 +51,7 @@ _MODELS = {"ResNet-34": "resnet34", "WRN-28-10": "wrn-28-10"}
 
 
 def for_cell(method: str, column: str) -> Settings:
-    """What the authors of a method set for a kind of noise or for CIFAR100."""
+    """Settings that the authors of a method use for a kind of noise or for CIFAR100."""
     if method == "elr" and "CIFAR100" in column:
         return {"momentum": 0.9, "strength": 7.0}
     if method == "elr" and column.startswith("AN"):
@@ -59,50 +61,43 @@ def for_cell(method: str, column: str) -> Settings:
     return {}
 
 
-def _paper() -> Experiment:
-    trials: list[Trial] = []
-    entries: list[Entry] = []
+def _paper() -> Iterator[Cell]:
     for part, model in _MODELS.items():
         for row, numbers in PUBLISHED[part].items():
             method = SAT if row == _OURS else METHODS.get(row)
             if method is None:
-                entries += cited({row: numbers}, CELLS, part=part)
+                yield from cited({row: numbers}, CELLS, part=part)
                 continue
             for (column, (data, noise)), published in zip(CELLS.items(), numbers, strict=True):
-                own = for_cell(str(method["method"]), column)
-                name = f"{part} {row} {column}"
-                settings = {**CIFAR, **WHOLE, **method, **own, "model": model, "data": data, "noise": noise}
-                trials.append(Trial(name=name, settings=settings))
-                entries.append(Entry(part=part, row=row, column=column, trial=name, published=published))
-    return Experiment(trials=tuple(trials), entries=tuple(entries))
+                own = {**for_cell(method["method"], column), "model": model, "data": data, "noise": noise}
+                trial = Trial(name=f"{part} {row} {column}", settings={**CIFAR, **WHOLE, **method, **own})
+                yield trial, Entry(part=part, row=row, column=column, published=published)
 
 
-def _laptop() -> Experiment:
-    columns = ("SN@CIFAR10 0.4", "SN@CIFAR10 0.8", "AN@CIFAR10 0.4")
-    place = {column: list(CELLS).index(column) for column in columns}
-    trials, entries = [], []
+def _laptop() -> Iterator[Cell]:
     for row, method in {**METHODS, _SHORT_ELR: {"method": "elr"}, _OURS: SMALL_SAT}.items():
-        for column in columns:
-            own, name = for_cell(str(method["method"]), column), f"{row} {column}"
-            if row == _SHORT_ELR:  # its authors have six times the epochs
+        published = dict(zip(CELLS, PUBLISHED["ResNet-34"].get(row, [None] * len(CELLS)), strict=True))
+        for column in ("SN@CIFAR10 0.4", "SN@CIFAR10 0.8", "AN@CIFAR10 0.4"):
+            own = for_cell(method["method"], column)
+            if row == _SHORT_ELR:  # its authors train for six times as many epochs
                 own = {**own, "momentum": round(own.get("momentum", 0.7) ** 6, 2)}
-            trials.append(Trial(name=name, settings={**SMALL, **method, **own, "noise": CELLS[column][1]}))
-            published = PUBLISHED["ResNet-34"][row][place[column]] if row != _SHORT_ELR else None
-            entries.append(Entry(row=row, column=column, trial=name, published=published))
-    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=30 * SMALL_MINUTES)
+            settings = {**SMALL, **method, **own, "noise": CELLS[column][1]}
+            trial = Trial(name=f"{row} {column}", settings=settings)
+            yield trial, Entry(row=row, column=column, published=published[column])
 
 
 RECIPE = Recipe(
     name="table1",
     title="Table 1: test accuracy with noisy labels",
     effect="Self-adaptive training is above the other methods in most cells.",
-    paper=_paper(),
-    laptop=_laptop(),
+    paper=experiment(_paper()),
+    laptop=experiment(_laptop(), minutes=30 * SMALL_MINUTES),
     notes=(
-        "All 50,000 images train, but for the methods that choose by a validation part. The result is the last "
-        "epoch's.",
+        "All 50,000 images are used for training, except for methods that select on a validation split. Results are "
+        "those of the last epoch.",
         "Joint Opt, DAC, SELF and MentorNet are shown as published; they are not run.",
-        "At laptop scale the whitened network learns 6,000 images of CIFAR10 for 20 epochs without augmentation. "
-        "ELR is run by its authors' momentum for each epoch, and by that of six, as they have 120 epochs.",
+        "At laptop scale the whitened network is trained on 6,000 images of CIFAR10 for 20 epochs without "
+        "augmentation. ELR is run with its authors' momentum per epoch, and with that of six epochs, because they "
+        "train for 120.",
     ),
 )

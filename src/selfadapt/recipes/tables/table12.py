@@ -1,6 +1,8 @@
 """Table 12: self-adaptive training together with symmetric cross entropy."""
 
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
+from collections.abc import Collection, Iterator
+
+from selfadapt.recipes.recipe import Cell, Entry, Recipe, Settings, Trial, experiment
 from selfadapt.recipes.scales import CIFAR, SAT, SMALL, SMALL_MINUTES, SMALL_SAT, WHOLE
 from selfadapt.recipes.tables.table1 import for_cell
 
@@ -12,31 +14,26 @@ PUBLISHED = {
 COLUMNS = tuple((data, rate) for data in ("CIFAR10", "CIFAR100") for rate in (0.2, 0.4, 0.6, 0.8))
 
 
-def _experiment(
-    wanted: tuple[tuple[str, float], ...], shared: Settings, adaptive: Settings, minutes: float | None = None
-) -> Experiment:
+def _cells(wanted: Collection[tuple[str, float]], shared: Settings, ours: Settings) -> Iterator[Cell]:
     methods: dict[str, Settings] = {
         "SCE": {"method": "sce"},
-        "ours": adaptive,
-        "ours + SCE": {**adaptive, "method": "sat-sce", "reverse_weight": 0.1},
+        "ours": ours,
+        "ours + SCE": {**ours, "method": "sat-sce", "reverse_weight": 0.1},
     }
-    trials, entries = [], []
     for row, method in methods.items():
         for (data, rate), published in zip(COLUMNS, PUBLISHED[row], strict=True):
-            if (data, rate) not in wanted:
-                continue
-            name, column = f"{row} {data} {rate}", f"{data} {rate}"
-            own = {"data": data.lower(), "noise": f"symmetric:{rate}", **for_cell(str(method["method"]), column)}
-            trials.append(Trial(name=name, settings={**shared, **method, **own}))
-            entries.append(Entry(row=row, column=column, trial=name, published=published))
-    return Experiment(trials=tuple(trials), entries=tuple(entries), minutes=minutes)
+            if (data, rate) in wanted:
+                column = f"{data} {rate}"
+                own = {"data": data.lower(), "noise": f"symmetric:{rate}", **for_cell(method["method"], column)}
+                trial = Trial(name=f"{row} {column}", settings={**shared, **method, **own})
+                yield trial, Entry(row=row, column=column, published=published)
 
 
 RECIPE = Recipe(
     name="table12",
     title="Table 12: with symmetric cross entropy",
     effect="The symmetric loss adds up to 1.5 points to self-adaptive training.",
-    paper=_experiment(COLUMNS, {**CIFAR, **WHOLE}, SAT),
-    laptop=_experiment((("CIFAR10", 0.4), ("CIFAR10", 0.8)), SMALL, SMALL_SAT, minutes=6 * SMALL_MINUTES),
+    paper=experiment(_cells(COLUMNS, {**CIFAR, **WHOLE}, SAT)),
+    laptop=experiment(_cells([("CIFAR10", 0.4), ("CIFAR10", 0.8)], SMALL, SMALL_SAT), minutes=6 * SMALL_MINUTES),
     notes=("w1 = 1 and w2 = 0.1 as in the paper; the authors' script has 0.3.",),
 )

@@ -1,7 +1,9 @@
 """Table 6: are several views of an image needed?"""
 
-from selfadapt.recipes.probe_trials import BYOL, LONG_NOTE, MOCO, PROTOCOL, RATE, SAT, compared, linear, paper, whole
-from selfadapt.recipes.recipe import Experiment, OverEpochs, Recipe, Settings
+from collections.abc import Iterator
+
+from selfadapt.recipes.probe_trials import BYOL, LONG_NOTES, MOCO, SAT, compared, linear, paper, probed
+from selfadapt.recipes.recipe import Cell, OverEpochs, Recipe, Settings
 
 PUBLISHED: dict[str, tuple[Settings, tuple[float, float]]] = {
     "MoCo v2, 1 view": ({**MOCO, "views": 1}, (46.36, 39.65)),
@@ -13,26 +15,21 @@ PUBLISHED: dict[str, tuple[Settings, tuple[float, float]]] = {
 }
 
 
-def _paper() -> Experiment:
-    trials, entries = [], []
+def _cells() -> Iterator[Cell]:
     for row, (settings, numbers) in PUBLISHED.items():
         for data, published in zip(("CIFAR10", "STL10"), numbers, strict=True):
-            trials.append(paper(f"{row} {data}", {**settings, "data": data.lower()}))
-            entries.append(linear("", row, data, trials[-1], published))
-    return whole(trials, entries)
+            yield linear(paper(f"{row} {data}", {**settings, "data": data.lower()}), row, data, published)
 
 
 RECIPE = Recipe(
     name="table6",
     title="Table 6: one view or two",
-    effect="MoCo and BYOL are worth little with one view; self-adaptive training needs no second one.",
-    paper=_paper(),
+    effect="MoCo and BYOL learn poor features from one view; self-adaptive training needs no second view.",
+    paper=probed(_cells()),
     laptop=compared({row: (own, numbers[0]) for row, (own, numbers) in PUBLISHED.items()}),
     drawing=OverEpochs(key="online_probe_held_out", description="online probe, held out (%)"),
     notes=(
-        "STL10 is 105,000 images, train and unlabelled; the linear classifier has the 5,000 labelled ones.",
-        RATE,
-        PROTOCOL,
-        LONG_NOTE,
+        "STL10 has 105,000 images, labelled and unlabelled; the linear classifier uses the 5,000 labelled ones.",
+        *LONG_NOTES,
     ),
 )

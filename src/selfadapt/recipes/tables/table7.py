@@ -1,7 +1,9 @@
 """Table 7: momentum encoder and predictor."""
 
-from selfadapt.recipes.probe_trials import BYOL, PROTOCOL, RATE, SAT, SHORT_NOTE, laptop, linear, paper, short, whole
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Trial
+from collections.abc import Iterator
+
+from selfadapt.recipes.probe_trials import BYOL, SAT, SHORT_NOTES, MakeTrial, laptop, linear, paper, probed, short
+from selfadapt.recipes.recipe import Cell, Recipe, Settings
 
 PUBLISHED: dict[str, dict[tuple[bool, str], float]] = {
     "BYOL": {
@@ -15,33 +17,14 @@ PUBLISHED: dict[str, dict[tuple[bool, str], float]] = {
 }  # fmt: skip
 
 
-def _cells() -> list[tuple[str, str, str, Settings, float]]:
-    """Row, column, name, settings and the published number of each cell."""
-    cells = []
+def _cells(make: MakeTrial) -> Iterator[Cell]:
     for method, shared in (("BYOL", BYOL), ("ours", SAT)):
         for (predictor, beta), published in PUBLISHED[method].items():
             row = f"{method}, {'with' if predictor else 'without'} predictor"
             own: Settings = {**shared, "predictor": predictor, "beta": beta, "data": "cifar10"}
             if method == "ours" and not predictor:
-                own = {**own, "momentum": "0.9"}  # the rows marked with a dagger
-            cells.append((row, f"beta {beta}", f"{row} {beta}", own, published))
-    return cells
-
-
-def _paper() -> Experiment:
-    trials: dict[str, Trial] = {name: paper(name, own) for _, _, name, own, _ in _cells()}
-    entries: list[Entry] = [
-        linear("", row, column, trials[name], published) for row, column, name, _, published in _cells()
-    ]
-    return whole(trials.values(), entries)
-
-
-def _laptop() -> Experiment:
-    trials: dict[str, Trial] = {name: laptop(name, own) for _, _, name, own, _ in _cells()}
-    entries: list[Entry] = [
-        linear("", row, column, trials[name], published) for row, column, name, _, published in _cells()
-    ]
-    return short(trials, entries)
+                own = {**own, "momentum": "0.9"}  # rows marked with a dagger
+            yield linear(make(f"{row} {beta}", own), row, f"beta {beta}", published)
 
 
 RECIPE = Recipe(
@@ -49,7 +32,7 @@ RECIPE = Recipe(
     title="Table 7: momentum encoder and predictor",
     effect="Self-adaptive training learns decent features without predictor and momentum encoder, where BYOL "
     "collapses.",
-    paper=_paper(),
-    laptop=_laptop(),
-    notes=("Our rows without a predictor have alpha 0.9 (†).", PROTOCOL, RATE, SHORT_NOTE),
+    paper=probed(_cells(paper)),
+    laptop=short(_cells(laptop)),
+    notes=("Our rows without a predictor have alpha 0.9 (†).", *SHORT_NOTES),
 )

@@ -1,7 +1,9 @@
-"""Table 9: linear evaluation on ImageNet, beside methods that others trained."""
+"""Table 9: linear evaluation on ImageNet, beside methods trained by others."""
 
-from selfadapt.recipes.probe_trials import BYOL, PROTOCOL, SAT, SHORT_NOTE, laptop, linear, short, whole
-from selfadapt.recipes.recipe import Ask, Entry, Experiment, Recipe, Trial, cited
+from collections.abc import Iterator
+
+from selfadapt.recipes.probe_trials import BYOL, PROTOCOL, SAT, SHORT_NOTE, laptop, linear, probed, short
+from selfadapt.recipes.recipe import Cell, Evaluation, Recipe, Trial, cited
 from selfadapt.recipes.scales import IMAGENET_PRETRAINING
 
 COLUMN = "linear accuracy"
@@ -20,49 +22,42 @@ LONGER = {
     "DeepCluster v2, 2 views, 400 epochs": (70.2,), "SwAV, 2 views, 400 epochs": (70.1,),
     "PIRL, 2 views, 800 epochs": (63.6,), "SimCLR v2, 2 views, 800 epochs": (71.7,),
 }  # fmt: skip
-PROBE = Ask(
-    what="probe",
+PROBE = Evaluation(
+    kind="probe",
     settings={"epochs": 100, "batch_size": 512, "lr": 2.0, "schedule": "cosine", "augment": "resized-crop"},
 )
 
 
-def _paper() -> Experiment:
-    trials = [
-        Trial(
-            name=f"ours {views}",
-            kind="pretraining",
-            settings={**IMAGENET_PRETRAINING, "method": "sat", "views": views, "momentum": "0.5:0.8", "beta": "0.99:1"},
-            asks=(PROBE,),
-        )
-        for views in OURS
-    ]
-    ours = [linear("", row, COLUMN, trial, own) for trial, (row, own) in zip(trials, OURS.values(), strict=True)]
-    entries = [*cited(AS_LONG, (COLUMN,)), *ours, *cited(LONGER, (COLUMN,))]
-    return whole(trials, entries)
+def _paper() -> Iterator[Cell]:
+    yield from cited(AS_LONG, (COLUMN,))
+    for views, (row, published) in OURS.items():
+        own = {"method": "sat", "views": views, "momentum": "0.5:0.8", "beta": "0.99:1"}
+        settings = {**IMAGENET_PRETRAINING, **own}
+        trial = Trial(name=f"ours {views}", kind="pretraining", settings=settings, evaluations=(PROBE,))
+        yield linear(trial, row, COLUMN, published)
+    yield from cited(LONGER, (COLUMN,))
 
 
-def _laptop() -> Experiment:
-    settings = {
-        BYOL_200: BYOL, OURS[1][0]: SAT, OURS[2][0]: {**SAT, "views": 2},
-    }  # fmt: skip
-    published = dict([*OURS.values(), (BYOL_200, AS_LONG[BYOL_200][0])])
-    trials: dict[str, Trial] = {row: laptop(row, own) for row, own in settings.items()}
-    entries: list[Entry] = [linear("", row, COLUMN, trial, published[row]) for row, trial in trials.items()]
-    return short(trials, entries)
+def _laptop() -> Iterator[Cell]:
+    yield linear(laptop(BYOL_200, BYOL), BYOL_200, COLUMN, AS_LONG[BYOL_200][0])
+    for views, (row, published) in OURS.items():
+        yield linear(laptop(row, {**SAT, "views": views}), row, COLUMN, published)
 
 
 RECIPE = Recipe(
     name="table9",
     title="Table 9: linear evaluation on ImageNet",
     effect="With two views self-adaptive training is above all others that train for 200 epochs.",
-    paper=_paper(),
-    laptop=_laptop(),
+    paper=probed(_paper()),
+    laptop=short(_laptop()),
     notes=(
-        "Every row but ours is cited by the authors, BYOL's too (from SimSiam's paper): shown as published, not run.",
-        "Batch normalisation goes over all processes (--sync-bn). The paper's base rate of 2.0 for 256 images is 8 for "
-        "1,024. Alpha grows from 0.5 to 0.8 and beta from 0.99 to 1, along BYOL's cosine.",
+        "All rows except ours are cited by the authors, that of BYOL from the SimSiam paper: shown as published, not "
+        "run.",
+        "Batch normalisation is synchronised over all processes (--sync-bn). The paper's base learning rate of 2.0 per "
+        "256 images is 8 for 1,024. Alpha grows from 0.5 to 0.8 and beta from 0.99 to 1, with the cosine schedule of "
+        "BYOL.",
         PROTOCOL,
-        f"{SHORT_NOTE} SGD at a rate of 0.3, alpha 0.7 and beta 0.99 are those for small images. Rows have "
-        "the paper's names; BYOL is run.",
+        f"{SHORT_NOTE} SGD with a learning rate of 0.3, alpha 0.7 and beta 0.99 are the settings for small images. "
+        "Rows have the names of the paper; BYOL is run.",
     ),
 )

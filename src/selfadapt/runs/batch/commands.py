@@ -1,4 +1,4 @@
-"""Trainings as commands of their own: each in several processes, or several at once."""
+"""Run trainings as separate commands: each in several processes, or several at once."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from selfadapt.runs.config.request import Kind, method_class, shared_settings
 
 
 class Command(NamedTuple):
-    """A training: where it goes, whether it has labels, and its settings by the names that users know."""
+    """A training: its run folder, whether it uses labels, and its settings by option name."""
 
     folder: RunFolder
     kind: Kind
@@ -25,7 +25,7 @@ class Command(NamedTuple):
 
     @property
     def arguments(self) -> list[str]:
-        """Those of `selfadapt`, which begin the training or go on with it."""
+        """Arguments of `selfadapt` that start or resume the training."""
         return [*command_line(self.kind, self.settings), "--out", str(self.folder.path), "--resume"]
 
 
@@ -35,14 +35,14 @@ def check_numbers(devices: int, jobs: int) -> None:
             raise UserError(f"{option} {number} must be at least 1")
     if devices > 1 and jobs > 1:
         raise UserError(
-            "--devices parts each training among processes, --jobs runs several at once; choose one of them"
+            "--devices splits each training over processes, --jobs runs several at once; choose one of them"
         )
 
 
 def train_by_commands(plan: Iterable[Command], devices: int, jobs: int, on_progress: ProgressCallback) -> None:
-    """Train what is not trained yet: one by one, each in `devices` processes, or `jobs` at once, in one each."""
+    """Train what is missing: one after the other in `devices` processes each, or `jobs` at once in one process each."""
     if devices == jobs == 1:
-        return  # in this process, then
+        return  # the caller trains in this process
     missing = [command.arguments for command in plan if not command.is_done]
     if jobs > 1:
         failed = launch_each([[*arguments, "--quiet"] for arguments in missing], jobs, on_progress)
@@ -53,14 +53,14 @@ def train_by_commands(plan: Iterable[Command], devices: int, jobs: int, on_progr
         return
     code, arguments = failed
     if code == INTERRUPTED:
-        raise Interrupted("a training was stopped")
-    reason = f"by {signal.Signals(-code).name}" if code < 0 else "as said above"
+        raise Interrupted("a training was interrupted")
+    reason = f"by {signal.Signals(-code).name}" if code < 0 else "with the error above"
     message = f"the training {arguments[arguments.index('--out') + 1]} ended {reason}"
-    raise UserError(message) if code == 2 else TrainingError(f"{message}; the same command goes on where it was")
+    raise UserError(message) if code == 2 else TrainingError(f"{message}; run the same command to resume it")
 
 
 def command_line(kind: Kind, settings: Mapping[str, Any]) -> list[str]:
-    """The arguments of `selfadapt` that train with these settings."""
+    """Arguments of `selfadapt` that train with these settings."""
     settings = dict(settings)
     method = settings.pop("method")
     known = {**shared_settings(kind), **settings_in(method_class(kind, method))}

@@ -1,4 +1,4 @@
-"""Several methods on the same data, noise, network and seeds."""
+"""Compare methods on the same data, noise, network and seeds."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ def compare(
     count_bar: Callable[[str], AbstractContextManager[ProgressCallback]],
     jobs: int = 1,
 ) -> dict[str, Any]:
-    """Train what is not trained yet below `path`, `jobs` at once, write the page, and return a row for each method."""
+    """Train what is missing below `path`, `jobs` at once, write the report, and return one row per method."""
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
@@ -41,7 +41,7 @@ def compare(
         for method in methods
     ]
     with count_bar("reading data") as on_progress:
-        for folder, settings in plan:  # a mistake shows before the first hour of training
+        for folder, settings in plan:  # mistakes show before hours of training
             checked = Request.of(**settings)
             if checked.general.seed == first and not folder.exists:
                 open_and_plan(checked, on_progress)
@@ -58,7 +58,7 @@ def compare(
 
 
 def _of_method(given: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Those of the given settings that every run has, or this method."""
+    """The given settings that apply to every run or to this method."""
     known = {"data", *shared_settings("labels"), *settings_in(method_class("labels", method))}
     return {word: value for word, value in given.items() if word in known}
 
@@ -68,7 +68,7 @@ def _row(method: str, results: Sequence[Mapping[str, Any]], ordinary_seconds: fl
     seconds = _mean(results, "seconds")
     return {
         "method": method,
-        "told": results[0].get("told"),  # runs of earlier days have none
+        "told": results[0].get("told"),  # missing in old runs
         "test_accuracy_mean": _mean(results, "test_accuracy"),
         "test_accuracy_std": statistics.stdev(accuracies) if None not in accuracies and len(accuracies) > 1 else None,
         "test_accuracies": accuracies,

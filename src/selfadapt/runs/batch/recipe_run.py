@@ -1,7 +1,7 @@
-"""A recipe, run: its trials are trained and asked, what is done is not done again, and the table or figure is written.
+"""Run a recipe: train and evaluate its trials, skip what is already done, and write the table or figure.
 
-In the folder: a run folder for each trial and seed, in it answers/ with what was asked of it, rows.csv, table.md, the
-figure and report.html. Trials that are only timed leave times-SEED.json instead.
+The output folder has a run folder for each trial and seed, with the results of its evaluations in answers/, and
+rows.csv, table.md, the figure and report.html. Trials that are only timed write times-SEED.json instead.
 """
 
 import json
@@ -19,10 +19,11 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import check_there, open_data
 from selfadapt.data.sources.pasted_voc import write_pasted
 from selfadapt.evaluation.linear_probe import ProbeSettings
-from selfadapt.recipes.recipe import Ask, Experiment, Recipe, Trial
+from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Trial
 from selfadapt.report.reproduction import write_reproduction
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
+from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.batch.timing import time_trials
 from selfadapt.runs.config.facts import inspect_source
 from selfadapt.runs.config.planning import plan_reading
@@ -35,12 +36,14 @@ from selfadapt.runs.lifecycle.lifecycle import check_same
 from selfadapt.runs.lifecycle.opened_run import open_folder
 from selfadapt.runs.train.labelled import ProgressBar, finished, train
 from selfadapt.runs.train.unlabelled import pretrain
-from selfadapt.runs.transfer.fine_tune import TransferSettings, transfer
+from selfadapt.runs.transfer.fine_tune import transfer
+from selfadapt.runs.transfer.transfer_settings import TransferSettings
 from selfadapt.theory import simulate
 
-Found = dict[str, Any]  # what a trial came to: the result, the metrics of the last epoch, and the answers by name
-CountBar = Callable[[str], AbstractContextManager[ProgressCallback]]  # under these words; gives its callback
-PUBLISHED_SHIFT, VOC_FOLDERS = "cifar10-c", "VOCdevkit"  # folders of the data's home
+Outcome = dict[str, Any]  # of a trial: the result, the metrics of the last epoch, and each evaluation by name
+_NOT_RUN: Outcome = {"result": {}, "run": None, "commit": None}
+CountBar = Callable[[str], AbstractContextManager[ProgressCallback]]  # description -> progress bar
+PUBLISHED_SHIFT, VOC_FOLDERS = "cifar10-c", "VOCdevkit"  # folders below `data` of the cache
 
 
 def reproduce(
@@ -50,24 +53,36 @@ def reproduce(
     seeds: int,
     progress_bar: ProgressBar,
     *,
-    count_bar: CountBar = lambda words: nullcontext(no_progress),
+    count_bar: CountBar = lambda description: nullcontext(no_progress),
     first_seed: int = 0,
     devices: int = 1,
     jobs: int = 1,
     rows: Collection[str] = (),
     precision: str | None = None,
 ) -> dict[str, Any]:
-    """Train and ask what is not done yet below `path`, write the table, figure and page, and return the rows.
+    """Train and evaluate what is missing below `path`, write the table, figure and report, and return the rows.
 
-    With several `devices` each training runs in so many processes, one after the other; with several `jobs` so many
-    trainings run at once. The rest is done in this process. `rows` are all that is run, if there are any, and
-    `precision` goes before that of the recipe.
+    Args:
+        recipe: The table or figure.
+        scale: "paper" or "laptop".
+        path: Folder for the runs and the table.
+        seeds: Number of seeds, starting with `first_seed`.
+        progress_bar: Progress bar of a training.
+        count_bar: Progress bar of everything else.
+        first_seed: The first seed.
+        devices: Number of processes of each training.
+        jobs: Number of trainings to run at once, each in one process. Everything else runs in this process.
+        rows: Rows of the table to run; all if empty.
+        precision: Precision of every training, instead of that of the recipe.
+
+    Raises:
+        UserError: If an option is wrong, or data are missing.
     """
     experiment = recipe.at(scale)
     if rows:
-        experiment = experiment.of_rows(rows)
+        experiment = experiment.select_rows(rows)
     if precision is not None:
-        experiment = experiment.in_precision(precision)
+        experiment = experiment.with_precision(precision)
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_numbers(devices, jobs)
@@ -75,14 +90,14 @@ def reproduce(
     own_seeds = range(first_seed, first_seed + seeds)
     if experiment.timing is None:
         plan = [(trial, seed) for seed in own_seeds for trial in experiment.trials]
-        _check_begun(plan, path)
+        _check_started(plan, path)
         commands = (_command(path, *cell) for cell in plan if cell[0].kind != "linear-regression")
         with count_bar("trainings") if jobs > 1 else nullcontext(no_progress) as on_progress:
             train_by_commands(commands, devices, jobs, on_progress)
-        found = _trained(plan, path, progress_bar, count_bar)
+        outcomes = _trained(plan, path, progress_bar, count_bar)
     else:
-        found = _timed(experiment, path, own_seeds, count_bar)
-    found_rows = _rows(recipe, scale, experiment, found)
+        outcomes = _timed(experiment.trials, experiment.timing, path, own_seeds, count_bar)
+    found_rows = _rows(recipe, scale, experiment, outcomes)
     command = ["selfadapt", "reproduce", recipe.name, "--scale", scale]
     command += ["--seed", str(first_seed)] if first_seed else []
     command += ["--seeds", str(seeds)] if seeds > 1 else []
@@ -94,35 +109,35 @@ def reproduce(
 
 
 def check_ready(experiment: Experiment) -> None:
-    """Say what is missing or wrong before the first hour of training."""
+    """Raise a UserError if something is missing or wrong, before hours of training."""
     for trial in experiment.trials:
         if trial.kind != "linear-regression":
             request = Request.of(trial.kind, **trial.settings)
             plan_reading(request, inspect_source(request))
             check_there(trial.settings["data"])
-        for ask in trial.asks:
-            _check_ask(ask)
+        for evaluation in trial.evaluations:
+            _check_evaluation(evaluation)
 
 
-def _check_begun(plan: Sequence[tuple[Trial, int]], path: Path) -> None:
-    """Runs that are there already must be of these settings, or the hours of the others would be lost."""
+def _check_started(plan: Sequence[tuple[Trial, int]], path: Path) -> None:
+    """Check that existing runs have these settings, before hours of training the others."""
     for trial, seed in plan:
         folder = RunFolder(path / trial.folder(seed))
         if trial.kind != "linear-regression" and folder.exists:
             check_same(folder, trial.kind, Request.of(trial.kind, **trial.settings, seed=seed).required())
 
 
-def _check_ask(ask: Ask) -> None:
-    if ask.what == "attack":
-        named_attack(ask.settings["name"])
-    if ask.settings.get("published") and not (cache_dir() / "data" / PUBLISHED_SHIFT).is_dir():
+def _check_evaluation(evaluation: Evaluation) -> None:
+    if evaluation.kind == "attack":
+        named_attack(evaluation.settings["name"])
+    if evaluation.settings.get("published") and not (cache_dir() / "data" / PUBLISHED_SHIFT).is_dir():
         raise UserError(
             "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
             f"{cache_dir() / 'data' / PUBLISHED_SHIFT}/labels.npy exists"
         )
-    if ask.what == "transfer":
-        _transfer_settings(ask).resolved()
-        for name in ask.settings.get("folders", ()):
+    if evaluation.kind == "transfer":
+        _transfer_settings(evaluation).resolved()
+        for name in evaluation.settings.get("folders", ()):
             if not (cache_dir() / "data" / VOC_FOLDERS / name / "ImageSets").is_dir():
                 raise UserError(
                     f"Pascal {name} is not on this machine; unpack its archives so that "
@@ -137,41 +152,45 @@ def _command(path: Path, trial: Trial, seed: int) -> Command:
 
 def _trained(
     plan: Sequence[tuple[Trial, int]], path: Path, progress_bar: ProgressBar, count_bar: CountBar
-) -> dict[tuple[str, int], Found]:
-    found = {}
+) -> dict[tuple[str, int], Outcome]:
+    outcomes = {}
     for number, (trial, seed) in enumerate(plan, start=1):
-        words = f"{number}/{len(plan)} {trial.name}, seed {seed}"
-        found[trial.name, seed] = _found(path, trial, seed, progress_bar, count_bar, words)
-    return found
+        description = f"{number}/{len(plan)} {trial.name}, seed {seed}"
+        outcomes[trial.name, seed] = _outcome(path, trial, seed, progress_bar, count_bar, description)
+    return outcomes
 
 
-def _timed(experiment: Experiment, path: Path, seeds: range, count_bar: CountBar) -> dict[tuple[str, int], Found]:
-    found: dict[tuple[str, int], Found] = {}
+def _timed(
+    trials: Sequence[Trial], timing: Timing, path: Path, seeds: range, count_bar: CountBar
+) -> dict[tuple[str, int], Outcome]:
+    outcomes: dict[tuple[str, int], Outcome] = {}
     for number, seed in enumerate(seeds, start=1):
-        with count_bar(f"{number}/{len(seeds)} all trials in turn, seed {seed}") as on_progress:
-            times = time_trials(experiment, seed, path / f"times-{seed}.json", on_progress)
-        found |= {(name, seed): own for name, own in times.items()}
-    return found
+        with count_bar(f"{number}/{len(seeds)} all trials alternately, seed {seed}") as on_progress:
+            times = time_trials(trials, timing, seed, path / f"times-{seed}.json", on_progress)
+        outcomes |= {(name, seed): own for name, own in times.items()}
+    return outcomes
 
 
-def _found(path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, count_bar: CountBar, words: str) -> Found:
+def _outcome(
+    path: Path, trial: Trial, seed: int, progress_bar: ProgressBar, count_bar: CountBar, description: str
+) -> Outcome:
     folder = RunFolder(path / trial.folder(seed))
     if trial.kind == "linear-regression":
         return _simulated(folder, trial, seed)
-    to_the_end = train if trial.kind == "labels" else pretrain
+    train_to_end = train if trial.kind == "labels" else pretrain
     given = {**trial.settings, "seed": seed}
-    result = finished(folder, trial.kind, to_the_end, given, progress_bar, words)
+    result = finished(folder, trial.kind, train_to_end, given, progress_bar, description)
     metrics, content = folder.read_metrics(), folder.read_run()
     result = {"seconds": round(sum(record["seconds"] for record in metrics), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
-    answers = {}
-    for ask in trial.asks:
-        with count_bar(f"{words}, {ask.name}") as on_progress:
-            answers[ask.name] = _answer(folder, ask, seed, on_progress)
-    return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **answers}
+    evaluated = {}
+    for evaluation in trial.evaluations:
+        with count_bar(f"{description}, {evaluation.name}") as on_progress:
+            evaluated[evaluation.name] = _evaluate(folder, evaluation, seed, on_progress)
+    return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **evaluated}
 
 
-def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
+def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Outcome:
     result, residuals = simulate(**trial.settings, seed=seed)
     folder.path.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder.metrics_file) as file:
@@ -180,70 +199,64 @@ def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Found:
     return {"result": result, "run": folder.path.name, "commit": None}
 
 
-def _answer(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallback) -> Found:
-    """What a trained run says to a question; kept with the run, so that it is asked once."""
-    file = folder.path / "answers" / f"{ask.name}.json"
-    asked = {"what": ask.what, **ask.settings}
-    if file.exists():
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["asked"] == asked:
-            return dict(kept["answer"])
-    answer = _asked(folder, ask, seed, on_progress)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as draft:
-        json.dump({"asked": asked, "answer": answer}, draft)
-    return answer
+def _evaluate(folder: RunFolder, evaluation: Evaluation, seed: int, on_progress: ProgressCallback) -> Outcome:
+    """Evaluate a trained run once; the results are cached in its folder."""
+    file = folder.path / "answers" / f"{evaluation.name}.json"
+    asked = {"what": evaluation.kind, **evaluation.settings}
+    return cached_result(file, asked, "answer", lambda: _run_evaluation(folder, evaluation, seed, on_progress))
 
 
-def _asked(folder: RunFolder, ask: Ask, seed: int, on_progress: ProgressCallback) -> Found:
-    own = dict(ask.settings)
-    if ask.what == "probe":
+def _run_evaluation(folder: RunFolder, evaluation: Evaluation, seed: int, on_progress: ProgressCallback) -> Outcome:
+    own = dict(evaluation.settings)
+    if evaluation.kind == "probe":
         limits = {word: own.pop(word, None) for word in ("limit", "test_limit")}
         return probe(folder, own.pop("data", None), ProbeSettings(seed=seed, **own), **limits, on_progress=on_progress)
-    if ask.what == "transfer":
-        return transfer(folder, _voc_folders(folder, ask), _transfer_settings(ask, seed), "auto", on_progress)
+    if evaluation.kind == "transfer":
+        settings = _transfer_settings(evaluation, seed)
+        return transfer(folder, _voc_folders(folder, evaluation), settings, "auto", on_progress)
     run = open_folder(folder)
-    if ask.what == "coverage":
+    if evaluation.kind == "coverage":
         return measure_coverage(run, **own, on_progress=on_progress)
-    if ask.what == "attack":
+    if evaluation.kind == "attack":
         name, sizes = own.pop("name"), {word: own.pop(word) for word in ("steps", "queries") if word in own}
         return attack_run(run, name, named_attack(name, **sizes), checks=False, **own, on_progress=on_progress)
     published = cache_dir() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
     return shift_run(run, published=published, **own, on_progress=on_progress)
 
 
-def _transfer_settings(ask: Ask, seed: int = 0) -> TransferSettings:
-    own = {word: value for word, value in ask.settings.items() if word not in ("folders", "pasted")}
+def _transfer_settings(evaluation: Evaluation, seed: int = 0) -> TransferSettings:
+    own = {word: value for word, value in evaluation.settings.items() if word not in ("folders", "pasted")}
     return TransferSettings(seed=seed, **own)
 
 
-def _voc_folders(folder: RunFolder, ask: Ask) -> list[Path]:
-    """Pascal VOC's, or pictures of the run's own test part, pasted onto canvases once for all runs."""
-    if "pasted" not in ask.settings:
-        return [cache_dir() / "data" / VOC_FOLDERS / name for name in ask.settings["folders"]]
-    sizes = ask.settings["pasted"]
+def _voc_folders(folder: RunFolder, evaluation: Evaluation) -> list[Path]:
+    """Folders of Pascal VOC, or one with test images pasted onto canvases, shared by all runs."""
+    if "pasted" not in evaluation.settings:
+        return [cache_dir() / "data" / VOC_FOLDERS / name for name in evaluation.settings["folders"]]
+    sizes = evaluation.settings["pasted"]
     root = folder.path.parent / "-".join(["pasted", *(str(size) for size in sizes.values())])
     if not root.exists():
         data = open_data(folder.read_run()["settings"]["data"]["source"])
         if data.test is None:
-            raise UserError(f"{data.name} has no test part whose pictures could be pasted")
+            raise UserError(f"{data.name} lacks a test split whose images could be pasted")
         write_pasted(root, data.test, data.classes, **sizes)
     return [root]
 
 
 def _rows(
-    recipe: Recipe, scale: str, experiment: Experiment, found: Mapping[tuple[str, int], Found]
+    recipe: Recipe, scale: str, experiment: Experiment, outcomes: Mapping[tuple[str, int], Outcome]
 ) -> list[dict[str, Any]]:
-    """A row for each entry and seed; one alone for an entry that is not run."""
+    """One row for each entry and seed, and a single row for an entry that is not run."""
     in_percent = recipe.unit == "%"
     rows = []
     for entry in experiment.entries:
         own = {"name": recipe.name, "scale": scale, "part": entry.part, "row": entry.row, "column": entry.column}
-        seeds: list[int | None] = [seed for trial, seed in found if trial == entry.trial]
-        for seed in seeds or [None]:
-            came = None if seed is None or entry.trial is None else found[entry.trial, seed]
-            number = None if came is None else value_at(came, entry.value)
-            noise = None if came is None else came["result"].get("noise")
+        of_seeds: dict[int | None, Outcome] = {
+            seed: outcome for (trial, seed), outcome in outcomes.items() if trial == entry.trial
+        }
+        for seed, outcome in (of_seeds or {None: _NOT_RUN}).items():
+            number = None if seed is None else value_at(outcome, entry.value)
+            result = outcome["result"]
             rows.append(
                 {
                     **own,
@@ -251,29 +264,29 @@ def _rows(
                     "measured": round(100 * number, 6) if in_percent and number is not None else number,
                     "published": entry.published,
                     "unit": recipe.unit,
-                    "actual_noise": None if noise is None else noise["actual"],
-                    "seconds": None if came is None else came["result"].get("seconds"),
-                    "run": None if came is None else came["run"],
-                    "commit": None if came is None else came["commit"],
+                    "actual_noise": (result.get("noise") or {}).get("actual"),
+                    "seconds": result.get("seconds"),
+                    "run": outcome["run"],
+                    "commit": outcome["commit"],
                 }
             )
     return rows
 
 
-def value_at(found: Mapping[str, Any], words: str) -> float | None:
-    """The number that an entry's `value` leads to: a path, a number, or one less another; None where there is none."""
-    first, *others = (_number_at(found, word) for word in words.split(" - "))
+def value_at(outcome: Mapping[str, Any], value: str) -> float | None:
+    """The number that `Entry.value` refers to: a path, a number, or a difference of these; None if it is missing."""
+    first, *others = (_number_at(outcome, term) for term in value.split(" - "))
     if first is None or None in others:
         return None
     return first - sum(other for other in others if other is not None)
 
 
-def _number_at(found: Mapping[str, Any], path: str) -> float | None:
+def _number_at(outcome: Mapping[str, Any], path: str) -> float | None:
     try:
         return float(path)
     except ValueError:
         pass
-    place: Any = found
-    for word in path.split("/"):
-        place = place[word]
-    return None if place is None else float(place)
+    node: Any = outcome
+    for key in path.split("/"):
+        node = node[key]
+    return None if node is None else float(node)

@@ -1,6 +1,5 @@
-"""Trials of a recipe, timed side by side instead of trained to their end."""
+"""Time the trials of a recipe side by side, instead of training them to the end."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,11 +8,11 @@ from typing import Any
 
 import torch
 
-from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.engine.fit import Training
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side
-from selfadapt.recipes.recipe import Experiment, Trial
+from selfadapt.recipes.recipe import Timing, Trial
+from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.environment import choose_device, commit
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
@@ -24,29 +23,31 @@ from selfadapt.targets.store import Storage
 Times = dict[str, dict[str, Any]]  # of each trial by name
 
 
-def time_trials(experiment: Experiment, seed: int, file: Path, on_progress: ProgressCallback = no_progress) -> Times:
-    """What a step of each trial takes, by phase; kept in `file`, so that it is measured once.
+def time_trials(
+    trials: Sequence[Trial], timing: Timing, seed: int, file: Path, on_progress: ProgressCallback = no_progress
+) -> Times:
+    """Measure the time of a step of each trial, by phase; the times are cached in `file`.
 
-    The result of a trial has milliseconds an image, and how many times as long as each trial it takes: medians over
-    turns.
+    The result of a trial has milliseconds per image, and its time relative to each other trial: medians over turns.
     """
-    assert experiment.timing is not None
     asked = {
-        "timing": asdict(experiment.timing),
+        "timing": asdict(timing),
         "seed": seed,
-        "trials": {trial.name: {"kind": trial.kind, **trial.settings} for trial in experiment.trials},
+        "trials": {trial.name: {"kind": trial.kind, **trial.settings} for trial in trials},
     }
-    if file.exists():
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["asked"] == asked:
-            return dict(kept["times"])
-    began = time.monotonic()
-    trainings = _trainings(experiment.trials, seed)
-    turns = time_side_by_side(trainings, **asdict(experiment.timing), on_progress=on_progress)
+    return cached_result(file, asked, "times", lambda: _measured(trials, timing, seed, file.name, on_progress))
+
+
+def _measured(
+    trials: Sequence[Trial], timing: Timing, seed: int, file_name: str, on_progress: ProgressCallback
+) -> Times:
+    start = time.monotonic()
+    trainings = _trainings(trials, seed)
+    turns = time_side_by_side(trainings, **asdict(timing), on_progress=on_progress)
     by_image = {name: [turn.scaled(1000 / _images(trainings[name])) for turn in own] for name, own in turns.items()}
-    shared = {"threads": torch.get_num_threads(), "seconds": round(time.monotonic() - began, 3)}
+    shared = {"threads": torch.get_num_threads(), "seconds": round(time.monotonic() - start, 3)}
     times = {}
-    for trial in experiment.trials:
+    for trial in trials:
         own = by_image[trial.name]
         median = Phases.median(own)
         result = {
@@ -58,15 +59,12 @@ def time_trials(experiment: Experiment, seed: int, file: Path, on_progress: Prog
             "device": trainings[trial.name].device.type,
             **shared,
         }
-        times[trial.name] = {"result": result, "run": file.name, "commit": commit()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as draft:
-        json.dump({"asked": asked, "times": times}, draft)
+        times[trial.name] = {"result": result, "run": file_name, "commit": commit()}
     return times
 
 
 def _trainings(trials: Sequence[Trial], seed: int) -> dict[str, Training]:
-    """A training for each trial before its first step, all with as many threads as the first gains from."""
+    """A training for each trial before its first step, all with the number of threads that suits the first."""
     trainings: dict[str, Training] = {}
     for trial in trials:
         assert trial.kind != "linear-regression"
@@ -78,5 +76,5 @@ def _trainings(trials: Sequence[Trial], seed: int) -> dict[str, Training]:
 
 
 def _images(training: Training) -> float:
-    """The images of a step, the mean over an epoch."""
+    """Mean number of images per step over an epoch."""
     return training.loader.num_samples / training.loader.steps_per_epoch

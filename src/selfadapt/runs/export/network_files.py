@@ -1,4 +1,4 @@
-"""A trained network for elsewhere: its weights, under its own names or torchvision's, or all of it as ONNX."""
+"""Export a trained network: its weights, with the names of this package or of torchvision, or all of it as ONNX."""
 
 import json
 from collections.abc import Mapping
@@ -23,26 +23,35 @@ TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
 def export(folder: RunFolder, form: str, out: Path | None) -> Path:
-    """Write the network of a run's newest checkpoint and return where it is."""
+    """Write the network of the newest checkpoint of a run.
+
+    Args:
+        folder: The run.
+        form: "safetensors", "torchvision" or "onnx".
+        out: The file; None for one in the run folder.
+
+    Returns:
+        The path of the file.
+    """
     content = folder.read_run()
     name = content["settings"]["model"]["name"].replace("/", "-")
     saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
     if saved is None:
-        raise UserError(f"{folder.path} holds no trained network")
+        raise UserError(f"{folder.path} does not contain a trained network")
     if out is not None and (out.suffix == ".onnx") != (form == "onnx") and out.suffix in _SUFFIXES:
-        raise UserError(f"--out {out} is not the name of a file of --format {form}; give another")
+        raise UserError(f"--out {out} has the suffix of another format than --format {form}; give another name")
     if form == "onnx":
-        from selfadapt.runs.export.onnx_file import write_onnx  # which needs what needs this module
+        from selfadapt.runs.export.onnx_file import write_onnx  # imports this module
 
         path = out or folder.path / f"{name}.onnx"
         write_onnx(folder, path)
         return path
-    scaled = saved.model
+    normalised = saved.model
     if form == "safetensors":
         weights = saved.model
         if folder.backbone_file.exists():
-            scaled = _backbone(content, folder)
-            weights = {**scaled, **weights}
+            normalised = _backbone(content, folder)
+            weights = {**normalised, **weights}
     elif form == "torchvision":
         try:
             weights = torchvision_weights(content, saved.model)
@@ -50,27 +59,27 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
             raise UserError(f"{error}; export as safetensors") from None
     else:
         raise UserError(f"--format {form!r} is not known; choose onnx, torchvision or safetensors")
-    mark = "" if form == "safetensors" else f"-{form}"
-    path = out or folder.path / f"{name}{mark}.safetensors"
-    about = {
-        part: json.dumps(next(v for name, v in scaled.items() if name.endswith(f"{part}_C11")).flatten().tolist())
-        for part in ("mean", "std")
+    suffix = "" if form == "safetensors" else f"-{form}"
+    path = out or folder.path / f"{name}{suffix}.safetensors"
+    metadata = {
+        word: json.dumps(next(v for name, v in normalised.items() if name.endswith(f"{word}_C11")).flatten().tolist())
+        for word in ("mean", "std")
     }
     if content["settings"]["model"].get("mirror"):
-        about["mirror"] = "answers are the mean over an image and its mirror image"
-    write_tensors(path, weights, about)
+        metadata["mirror"] = "predictions are the mean over an image and its horizontal flip"
+    write_tensors(path, weights, metadata)
     return path
 
 
 def _backbone(content: Mapping[str, Any], folder: RunFolder) -> dict[str, Tensor]:
-    """The network whose features a head was trained on, under `features.`, with the scale of its images."""
+    """The network whose features a head was trained on, named `features.…`, with the normalisation of its images."""
     plan = Plan.from_json(content, "labels")
     network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
     return {f"features.{name}": tensor for name, tensor in network.backbone.state_dict().items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """A file that appears once it is written to the end: safetensors, or torch's own for .pt and .pth."""
+    """Write tensors atomically: as safetensors, or in the format of torch for .pt and .pth."""
     content = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,31 +87,32 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
             if path.suffix in (".pt", ".pth"):
                 torch.save(content, draft)
             else:
-                draft.write_bytes(save(content, metadata))  # with the rights of any new file, which save_file has not
+                draft.write_bytes(save(content, metadata))  # with default permissions, unlike save_file
     except (OSError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{path} cannot be written: {error}") from error
 
 
 def torchvision_weights(content: dict[str, Any], model: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of torchvision's network of the same name, which loads it strictly.
+    """A state dict that the torchvision network of the same name loads strictly.
 
-    The last layer is that of the run, or zeros for 1,000 classes where it has none. There, images are normalised
-    outside the network: the file's metadata hold the mean and the deviation of each channel, on the scale 0..1.
+    The last layer is that of the run, or zeros for 1,000 classes if the run was trained without labels. torchvision
+    networks do not normalise images: the metadata of the file have mean and standard deviation of each channel, for
+    images in 0..1.
     """
     network = content["settings"]["model"]
     if network["name"] not in TORCHVISION:
-        raise UserError(f"torchvision has no {network['name']}")
+        raise UserError(f"{network['name']} is not a torchvision network")
     if network["width"] not in (None, 64):
-        raise UserError(f"torchvision has no {network['name']} of this width")
+        raise UserError(f"the {network['name']} of torchvision has another width")
     if min(content["data"]["shape"][1:]) < LARGE_IMAGE:
         raise UserError(
-            f"the run was trained on images below {LARGE_IMAGE} pixels, for which the first layer is another one than "
-            "torchvision's"
+            f"the run was trained on images below {LARGE_IMAGE} pixels, for which the first layer differs from that of "
+            "torchvision"
         )
     if content["data"]["shape"][0] != 3:
-        raise UserError("torchvision's networks take images of three channels")
+        raise UserError("torchvision networks take images of three channels")
     if not ("head.weight" in model or "projector.0.weight" in model):
-        raise UserError("a network with more than one head is none of torchvision's")
+        raise UserError("torchvision networks have a single head, and this one has several")
     prefix = "backbone.backbone."
     weights = {name.removeprefix(prefix): value for name, value in model.items() if name.startswith(prefix)}
     if "head.weight" in model:

@@ -1,8 +1,8 @@
-"""A trained run as one ONNX file: what it was trained on goes in, a probability for each class comes out.
+"""Export a trained run as one ONNX file, from inputs to class probabilities.
 
-Images are floats in 0..1 of the size that the run has (B×C×H×W), or vectors (B×D). What lies between them and the
-answer is in the file: normalisation, a pretrained network whose features a head was trained on, mirror images. Its
-metadata hold the names of the classes and, where `selfadapt calibrate` found one, the threshold up to which to abstain.
+Inputs are images as floats in 0..1 of the size of the run (B×C×H×W), or vectors (B×D). The file includes normalisation,
+the pretrained network whose features a head was trained on, and flip test-time augmentation. Its metadata have the
+class names and, if `selfadapt calibrate` found one, the threshold up to which to abstain.
 """
 
 import json
@@ -19,39 +19,39 @@ from selfadapt.core.errors import UserError
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.inspect.predictor import Predictor
 
-_ORDINARY = "softmax-response"  # the selector that goes by the largest probability
+_ORDINARY = "softmax-response"  # the selector that uses the largest probability
 
 
-class _Answers(nn.Module):
+class _ClassProbabilities(nn.Module):
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.features = nn.Identity() if predictor.network is None else predictor.network.backbone
         self.model, self.classes = predictor.model, len(predictor.classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        said_BO: Tensor = self.model(self.features(inputs))
-        return said_BO[:, : self.classes].softmax(1)
+        logits_BO: Tensor = self.model(self.features(inputs))
+        return logits_BO[:, : self.classes].softmax(1)
 
 
 def write_onnx(folder: RunFolder, path: Path) -> None:
-    """Write the network of a run on labelled data into a file that appears once it is whole."""
+    """Write the network of a run that was trained on labels."""
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
-        raise UserError("writing ONNX needs the extra: pip install 'selfadapt[onnx]'")
+        raise UserError("writing ONNX needs an extra: pip install 'selfadapt[onnx]'")
     if folder.read_run()["settings"]["kind"] != "labels":
-        raise UserError(f"{folder.path} was trained without labels and has no classes; export as safetensors")
+        raise UserError(f"{folder.path} was trained without labels, so it lacks classes; export as safetensors")
     predictor = Predictor.of_run(folder, "cpu")
     shape = predictor.shape if predictor.network is None else predictor.network.shape
-    _write(_Answers(predictor).eval(), shape, path, _about(predictor))
+    _write(_ClassProbabilities(predictor).eval(), shape, path, _metadata(predictor))
 
 
-def _about(predictor: Predictor) -> Mapping[str, str]:
-    about = {"classes": json.dumps(list(predictor.classes))}
+def _metadata(predictor: Predictor) -> Mapping[str, str]:
+    metadata = {"classes": json.dumps(list(predictor.classes))}
     if predictor.threshold is not None and predictor.selector == _ORDINARY:
-        about["threshold"] = str(predictor.threshold)
-    return about
+        metadata["threshold"] = str(predictor.threshold)
+    return metadata
 
 
-def _write(network: nn.Module, shape: tuple[int, ...], path: Path, about: Mapping[str, str]) -> None:
+def _write(network: nn.Module, shape: tuple[int, ...], path: Path, metadata: Mapping[str, str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -59,7 +59,7 @@ def _write(network: nn.Module, shape: tuple[int, ...], path: Path, about: Mappin
             output_names=["probabilities"], dynamic_shapes=({0: torch.export.Dim("batch")},),
         )  # fmt: skip
     assert program is not None
-    program.model.metadata_props.update(about)
+    program.model.metadata_props.update(metadata)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

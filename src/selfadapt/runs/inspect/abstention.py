@@ -1,8 +1,8 @@
-"""What a trained run knows of its own uncertainty: error at each coverage, and a threshold with a risk guarantee.
+"""Selective prediction with a trained run: error at each coverage, and a threshold with a risk guarantee.
 
-Thresholds are fitted on the validation part and measured on the test part, never on the same samples.
+Thresholds are fitted on the validation split and evaluated on the test split, never on the same samples.
 
-Shapes: N samples, of which n count.
+Shapes: N samples, n of them used for the bound.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,24 +37,24 @@ _POINTS = 200  # of a curve in coverage.json
 
 
 def by_dropout(selector: str | None) -> bool:
-    """Whether a selector needs many passes with dropout on."""
+    """Whether a selector needs many forward passes with dropout enabled."""
     return selector is not None and selector.startswith("mc-dropout")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model would answer, and how confident it is by one selector."""
+    """Predictions of a model, with the confidence that one selector assigns."""
 
     predicted_N: Tensor
     confidence_N: Tensor
-    trained_for: float | None = None  # the one coverage that the selector was trained for
+    trained_for: float | None = None  # the coverage that the selector was trained for
 
     def wrong(self, labels_N: Tensor) -> Tensor:
         return self.predicted_N != labels_N
 
 
 def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[str, Answers]:
-    """The answers by every selector that one pass of the model offers, the method's own first."""
+    """Predictions by every selector that needs a single forward pass, those of the method first."""
     predicted_N = outputs_NO[:, :num_classes].argmax(1)
     own, shared = objective.selectors(outputs_NO, num_classes), class_selectors(outputs_NO, num_classes)
     return {
@@ -66,54 +66,54 @@ def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[
 def _answers_on(
     run: OpenedRun, samples: Samples, passes: int, on_progress: ProgressCallback
 ) -> tuple[dict[str, Answers], Tensor]:
-    """The answers to the samples that can be read, and which those are."""
+    """Predictions for the samples that can be read, and a mask of these samples."""
     classes = run.data.num_classes
-    said_NO = outputs(run.model, samples.inputs, run.device, on_progress=on_progress)
-    fine_N = ~said_NO.isnan().any(1)
-    if not fine_N.any():
-        raise UserError(f"no image can be read, such as {samples.ids[0]}; are the data still there?")
+    outputs_NO = outputs(run.model, samples.inputs, run.device, on_progress=on_progress)
+    read_N = ~outputs_NO.isnan().any(1)
+    if not read_N.any():
+        raise UserError(f"no image can be read, such as {samples.ids[0]}; check that the data still exist")
     by_passes: dict[str, Answers] = {}
     if passes and has_dropout(run.model):
         predicted_N, selectors = mc_dropout(
             run.model, samples.inputs, classes, run.device, passes=passes, on_progress=on_progress
         )
         for name, confidence_N in selectors.items():
-            fine_N &= ~confidence_N.isnan()
+            read_N &= ~confidence_N.isnan()
             by_passes[name] = Answers(predicted_N, confidence_N)
     list_unreadable(run.folder, run.data)
-    found = answers(said_NO[fine_N], run.objective, classes)
+    found = answers(outputs_NO[read_N], run.objective, classes)
     for name, own in by_passes.items():
-        found[name] = Answers(own.predicted_N[fine_N], own.confidence_N[fine_N])
-    return found, fine_N
+        found[name] = Answers(own.predicted_N[read_N], own.confidence_N[read_N])
+    return found, read_N
 
 
-def _trained(run: OpenedRun, passes: int) -> None:
+def _check_passes(run: OpenedRun, passes: int) -> None:
     if passes < 0:
         raise UserError(f"--passes {passes} must be at least 0")
     check_trained(run)
 
 
-def _part(run: OpenedRun, name: str, samples: Samples | None) -> Samples:
+def _split(run: OpenedRun, name: str, samples: Samples | None) -> Samples:
     if samples is None:
         raise UserError(
-            f"{run.folder.path} has no {name} part; a threshold is fitted on validation and measured on test samples"
+            f"{run.folder.path} lacks a {name} split; thresholds are fitted on validation and evaluated on test samples"
         )
     return samples
 
 
 def measure_coverage(run: OpenedRun, passes: int, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
-    """The error on test data at each coverage, by every selector; written into the run folder.
+    """Measure the test error at each coverage, for every selector, and write coverage.json.
 
-    `coverage` has thresholds from the validation part, as one has to choose them, or nothing where there is none;
-    `exact_coverage` has them from the test part itself, which is the protocol of the paper's Table 5.
+    `coverage` uses thresholds from the validation split, as in practice, and is empty without one. `exact_coverage`
+    uses thresholds from the test split, the protocol of Table 5 of the paper.
     """
-    _trained(run, passes)
-    test = _part(run, "test", run.data.test)
+    _check_passes(run, passes)
+    test = _split(run, "test", run.data.test)
     validation = run.data.validation
     held_out = {} if validation is None else _answers_on(run, validation, passes, on_progress)[0]
-    tested, fine_N = _answers_on(run, test, passes, on_progress)
+    tested, read_N = _answers_on(run, test, passes, on_progress)
     grid = sorted({*COVERAGES, *(own.trained_for for own in tested.values() if own.trained_for)}, reverse=True)
-    selectors = {name: _measured(held_out.get(name), own, test.labels[fine_N], grid) for name, own in tested.items()}
+    selectors = {name: _measured(held_out.get(name), own, test.labels[read_N], grid) for name, own in tested.items()}
     content = {"method": run.plan.method_name, "selectors": selectors}
     run.folder.write_json(run.folder.coverage_file, content, indent=None)
     return content
@@ -156,30 +156,44 @@ def calibrate(
     true_labels: bool,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
-    """Pick the threshold on the validation part, measure it on the test part if any, and write it into the run folder.
+    """Select the threshold on the validation split, evaluate it on the test split if there is one, and write it.
 
-    Without a threshold that can guarantee the risk, `threshold` is None and what was written before is taken away.
+    Args:
+        run: A trained run.
+        risk: The largest error rate among the samples that the model answers.
+        confidence: Probability with which the bound holds.
+        selector: Name of the selector; None for softmax response.
+        passes: Forward passes of MC-dropout.
+        true_labels: Whether to use the labels before noise was added.
+        on_progress: Called with samples done and samples in total.
+
+    Returns:
+        The content of calibration.json. If no threshold can guarantee the risk, `threshold` is None, the best possible
+        guarantee is returned, and an earlier calibration is deleted.
+
+    Raises:
+        UserError: If an option is wrong, or the validation split cannot be used.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
             raise UserError(f"--{name} {value} must be between 0 and 1")
-    _trained(run, passes)
+    _check_passes(run, passes)
     if by_dropout(selector) and not passes:
         raise UserError(f"--selector {selector} needs --passes above 0")
     if run.plan.method.uses_up_validation:
         raise UserError(
-            f"{run.plan.method_name} made choices by the validation samples, so they cannot vouch for it; "
-            "train by another method, or calibrate on data that it has not seen"
+            f"{run.plan.method_name} selected a model on the validation split, so a bound on it would not "
+            "hold; train with another method, or calibrate on held-out data"
         )
-    validation = _part(run, "validation", run.data.validation)
+    validation = _split(run, "validation", run.data.validation)
     if true_labels and validation.truth is None:
-        raise UserError("--true-labels: the true labels of these data are not known")
-    held_out, fine_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, on_progress)
-    name = _chosen(selector, held_out)
+        raise UserError("--true-labels: the true labels of these data are unknown")
+    held_out, read_N = _answers_on(run, validation, passes if by_dropout(selector) else 0, on_progress)
+    name = _checked_selector(selector, held_out)
     labels_N = validation.truth if true_labels and validation.truth is not None else validation.labels
-    counted = _one_of_each_group(validation, fine_N, run.data.train.groups or (), run.plan.seed)
+    counted = _one_per_group(validation, read_N, run.data.train.groups or (), run.plan.seed)
     confidence_n = held_out[name].confidence_N[counted]
-    wrong_n = held_out[name].wrong(labels_N[fine_N])[counted]
+    wrong_n = held_out[name].wrong(labels_N[read_N])[counted]
     found = guarantee(confidence_n, wrong_n, risk=risk, confidence=confidence)
     content: dict[str, Any] = {
         "selector": name,
@@ -187,12 +201,12 @@ def calibrate(
         "risk": risk,
         "confidence": confidence,
         "samples": len(wrong_n),
-        "left_out": int(fine_N.sum()) - len(wrong_n),
+        "left_out": int(read_N.sum()) - len(wrong_n),
     }
     if found is None:
         earlier = run.folder.calibration_file.exists()
         run.folder.calibration_file.unlink(missing_ok=True)
-        every = candidates(confidence_n, wrong_n, risk=1.0, confidence=confidence)  # the coverage grid for any risk
+        every = candidates(confidence_n, wrong_n, risk=1.0, confidence=confidence)
         nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {
             **content,
@@ -205,9 +219,9 @@ def calibrate(
         }
     test_risk = test_coverage = None
     if run.data.test is not None:
-        tested, fine_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0, on_progress)
+        tested, read_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0, on_progress)
         answered_N = tested[name].confidence_N > found.threshold
-        test_wrong_N = tested[name].wrong(run.data.test.labels[fine_N])[answered_N]
+        test_wrong_N = tested[name].wrong(run.data.test.labels[read_N])[answered_N]
         test_risk = test_wrong_N.double().mean().item() if len(test_wrong_N) else None
         test_coverage = answered_N.double().mean().item()
     content |= {
@@ -221,28 +235,28 @@ def calibrate(
     return content
 
 
-def _one_of_each_group(samples: Samples, fine_N: Tensor, trained_on: Collection[str], seed: int) -> Tensor:
-    """Which of the answers count: of a group one, by lot, because the bound needs samples that err independently.
+def _one_per_group(samples: Samples, read_N: Tensor, trained_on: Collection[str], seed: int) -> Tensor:
+    """Positions of the samples used for the bound: a random one of each group, because errors must be independent.
 
-    Of groups that were trained on none counts.
+    Groups with samples in the training split are excluded.
     """
-    places = fine_N.nonzero().flatten().tolist()
+    positions = read_N.nonzero().flatten().tolist()
     if samples.groups is None:
-        return torch.arange(len(places))
+        return torch.arange(len(positions))
     first: dict[str, int] = {}
-    for answer in torch.randperm(len(places), generator=seeded(seed, "one of each group")).tolist():
-        first.setdefault(samples.groups[places[answer]], answer)
-    counted = [answer for group, answer in first.items() if group not in set(trained_on)]
+    for n in torch.randperm(len(positions), generator=seeded(seed, "one of each group")).tolist():
+        first.setdefault(samples.groups[positions[n]], n)
+    counted = [n for group, n in first.items() if group not in set(trained_on)]
     if not counted:
         raise UserError(
-            "every validation sample belongs to a group of the training samples, or is a copy of one, so none can "
-            "vouch for the model; calibrate on others"
+            "every validation sample belongs to a group in the training split, or is a duplicate of a training sample, "
+            "so a bound on them would not hold; calibrate on other data"
         )
     return torch.tensor(sorted(counted))
 
 
-def _chosen(selector: str | None, offered: Mapping[str, Answers]) -> str:
-    """The selector asked for; else softmax response, which every run offers."""
+def _checked_selector(selector: str | None, offered: Mapping[str, Answers]) -> str:
+    """The given selector, by default softmax response, which every run has."""
     if selector is not None and selector not in offered:
-        raise UserError(f"--selector {selector!r} is not offered by this run; choose one of {', '.join(offered)}")
+        raise UserError(f"--selector {selector!r} is not available for this run; choose one of {', '.join(offered)}")
     return selector or "softmax-response"

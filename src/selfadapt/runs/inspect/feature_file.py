@@ -1,6 +1,5 @@
-"""Features of a pretrained network as a file of vectors, which `train` takes."""
+"""Write the features of a pretrained network as a file of vectors, which `train` accepts."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import Columns, check_there, kind_of, open_data
@@ -15,12 +15,12 @@ from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import pretrained, timm_name
 from selfadapt.runs.lifecycle.environment import choose_device
 
-_PARTS = {"train": "train", "validation": "val", "test": "test"}
+_SUFFIXES = {"train": "train", "validation": "val", "test": "test"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """Which network reads the images, and how."""
+    """The network, and how it reads images."""
 
     model: str
     weights: str = "pretrained"
@@ -29,10 +29,14 @@ class Embedding:
 
 
 def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
-    """Write the features of all images of a source as an .npz with x_train, y_train and so on."""
+    """Write the features of all images as an .npz with x_train, y_train and so on.
+
+    Returns:
+        Path, number of samples and dimensions, images per second, and the files that cannot be read.
+    """
     name = timm_name(settings.model)
     if name is None:
-        raise UserError(f"--model {settings.model} is one of our own, which knows nothing yet; name one of timm's")
+        raise UserError(f"--model {settings.model} comes without pretrained weights; name a timm model")
     if out.suffix != ".npz":
         raise UserError(f"--out {out} must end with .npz")
     check_there(source)
@@ -40,45 +44,41 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
         raise UserError(_no_images(source))
     network = pretrained(name, weights=settings.weights, size=settings.image_size)
     data = open_data(source, resize=network.frame.size)
-    device, began, taken = choose_device(settings.device), monotonic(), 0
+    device, start, computed = choose_device(settings.device), monotonic(), 0
     arrays: dict[str, Any] = {}
     broken: list[tuple[str, str]] = list(data.unreadable)
-    for part, samples in data.splits.items():
+    for split, samples in data.splits.items():
         found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
-        lost = {position for position, _ in found.broken}
+        unreadable = {position for position, _ in found.broken}
         broken += [(samples.ids[position], reason) for position, reason in found.broken]
-        fine = [position for position in range(len(samples)) if position not in lost]
-        arrays[f"x_{_PARTS[part]}"] = found.values_NF[fine].numpy()
-        arrays[f"y_{_PARTS[part]}"] = np.array([data.classes[int(samples.labels[i])] for i in fine])
-        arrays[f"id_{_PARTS[part]}"] = np.array([samples.ids[i] for i in fine])
-        taken += found.taken
+        readable = [position for position in range(len(samples)) if position not in unreadable]
+        arrays[f"x_{_SUFFIXES[split]}"] = found.values_NF[readable].numpy()
+        arrays[f"y_{_SUFFIXES[split]}"] = np.array([data.classes[int(samples.labels[i])] for i in readable])
+        arrays[f"id_{_SUFFIXES[split]}"] = np.array([samples.ids[i] for i in readable])
+        computed += found.taken
     if not len(arrays["x_train"]):
         raise UserError(f"{source}: no image can be read, such as {broken[0][0]}: {broken[0][1]}")
-    seconds = monotonic() - began
-    draft = out.with_name(f".draft-{out.name}")
+    seconds = monotonic() - start
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(draft, **arrays)
-        draft.replace(out)
+        with atomic_path(out) as draft:
+            np.savez(draft, **arrays)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink()
     return {
         "path": str(out),
         "samples": sum(len(array) for name, array in arrays.items() if name.startswith("x_")),
         "dimensions": arrays["x_train"].shape[1],
-        "images_per_second": round(taken / seconds, 1) if taken else None,
+        "images_per_second": round(computed / seconds, 1) if computed else None,
         "unreadable": [{"id": sample_id, "reason": reason} for sample_id, reason in broken],
     }
 
 
 def _no_images(source: str) -> str:
-    """What to do with a source that `train` reads as it is."""
+    """The error for a source without images, which `train` reads directly."""
     if source.endswith(".npz"):
-        return f"{source} holds vectors already, which need no embedding; train on them with: selfadapt train {source}"
+        return f"{source} already has vectors, which need no embedding; train on them with: selfadapt train {source}"
     return (
-        f"{source} is a table without a column `path`, so it holds no images, and needs no embedding; train on its "
-        f"numbers, categories or texts with: selfadapt train {source} (--label-column and --text-column name columns)"
+        f"{source} is a table without a column `path`, so it lists no images and needs no embedding; train on its "
+        f"numbers, categories or text with: selfadapt train {source} (--label-column and --text-column name columns)"
     )

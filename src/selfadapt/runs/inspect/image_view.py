@@ -1,4 +1,4 @@
-"""What attacks and corruptions need of a run: its network from images on, and its test images."""
+"""The network of a run as a function of images, and its test images: the input of attacks and corruptions."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -13,29 +13,29 @@ from selfadapt.runs.lifecycle.opened_run import OpenedRun
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A run's network from images on, and its test part as the images that this network sees."""
+class ImageView:
+    """A network that takes images, and the test split as images for it."""
 
     model: nn.Module
     test: Samples
 
 
-def seen(run: OpenedRun) -> Seen:
-    """A head on features is put behind the network that took them, so that images reach it again."""
+def image_view(run: OpenedRun) -> ImageView:
+    """The network and test images of a run. A head on features is appended to the network that computed them."""
     test, model = run.data.test, run.model
     if test is None:
-        raise UserError(f"{run.folder.path} has no test part, so there are no images to try")
+        raise UserError(f"{run.folder.path} lacks a test split, which this needs")
     if len(test.inputs.shape) == 3:
-        return Seen(model, test)
+        return ImageView(model, test)
     if not run.plan.on_features or test.pictures is None:
-        raise UserError(f"{run.folder.path} was trained on vectors, and this needs a network that sees images")
+        raise UserError(f"{run.folder.path} was trained on vectors; this needs a network that takes images")
     network = load_pretrained(run.plan.model, run.plan.data.image_size, run.folder.backbone_file)
     whole = nn.Sequential(network.backbone, model).to(run.device)
-    return Seen(whole, replace(test, inputs=framed(test.pictures, network), pictures=None))
+    return ImageView(whole, replace(test, inputs=framed(test.pictures, network), pictures=None))
 
 
 def network_digest(model: nn.Module) -> str:
-    """A hash of everything that a network has learned."""
+    """A hash of all weights and buffers of a network."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())

@@ -1,7 +1,7 @@
-"""Linear evaluation of a run without labels: features taken once, then a linear classifier and nearest neighbours.
+"""Linear evaluation of pre-training: a linear classifier and nearest neighbours on frozen features.
 
-If asked for, another linear classifier learns from images that are augmented anew in each epoch. It is kept after each,
-so one that was stopped goes on, and one that is done is not trained again.
+Optionally, another linear classifier is trained on images that are augmented in each epoch. It is saved after each
+epoch, so an interrupted training resumes, and a finished one is not repeated.
 """
 
 import hashlib
@@ -53,7 +53,21 @@ def probe(
     test_limit: int | None = None,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
-    """Evaluate the features of a run on labelled data, its own or others, beside those of the untrained network."""
+    """Evaluate the features of a run and of the untrained network on labelled data, and write probe.json.
+
+    Args:
+        folder: A run of `selfadapt pretrain`.
+        source: Labelled data; None for the data of the run.
+        settings: Of the classifiers.
+        device: Such as "auto", "cpu" or "cuda".
+        image_size: Resize images to this size; None for the size of the run.
+        limit: Number of training samples; None for all.
+        test_limit: Number of test samples; None for all.
+        on_progress: Called with images or steps done and in total.
+
+    Returns:
+        The entry of probe.json.
+    """
     for name, value in (("--epochs", settings.epochs), ("--limit", limit), ("--test-limit", test_limit)):
         if value is not None and value < 1:
             raise UserError(f"{name} {value} must be at least 1")
@@ -63,7 +77,7 @@ def probe(
     take_useful_threads(Plan.from_json(content, "pretraining"), shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
-    test = _test_part(data, shape)
+    test = _test_split(data, shape)
     bench = _Bench(folder.path / "features", data, test, settings, own, on_progress)
     found = {
         "test_accuracy": bench.accuracy(trained, linear_probe),
@@ -71,8 +85,8 @@ def probe(
         "random_network_accuracy": bench.accuracy(untrained, linear_probe),
     }
     if settings.augment != "none":
-        from_pictures = content["settings"]["data"].get("crops") == "picture"
-        found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_pictures=from_pictures)
+        from_files = content["settings"]["data"].get("crops") == "picture"
+        found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
     result = {**found, "data": data.name, "settings": asdict(settings)}
     folder.write_json(folder.probe_file, {**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
     write_run_page(folder)
@@ -86,7 +100,7 @@ def _check(settings: ProbeSettings, shape: tuple[int, ...]) -> None:
         raise UserError(f"--lr {settings.lr} must be a number above 0")
     named_augment(settings.augment, shape[-1])
     if settings.augment != "none" and len(shape) == 1:
-        raise UserError(f"--augment {settings.augment} is for images, and the run learned from vectors; leave it out")
+        raise UserError(f"--augment {settings.augment} is for images, but the run was trained on vectors; leave it out")
 
 
 def _opened(
@@ -96,7 +110,7 @@ def _opened(
     image_size: int | None,
     on_progress: ProgressCallback,
 ) -> Data:
-    """The labelled data as the run saw its own, decoded if they fit and no random crops are cut from the pictures."""
+    """The labelled data, prepared like those of the run; decoded unless random crops are cut from the image files."""
     run_data = content["settings"]["data"]
     source = normal_form({"data": source or run_data["source"]})["data"]
     white = content["data"].get("white") if source == run_data["source"] else None
@@ -104,38 +118,37 @@ def _opened(
     data = open_data(source, resize=size, white=white)
     if size is not None:
         data = data.with_images(lambda images: images.brought_to(size))
-    from_pictures = run_data.get("crops") == "picture"
-    if from_pictures:
+    from_files = run_data.get("crops") == "picture"
+    if from_files:
         data = seeing_the_middle(data)
-    cuts = from_pictures and smallest_area(settings.augment) is not None
+    cuts = from_files and smallest_area(settings.augment) is not None
     return keep_decoded(data, stream=run_data["stream"], stream_train=cuts, on_progress=on_progress)
 
 
 def _differ_in_size(data: Data, shape: tuple[int, ...]) -> bool:
-    """Whether both are images of as many channels, the run's square ones."""
+    """Whether both are images with the same number of channels, and those of the run are square."""
     own = data.train.inputs.shape
     return len(own) == len(shape) == 3 and own[0] == shape[0] and shape[1] == shape[2]
 
 
-def _test_part(data: Data, shape: tuple[int, ...]) -> Samples:
-    """The part to evaluate on, of data that suit a run of this shape."""
+def _test_split(data: Data, shape: tuple[int, ...]) -> Samples:
+    """The split to evaluate on, after checking that the data fit a run with this input shape."""
     if data.train.inputs.shape != shape:
         raise UserError(
-            f"{data.name} has inputs of {data.train.inputs.shape} (images: channels, height, width), the run of "
-            f"{shape}; linear evaluation needs the same"
-            + (f": --image-size {shape[-1]} brings images to it" if _differ_in_size(data, shape) else "")
+            f"{data.name} has inputs of {data.train.inputs.shape} (images: channels, height, width), but the run "
+            f"takes {shape}" + (f"; resize them with --image-size {shape[-1]}" if _differ_in_size(data, shape) else "")
         )
     if data.num_classes < 2 or len(data.train.labels.unique()) < 2:
-        raise UserError(f"{data.name} has one class only; give labelled data with --data")
+        raise UserError(f"{data.name} has only one class; give labelled data with --data")
     test = data.test or data.validation
     if test is None:
-        raise UserError(f"{data.name} has no test part to evaluate on")
+        raise UserError(f"{data.name} lacks a test split to evaluate on")
     return test
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """The data that networks are evaluated on, and where what was taken of them is kept."""
+    """The data that networks are evaluated on, and the cache of their features."""
 
     cache: Path
     data: Data
@@ -147,19 +160,19 @@ class _Bench:
     def accuracy(
         self, network: Backbone, method: Callable[[Features, ProbeSettings, ProgressCallback], Tensor]
     ) -> float | None:
-        """On features that were taken once."""
-        train_NF, fine_N = self._features(network, self.data.train)
-        test_nF, fine_n = self._features(network, self.test)
-        labels_N = self.data.train.labels[fine_N].to(self.device)
+        """Accuracy on frozen features."""
+        train_NF, read_N = self._features(network, self.data.train)
+        test_nF, read_n = self._features(network, self.test)
+        labels_N = self.data.train.labels[read_N].to(self.device)
         features = Features(
-            train_NF[fine_N].to(self.device), labels_N, test_nF[fine_n].to(self.device), self.data.num_classes
+            train_NF[read_N].to(self.device), labels_N, test_nF[read_n].to(self.device), self.data.num_classes
         )
-        return accuracy(method(features, self.settings, self.on_progress).cpu(), self.test.labels[fine_n])
+        return accuracy(method(features, self.settings, self.on_progress).cpu(), self.test.labels[read_n])
 
-    def augmented_accuracy(self, network: Backbone, *, from_pictures: bool) -> float | None:
-        """Of a linear classifier that learned from augmented images, cut from the pictures if there are files."""
+    def augmented_accuracy(self, network: Backbone, *, from_files: bool) -> float | None:
+        """Accuracy of a linear classifier trained on augmented images, cut from the image files if there are any."""
         train, settings = self.data.train, self.settings
-        cuts = from_pictures and isinstance(train.inputs, ImageFiles)
+        cuts = from_files and isinstance(train.inputs, ImageFiles)
         area = smallest_area(settings.augment) if cuts else None
         loader = SampleLoader(
             train,
@@ -170,8 +183,8 @@ class _Bench:
             crop_area=area,
         )
         classifier = LinearClassifier(network.num_features, self.data.num_classes, self.device)
-        decided_by = repr((asdict(settings), area, train.labels.tolist()))
-        path = self.cache / f"classifier-{_key(network, train, decided_by)}.safetensors"
+        determined_by = repr((asdict(settings), area, train.labels.tolist()))
+        path = self.cache / f"classifier-{_key(network, train, determined_by)}.safetensors"
         if path.exists():
             classifier.load(load_file(path))
         classifier.learn_all(
@@ -181,25 +194,25 @@ class _Bench:
             after_epoch=lambda: write_tensors(path, classifier.state()),
             on_progress=self.on_progress,
         )
-        test_nF, fine_n = self._features(network, self.test)
-        return accuracy(classifier.classes(test_nF[fine_n].to(self.device)).cpu(), self.test.labels[fine_n])
+        test_nF, read_n = self._features(network, self.test)
+        return accuracy(classifier.classes(test_nF[read_n].to(self.device)).cpu(), self.test.labels[read_n])
 
     def _features(self, network: Backbone, samples: Samples) -> tuple[Tensor, Tensor]:
-        """The features of each image, and which could be read; from the cache if they were taken before."""
+        """Features of each image, from the cache if possible, and a mask of the images that could be read."""
         path = self.cache / f"{_key(network, samples)}.safetensors"
         if path.exists():
-            kept = load_file(path)["features"]
+            features_NF = load_file(path)["features"]
         else:
-            kept = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
-            if not kept.isnan().any():  # a file that cannot be read today may be there tomorrow
-                write_tensors(path, {"features": kept})
-        return kept, kept.isfinite().all(1)
+            features_NF = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
+            if not features_NF.isnan().any():  # a file that cannot be read now may be readable later
+                write_tensors(path, {"features": features_NF})
+        return features_NF, features_NF.isfinite().all(1)
 
 
-def _key(network: Backbone, samples: Samples, words: str = "") -> str:
-    """A name for what this network makes of these inputs."""
+def _key(network: Backbone, samples: Samples, salt: str = "") -> str:
+    """Cache key of the outputs of this network for these inputs."""
     digest = hashlib.sha256(samples.inputs.signature())
     for tensor in network.state_dict().values():
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    digest.update(words.encode())
+    digest.update(salt.encode())
     return digest.hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""A trained run at work on inputs of a user's own: a prediction for each, or abstention."""
+"""Apply a trained run to new inputs: a prediction for each, or abstention."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ from selfadapt.runs.lifecycle.threads import take_useful_threads
 
 _TABLES = (".csv", ".parquet")
 _ARRAYS = (".npy", ".npz")
-_NO_ROWS = "it holds no rows"
-_NO_NUMBER = "what the network says of it is not a number (NaN); are its values on the scale of the training data?"
+_EMPTY = "it is empty"
+_NOT_A_NUMBER = "the output of the network is NaN; check that its values are scaled like the training data"
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network, what it needs to read inputs, and the threshold up to which it abstains, if there is one."""
+    """A trained network, how it reads inputs, and the threshold up to which it abstains, if there is one."""
 
     model: nn.Module
     objective: Objective
@@ -49,24 +49,24 @@ class Predictor:
     selector: str = "softmax-response"
     threshold: float | None = None
     passes: int = 0
-    white: float | None = None  # of images of over 8 bits that it was trained on, if there were any
-    network: Pretrained | None = None  # whose features a head was trained on
-    frame: Frame | None = None  # how it sees a picture, if not brought to a square of the network's size
-    reader: Mapping[str, Any] | None = None  # the state of what made vectors of rows
+    white: float | None = None  # the value of white in training images of more than 8 bits
+    network: Pretrained | None = None  # the network whose features the head was trained on
+    frame: Frame | None = None  # how images are cropped, unless they are resized to a square
+    reader: Mapping[str, Any] | None = None  # state of the encoder that turns rows into vectors
 
     @classmethod
     def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
-        """The network of a run's newest checkpoint. The data that it was trained on are not needed."""
+        """The network of the newest checkpoint of a run. The training data are not needed."""
         content = folder.read_run()
         plan, classes = Plan.from_json(content, "labels"), content["data"]["classes"]
         shape = tuple(content["data"]["shape"])
         own = choose_device(device)
         take_useful_threads(plan, shape, own)
-        statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # the checkpoint has the true ones
+        statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # replaced by those of the checkpoint
         model = build_model(plan, plan.method, shape, statistics, len(classes))
         saved = checkpoint.load_newest(folder.checkpoints, own)
         if saved is None:
-            raise UserError(f"{folder.path} holds no trained network; train it with: selfadapt train")
+            raise UserError(f"{folder.path} does not contain a trained network; train it with: selfadapt train")
         model.to(own).load_state_dict(saved.model)
         network = None
         if plan.on_features:
@@ -88,7 +88,7 @@ class Predictor:
         )
 
     def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-        """A record for each file, in their order; of a table for each row."""
+        """One record per file, or per row of a table or array, in order."""
         if len(self.shape) == 1 and self.network is None:
             for path in paths:
                 yield from self._rows(path)
@@ -106,21 +106,19 @@ class Predictor:
         for position, path in enumerate(paths):
             record = {"error": errors[position]} if position in errors else next(records)
             name = as_text(str(path))
-            yield {"path": name, **(record if name == str(path) else {"error": NO_TEXT})}  # as training has it
+            yield {"path": name, **(record if name == str(path) else {"error": NO_TEXT})}  # as in training
 
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
-        """A record for each vector, or for each row of a table that the run's reader can read."""
+        """One record per vector, or per row of a table."""
         if self.reader is None and path.suffix in _ARRAYS:
             yield from self._numbered(path, read_vectors(path, self.shape[0]))
             return
         if self.reader is None or path.suffix not in _TABLES:
-            asked = (
-                "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with the columns of its data"
-            )
-            raise UserError(f"{path} cannot be read: this run was trained on vectors; give {asked}")
+            wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
+            raise UserError(f"{path} cannot be read: this run was trained on vectors; give {wanted}")
         rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
         if not rows:
-            yield {"path": str(path), "error": _NO_ROWS}
+            yield {"path": str(path), "error": _EMPTY}
         else:
             table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")
             values_ND = row_encoder_from_state(self.reader).read_all(table)
@@ -128,15 +126,15 @@ class Predictor:
                 yield {"path": str(path), "row": number, **record}
 
     def _numbered(self, path: Path, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """A record for each input of an array."""
+        """One record per input of an array."""
         if not len(inputs):
-            yield {"path": str(path), "error": _NO_ROWS}
+            yield {"path": str(path), "error": _EMPTY}
             return
         for place, record in enumerate(self._records(inputs)):
             yield {"path": f"{path}[{place}]", **record}
 
     def _images(self, path: Path) -> Inputs:
-        """The images of an array in the shape that the network was trained on."""
+        """The images of an array, in the shape that the network takes."""
         images = read_images(path)
         if self.network is not None:
             return VectorInputs(features_of(images, self.network, device=self.device, keep=False).values_NF)
@@ -144,7 +142,7 @@ class Predictor:
         if images.shape == self.shape or not len(images):
             return images
         if images.shape[0] != channels or height != width or 0 in images.shape:
-            raise UserError(f"{path}: x holds images of C×H×W {images.shape}, and the network takes {self.shape}")
+            raise UserError(f"{path}: x has images of C×H×W {images.shape}, but the network takes {self.shape}")
         return FramedImages(images, self.frame) if self.frame is not None else images.brought_to(height)
 
     def _features(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
@@ -152,8 +150,8 @@ class Predictor:
         files = ImageFiles(paths, self.network.shape, self.network.frame, self.white)
         found = features_of(files, self.network, device=self.device, keep=False)
         errors = dict(found.broken)
-        fine = [position for position in range(len(paths)) if position not in errors]
-        return VectorInputs(found.values_NF[fine]), errors
+        readable = [position for position in range(len(paths)) if position not in errors]
+        return VectorInputs(found.values_NF[readable]), errors
 
     def _pixels(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
         pixels: dict[int, Tensor] = {}
@@ -170,7 +168,7 @@ class Predictor:
         own = self._answers(inputs)
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
             if math.isnan(confidence):
-                yield {"error": _NO_NUMBER}
+                yield {"error": _NOT_A_NUMBER}
                 continue
             abstains = self.threshold is not None and confidence <= self.threshold
             guess = self.classes[number]
@@ -188,7 +186,7 @@ class Predictor:
         return answers(outputs(self.model, inputs, self.device), self.objective, len(self.classes))[self.selector]
 
     def _read(self, path: Path) -> Tensor:
-        """A file in the shape that the network was trained on."""
+        """An image file, in the shape that the network takes."""
         channels, height, width = self.shape
         if self.frame is not None:
             return decode(path, channels=channels, resize=self.frame, white=self.white)
@@ -197,6 +195,6 @@ class Predictor:
             return pixels
         if height != width:
             raise UnreadableImage(
-                f"it is {pixels.shape[2]}×{pixels.shape[1]}, and the network takes {width}×{height} only"
+                f"it is {pixels.shape[2]}×{pixels.shape[1]}, but the network takes only {width}×{height}"
             )
         return decode(path, channels=channels, resize=height, white=self.white)

@@ -1,7 +1,7 @@
-"""A run under attack: how much of its test part it still gets right.
+"""Robust accuracy of a run: the accuracy on test images under attack.
 
-Outcomes are kept in the run folder batch by batch, by everything that decides them, so the same question asked again
-goes on where it was stopped, or is answered at once.
+Outcomes are cached in the run folder batch by batch, keyed by everything that determines them, so a repeated command
+resumes or returns at once.
 
 Shapes: N test images.
 """
@@ -38,13 +38,13 @@ from selfadapt.evaluation.robustness import (
 )
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.runs.export.network_files import write_tensors
-from selfadapt.runs.inspect.image_view import Seen, network_digest, seen
+from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
 from selfadapt.runs.lifecycle.lifecycle import Run
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 MOMENTS = ("first", "best", "last")
-_JUDGE = "robust_validation_accuracy"
-_CHECKED = 200  # images on which gradients are checked for masking
+_VALIDATED = "robust_validation_accuracy"
+_CHECKED = 200  # images used to check for masked gradients
 
 
 def attack_run(
@@ -60,30 +60,43 @@ def attack_run(
     transfer: OpenedRun | None = None,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
-    """Robust accuracy on all test images, or on so many of them, every class with its share; into attack.json.
+    """Measure robust accuracy and write it to attack.json.
 
-    `at` is the network: the result, or the first or the best of the curve under attack, best on validation images under
-    the same attack. With `transfer`, the check for masked gradients also tries images moved against that run's network.
+    Args:
+        run: A trained run.
+        name: Name of the attack.
+        attack: The attack.
+        images: Number of test images, stratified by class; None for all.
+        seed: Seed of the attack and of the choice of images.
+        batch_size: Images per batch; None for a size that suits the images.
+        checks: Whether to check for masked gradients.
+        at: Which network to attack: "last", the result; "first" or "best" of the training curve under attack, where
+            best is selected on validation images under the same attack.
+        transfer: A run whose network is used to craft adversarial images for the check.
+        on_progress: Called with images done and images in total.
+
+    Returns:
+        The entry of attack.json.
     """
     if transfer is not None and not checks:
-        raise UserError("--transfer is one of the checks for masked gradients, so it does not go with --no-checks")
+        raise UserError("--transfer is a check for masked gradients, so it cannot be combined with --no-checks")
     if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
     check_trained(run)
-    own = seen(run)
+    own = image_view(run)
     test = own.test
     chosen_n = spread_subset(test.labels, len(test) if images is None else images, seed)
     transferred = None if transfer is None else _transferred(run, own, attack, transfer)
     epoch = load_moment(run, at)
-    kept = _Kept(run, own.model, seed, batch_size or batch_for(test.inputs.shape))
+    cached = _CachedRobustness(run, own.model, seed, batch_size or batch_for(test.inputs.shape))
 
     def under(other: Attack, index_n: Tensor) -> Robustness:
-        return kept.robustness(test.take(index_n), other, on_progress)
+        return cached.measure(test.take(index_n), other, on_progress)
 
     measured = under(attack, chosen_n)
     if not measured.images:
-        raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")
-    name = name if len(attack.parts) > 1 else attack.parts[0]  # with the steps that were taken
+        raise UserError(f"no test image of {run.folder.path} can be read; check that the data still exist")
+    name = name if len(attack.parts) > 1 else attack.parts[0]  # includes the number of steps
     result = {
         "attack": name,
         "clean_accuracy": measured.clean_accuracy,
@@ -97,18 +110,18 @@ def attack_run(
         "by_class": _by_class(measured, run.data.classes),
         "warnings": [],
         "notes": list(measured.notes),
-        "settings": {**attack.settings, "seed": seed, "batch_size": kept.batch_size},
+        "settings": {**attack.settings, "seed": seed, "batch_size": cached.batch_size},
     }
     if checks:
-        few_n = spread_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
-        few = replace(measured, outcome_N=measured.outcome_N[few_n], labels_N=measured.labels_N[few_n])
-        again = partial(under, index_n=chosen_n[few_n])
-        moved = None if transferred is None else again(transferred)
-        pixels, by_transfer = math.prod(test.inputs.shape), None if moved is None else moved.robust_accuracy
-        result["warnings"] = masking_signs(measured, few, attack, again, pixels=pixels, transfer=by_transfer)
-        if transfer is not None and moved is not None:
+        subset_n = spread_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
+        subset = replace(measured, outcome_N=measured.outcome_N[subset_n], labels_N=measured.labels_N[subset_n])
+        again = partial(under, index_n=chosen_n[subset_n])
+        crafted = None if transferred is None else again(transferred)
+        pixels, by_transfer = math.prod(test.inputs.shape), None if crafted is None else crafted.robust_accuracy
+        result["warnings"] = masking_signs(measured, subset, attack, again, pixels=pixels, transfer=by_transfer)
+        if transfer is not None and crafted is not None:
             result["transfer"] = {
-                "run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": moved.images
+                "run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": crafted.images
             }  # fmt: skip
     label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
     file = run.folder.attack_file
@@ -116,16 +129,16 @@ def attack_run(
     return result
 
 
-def _transferred(run: OpenedRun, own: Seen, attack: Attack, other: OpenedRun) -> Transferred:
-    """The attack if it is PGD, else PGD-20 of its radius, on the network of another run."""
+def _transferred(run: OpenedRun, own: ImageView, attack: Attack, other: OpenedRun) -> Transferred:
+    """The attack on the network of another run: itself if it is PGD, otherwise PGD-20 with its radius."""
     if attack.parts == (GRADIENT_FREE,):
-        raise UserError(f"--transfer is a check of attacks by gradient, and {GRADIENT_FREE} has none")
+        raise UserError(f"--transfer checks gradient-based attacks, and {GRADIENT_FREE} uses no gradients")
     check_trained(other)
-    others = seen(other)
+    others = image_view(other)
     if (run.data.classes, own.test.inputs.shape) != (other.data.classes, others.test.inputs.shape):
         raise UserError(
-            f"{other.folder.path} does not take the images and classes of {run.folder.path}, so what is moved against "
-            "it tells nothing; give a run on the same data"
+            f"{other.folder.path} was not trained on the images and classes of {run.folder.path}, so the check would "
+            "be meaningless; give a run on the same data"
         )
     if not isinstance(attack, PGD):
         attack = named_attack("pgd20", eps=attack.settings["eps"], norm=attack.settings["norm"])
@@ -135,28 +148,29 @@ def _transferred(run: OpenedRun, own: Seen, attack: Attack, other: OpenedRun) ->
 
 
 def load_moment(run: OpenedRun, moment: str) -> int:
-    """Give the run the network of this moment of its curve under attack; returns the epoch. The last is the result."""
+    """Load the first, best or last network of the training curve under attack into the run, and return its epoch."""
     if moment not in MOMENTS:
         raise UserError(f"--at {moment!r} is not known; choose one of {', '.join(MOMENTS)}")
     if moment == "last":
         return run.plan.epochs
     curve = [record for record in run.folder.read_metrics() if "robust_accuracy" in record]
     file = run.folder.network_file(moment)
-    if not curve or not file.exists() or (moment == "best" and _JUDGE not in curve[0]):
+    if not curve or not file.exists() or (moment == "best" and _VALIDATED not in curve[0]):
         raise UserError(
-            f"{run.folder.path} kept no {moment} network; methods against attacks do, with a curve and, for the best, "
-            "a validation part"
+            f"{run.folder.path} has not saved its {moment} network; adversarial training does, if it logs a curve and, "
+            "for the best, has a validation split"
         )
     run.model.load_state_dict(load_file(file, device=str(run.device)))
-    chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_JUDGE])
+    chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_VALIDATED])
     return int(chosen["epoch"])
 
 
 def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """What the method wants measured after the epoch of these metrics: test images, always the same, under attack.
+    """Robust accuracy after an epoch, on a fixed subset of the test images, if the method asks for it.
 
-    The network of the first such epoch is kept, and that of the best. Test images choose nothing, so the best is judged
-    by validation images under the same attack: accuracy on clean ones goes on rising where robust accuracy falls.
+    The networks of the first such epoch and of the best one are saved. The best is selected on validation images under
+    the same attack: clean accuracy keeps rising while robust accuracy falls, and test images are never used for
+    selection.
     """
     asked, test = run.plan.method.attack_after(metrics["epoch"]), run.data.test
     if asked is None or test is None:
@@ -169,12 +183,12 @@ def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any
         "robust_clean_accuracy": measured.clean_accuracy,
         "robust_images": measured.images,
     }
-    judged = None if run.data.validation is None else _under_attack(training, run.data.validation, asked)
-    if judged is not None and judged.images:
-        found[_JUDGE] = judged.robust_accuracy
+    validated = None if run.data.validation is None else _under_attack(training, run.data.validation, asked)
+    if validated is not None and validated.images:
+        found[_VALIDATED] = validated.robust_accuracy
     before = [record for record in training.history if "robust_accuracy" in record]
     moments = [] if before else ["first"]
-    if _JUDGE in found and all(found[_JUDGE] > record.get(_JUDGE, -1) for record in before):
+    if _VALIDATED in found and all(found[_VALIDATED] > record.get(_VALIDATED, -1) for record in before):
         moments.append("best")
     for moment in moments if distributed.rank() == 0 else ():
         write_tensors(run.folder.network_file(moment), training.model.state_dict())
@@ -182,27 +196,27 @@ def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any
 
 
 def _under_attack(training: Training, samples: Samples, asked: AttackAfterEpoch) -> Robustness:
-    part = samples.take(spread_subset(samples.labels, asked.images))
+    subset = samples.take(spread_subset(samples.labels, asked.images))
     with evaluation_mode(training.model):
         return robustness(
-            training.model, part.inputs, part.labels, asked.attack,
+            training.model, subset.inputs, subset.labels, asked.attack,
             num_classes=training.num_classes, device=training.device,
         )  # fmt: skip
 
 
-class _Kept:
-    """Outcomes in the run folder, by network, images, attack and whatever else decides them."""
+class _CachedRobustness:
+    """Caches outcomes in the run folder, keyed by network, images, attack and everything else that determines them."""
 
     def __init__(self, run: OpenedRun, model: nn.Module, seed: int, batch_size: int) -> None:
         self.run, self.model, self.seed, self.batch_size = run, model, seed, batch_size
         self.network = network_digest(model)
 
-    def robustness(self, samples: Samples, attack: Attack, on_progress: ProgressCallback) -> Robustness:
-        asked = {
+    def measure(self, samples: Samples, attack: Attack, on_progress: ProgressCallback) -> Robustness:
+        inputs = {
             "settings": dict(attack.settings), "parts": attack.parts, "seed": self.seed, "batch_size": self.batch_size,
             "network": self.network, "images": samples.inputs.signature().hex(), "labels": samples.labels.tolist(),
         }  # fmt: skip
-        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+        key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:24]
         folder = self.run.folder
         known = folder.read_if_there(folder.attacks / f"{key}.json")
         with evaluation_mode(self.model):

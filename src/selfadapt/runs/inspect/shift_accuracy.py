@@ -1,7 +1,7 @@
-"""A run under shift: its test part under 15 kinds of corruption at 5 levels, made here or read from published files.
+"""Accuracy of a run under shift: test images under 15 corruptions at 5 levels, generated or read from published files.
 
-Each accuracy is kept in the run folder as soon as it is measured, by everything that decides it, so the same question
-asked again goes on where it was stopped, or is answered at once.
+Each accuracy is cached in the run folder, keyed by everything that determines it, so a repeated command resumes or
+returns at once.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from selfadapt.data.sources.catalog import cifar10c
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
 from selfadapt.evaluation.corruption_accuracy import corruption_errors, mean_accuracy, mean_by_level, shift_table
 from selfadapt.evaluation.robustness import spread_subset
-from selfadapt.runs.inspect.image_view import Seen, network_digest, seen
+from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 _MOST_BYTES = 4 << 30
+Corrupted = Callable[[str, int], Samples]  # kind, level -> corrupted test samples
+AccuracyOf = Callable[[str, Callable[[], Samples]], float]  # name, samples -> accuracy
 
-GENERATED = (
-    "made here from the clean test images: not the published files, so not to be compared with published figures"
-)
+GENERATED = "generated from the clean test images; not the published files, so not comparable with published results"
 
 
 def shift_run(
@@ -43,20 +43,20 @@ def shift_run(
     seed: int = 0,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
-    """Accuracy by kind and level; into shift.json."""
+    """Measure the accuracy for each corruption and level, and write it to shift.json."""
     if levels is not None and levels not in get_args(LevelsName):
         raise UserError(f"--levels {levels!r} is not known; choose one of {', '.join(get_args(LevelsName))}")
     check_trained(run)
-    own = seen(run)
+    own = image_view(run)
     test = own.test if images is None else own.test.take(spread_subset(own.test.labels, images, seed))
     if published is None:
         corrupted, about = _generated(test, cast(LevelsName, levels or levels_for(test.inputs.shape)), seed)
     else:
         if images is not None or levels is not None:
-            raise UserError("--images and --levels are for images made here; published arrays are taken whole")
+            raise UserError("--images and --levels are for generated images; published arrays are used as they are")
         corrupted, about = _published(run, test, published)
     about |= {"network": network_digest(own.model), "images": len(test)}
-    accuracy_of = _kept(run, own, about)
+    accuracy_of = _cached_accuracy(run, own, about)
     clean = accuracy_of("clean", lambda: test)
     by_kind = shift_table(
         lambda kind, level: accuracy_of(f"{kind} {level}", lambda: corrupted(kind, level)), on_progress=on_progress
@@ -74,11 +74,11 @@ def shift_run(
 
 
 def against(run: OpenedRun, found: Mapping[str, Any], other: OpenedRun, others: Mapping[str, Any]) -> dict[str, Any]:
-    """The result with the mean corruption error against another run under the same shift; into shift.json."""
+    """Add the mean corruption error relative to another run, and write it to shift.json."""
     if found["about"]["data"] != others["about"]["data"]:
         raise UserError(
-            f"{run.folder.path} and {other.folder.path} were not measured on the same images; give runs that share "
-            "their test part"
+            f"{run.folder.path} and {other.folder.path} were not evaluated on the same images; give runs with the "
+            "same test split"
         )
     errors = corruption_errors(found["by_kind"], others["by_kind"])
     result = {
@@ -92,8 +92,10 @@ def against(run: OpenedRun, found: Mapping[str, Any], other: OpenedRun, others: 
     return result
 
 
-def _kept(run: OpenedRun, own: Seen, about: Mapping[str, Any]) -> Callable[[str, Callable[[], Samples]], float]:
-    """Gives the accuracy on samples of this name: as the run folder has it, or measured now and put there."""
+def _cached_accuracy(
+    run: OpenedRun, own: ImageView, about: Mapping[str, Any]
+) -> Callable[[str, Callable[[], Samples]], float]:
+    """A function that returns the accuracy on samples by name, and caches it in the run folder."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
     known: dict[str, float] = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
 
@@ -110,11 +112,8 @@ def _accuracy(run: OpenedRun, model: nn.Module, samples: Samples) -> float:
     predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, run.device))
     found = accuracy(predicted_N, samples.labels)
     if found is None:
-        raise UserError(f"no test image of {run.folder.path} can be read; are the data still there?")
+        raise UserError(f"no test image of {run.folder.path} can be read; check that the data still exist")
     return found
-
-
-Corrupted = Callable[[str, int], Samples]
 
 
 def _generated(test: Samples, levels: LevelsName, seed: int) -> tuple[Corrupted, dict[str, Any]]:
@@ -133,18 +132,18 @@ def _generated(test: Samples, levels: LevelsName, seed: int) -> tuple[Corrupted,
 
 
 def _decoded(samples: Samples) -> Samples:
-    """The samples with their images in memory, decoded once for all kinds and levels; broken files are left out."""
+    """The samples with decoded images in memory, shared by all corruptions; unreadable files are skipped."""
     if isinstance(samples.inputs, TensorImages):
         return samples
     size = len(samples) * int(torch.tensor(samples.inputs.shape).prod())
     if size > _MOST_BYTES:
         raise UserError(f"{len(samples)} test images take {size >> 30} GB; try fewer with --images")
     reads = list(read_batches(samples.inputs, torch.arange(len(samples)).split(256)))
-    fine = [read for read in reads if len(read.index_B)]
-    if not fine:
+    readable = [read for read in reads if len(read.index_B)]
+    if not readable:
         raise UserError(f"no test image can be read, such as {samples.ids[0]}; are the data still there?")
-    kept = samples.take(torch.cat([read.index_B for read in fine]))
-    return _with_inputs(kept, TensorImages(torch.cat([read.images_BCHW for read in fine]).contiguous()))
+    decoded = samples.take(torch.cat([read.index_B for read in readable]))
+    return _with_inputs(decoded, TensorImages(torch.cat([read.images_BCHW for read in readable]).contiguous()))
 
 
 def _with_inputs(samples: Samples, inputs: Inputs) -> Samples:
@@ -152,13 +151,13 @@ def _with_inputs(samples: Samples, inputs: Inputs) -> Samples:
 
 
 def _published(run: OpenedRun, test: Samples, folder: Path) -> tuple[Corrupted, dict[str, Any]]:
-    """The arrays of CIFAR-10-C, whose images must be the run's test images."""
+    """The arrays of CIFAR-10-C, which must correspond to the test images of the run."""
     first = cifar10c(folder, KINDS[0], LEVELS[0])
     if first.inputs.shape != test.inputs.shape:
-        raise UserError(f"{folder} holds images of {first.inputs.shape}, and the run takes {test.inputs.shape}")
+        raise UserError(f"{folder} has images of {first.inputs.shape}, but the run takes {test.inputs.shape}")
     if not torch.equal(first.labels[: len(test)], test.labels):
         raise UserError(
-            f"the labels in {folder} are not those of the test part of {run.folder.path}; give arrays of the same data"
+            f"the labels in {folder} are not those of the test split of {run.folder.path}; give arrays of the same data"
         )
     files = [(kind, (folder / f"{kind}.npy").stat().st_size) for kind in KINDS if (folder / f"{kind}.npy").exists()]
     data = hashlib.sha256(json.dumps([str(folder.resolve()), files]).encode()).hexdigest()

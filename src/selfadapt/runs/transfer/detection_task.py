@@ -1,4 +1,4 @@
-"""Detection on data in VOC's form: how a step learns boxes, and how good they are."""
+"""Detection on data in VOC's format: the loss of a step, and the scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from selfadapt.evaluation.voc07 import voc07_scores
 @dataclass(frozen=True)
 class Detection:
     data: VOC
-    learns_difficult: bool  # objects that do not count at test
+    learns_difficult: bool  # whether to train on objects that are not scored
 
     def loss(self, model: nn.Module, samples: Sequence[Sample], device: torch.device) -> Tensor:
         images, truths = [], []
@@ -34,8 +34,8 @@ class Detection:
     def measure(self, model: nn.Module, device: torch.device, on_progress: ProgressCallback) -> dict[str, Any]:
         found, truth = [], []
         for number, sample in enumerate(self.data.test, start=1):
-            (said,) = model([sample.image().to(device)])
-            found.append(Found(said["boxes"].cpu(), said["labels"].cpu(), said["scores"].cpu()))
+            (predicted,) = model([sample.image().to(device)])
+            found.append(Found(predicted["boxes"].cpu(), predicted["labels"].cpu(), predicted["scores"].cpu()))
             truth.append(self.data.boxes(sample))
             on_progress(number, len(self.data.test))
         classes = len(self.data.classes)
@@ -43,7 +43,7 @@ class Detection:
 
 
 def flipped(boxes_M4: Tensor, width: int) -> Tensor:
-    """The boxes in the mirror image."""
+    """The boxes of the horizontally flipped image."""
     x1, y1, x2, y2 = boxes_M4.unbind(1)
     return torch.stack([width - x2, y1, width - x1, y2], 1)
 
@@ -57,11 +57,11 @@ def pyramid_detector(
     std: Sequence[float],
     image_size: int,
 ) -> nn.Module:
-    """torchvision's Faster R-CNN with a feature pyramid, on torchvision's weights of this network or random ones."""
+    """Faster R-CNN of torchvision with a feature pyramid; `weights` as torchvision names them, None for random ones."""
     from torchvision.models.detection import FasterRCNN
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
-    # Batches are small, so learned statistics are kept as they are; random weights have none to keep.
+    # Batches are small, so the statistics of pretrained weights stay frozen.
     norm = {"norm_layer": nn.BatchNorm2d} if weights is None else {}
     pyramid = resnet_fpn_backbone(backbone_name=name, weights=None, trainable_layers=5, **norm)
     if weights is not None:

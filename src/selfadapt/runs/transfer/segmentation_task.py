@@ -1,4 +1,4 @@
-"""Segmentation on data in VOC's form: how a step learns the class of each pixel, and how good they are.
+"""Segmentation on data in VOC's format: the loss of a step, and the scores.
 
 Shapes: B images, C channels, H by W pixels, S the side of the crops.
 """
@@ -16,7 +16,7 @@ from selfadapt.data.sources.voc import VOC, VOID, Sample
 from selfadapt.evaluation.detection import Confusion
 from selfadapt.models.dense.fcn import FCN
 
-_SCALES = (0.5, 2.0)  # between which an image is drawn larger or smaller
+_SCALES = (0.5, 2.0)  # range of random resizing
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Segmentation:
     crop: int
 
     def loss(self, model: FCN, samples: Sequence[Sample], device: torch.device) -> Tensor:
-        """Cross entropy over the pixels that count. What a crop has beyond its image is the mean colour, and void."""
+        """Cross entropy over the labelled pixels. Crops are padded with the mean colour, which counts as void."""
         batch = model.mean_C11.cpu().expand(len(samples), -1, self.crop, self.crop).clone()
         goal = torch.full((len(samples), self.crop, self.crop), VOID)
         for position, sample in enumerate(samples):
-            image, mask = _varied(sample.image(), sample.mask(), self.crop)
+            image, mask = _augmented(sample.image(), sample.mask(), self.crop)
             batch[position, :, : image.shape[1], : image.shape[2]] = image
             goal[position, : mask.shape[0], : mask.shape[1]] = mask
         total = cross_entropy(model(batch.to(device)), goal.to(device), ignore_index=VOID, reduction="sum")
@@ -44,8 +44,8 @@ class Segmentation:
         return confusion.scores()
 
 
-def _varied(image_CHW: Tensor, mask_HW: Tensor, crop: int) -> tuple[Tensor, Tensor]:
-    """Both drawn larger or smaller, mirrored or not, and cut to a crop where they are beyond one."""
+def _augmented(image_CHW: Tensor, mask_HW: Tensor, crop: int) -> tuple[Tensor, Tensor]:
+    """Resize both at random, flip them at random, and cut them to a random crop if they are larger."""
     least, most = _SCALES
     factor = least + (most - least) * float(torch.rand(()))
     size = [max(1, round(side * factor)) for side in mask_HW.shape]
