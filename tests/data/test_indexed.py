@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from selfadapt import with_index
-from selfadapt.data.indexed import split_index
+from selfadapt.data.indexed import has_index, split_index
 
 VALUES = torch.arange(10.0) * 3
 
@@ -58,6 +58,9 @@ def test_what_else_a_dataset_has_stays() -> None:
     dataset = with_index(Items("tuple"))
     for same in (dataset, copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         assert (same.classes, len(same), same[3][-1]) == (("cat", "dog"), 10, 3)
+    assert has_index(dataset)
+    assert has_index(Subset(dataset, [1]))
+    assert not has_index(Subset(Items("tuple"), [1]))
     with pytest.raises(AttributeError, match="nothing"):
         _ = dataset.nothing
     assert repr(with_index([1, 2])) == "with_index([1, 2])"

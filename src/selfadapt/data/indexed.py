@@ -63,6 +63,11 @@ class IndexedDataset(Dataset[Any]):
         return f"with_index({self.dataset!r})"
 
 
+def has_index(dataset: Any) -> bool:
+    """Whether this dataset, or one that it takes its items from, was made by `with_index`."""
+    return isinstance(dataset, IndexedDataset) or (hasattr(dataset, "dataset") and has_index(dataset.dataset))
+
+
 def split_index(batch: Any, key: str = INDEX) -> tuple[Any, Any]:
     """A batch of such a dataset, as it would be without the index, and the index."""
     if isinstance(batch, Mapping) and key in batch:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from selfadapt.core import distributed
-from selfadapt.data.indexed import split_index
+from selfadapt.data.indexed import has_index, split_index
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.own_loop import SelfAdaptiveLoss
 
@@ -101,6 +101,12 @@ class SelfAdaptiveCallback(Callback):
         if self.criterion is None:
             raise RuntimeError("there was no training yet; call trainer.fit first")
         return self.criterion
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Without an index the labels, which are last in a batch, would be taken for it."""
+        dataset = getattr(trainer.train_dataloader, "dataset", None)
+        if dataset is not None and not has_index(dataset):
+            raise ValueError("the training samples have no index; wrap them: DataLoader(with_index(dataset), ...)")
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Close the epoch with its last batch: validation comes next, and a checkpoint may follow it."""
