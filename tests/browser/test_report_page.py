@@ -36,22 +36,16 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The reports of two runs on files with long names, of which some are duplicates with different labels."""
+    """The reports of two runs on files with long names, two of which count as duplicates with different labels."""
     root = tmp_path_factory.mktemp("a-folder-with-a-rather-long-name-" + "x" * 60)
     generator = np.random.default_rng(0)
     for number in range(90):
         label = number % 3
         image = (80 * label + generator.integers(0, 60, (10, 10, 3))).astype(np.uint8)
-        for shown in {label, (label + 1) % 3 if number < 6 else label}:
-            path = (
-                root
-                / "photos"
-                / ("test" if number > 75 else "train")
-                / CLASSES[shown]
-                / f"{number:03}-{'long-name-' * 6}.png"
-            )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(path)
+        split = "test" if number > 75 else "train"
+        path = root / "photos" / split / CLASSES[label] / f"{number:03}-{'long-name-' * 6}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
     folders = []
     for method in ("erm", "sat"):
         folder = RunFolder(root / method)
@@ -59,6 +53,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         settings = RunSettings.given(data=data, method=method, noise="symmetric:0.4", model="mlp", epochs=4)
         train(start(settings, folder))
         folders.append(folder)
+    rows = folders[1].read_labels()
+    members = [next(row for row in rows if row["given"] == name) for name in CLASSES[:2]]
+    folders[1].write_duplicates(
+        [("1", row["id"], row["path"], row["part"], row["given"], "same image") for row in members]
+    )
     return {
         "run": write_run_page(folders[1]),
         "comparison": write_comparison_page(folders, root / "both.html"),
@@ -77,6 +76,7 @@ def test_nothing_scrolls_sideways_and_every_image_loads(
     assert [url for url in requests if not url.startswith("data:")] == [pages[name].as_uri()]
     assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     assert page.evaluate("document.images.length") > 12
+    assert page.get_by_role("heading", name="Duplicates with different labels").count() == (name == "run")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     outside = page.evaluate(
         """() => [...document.querySelectorAll("main *:not(thead, thead *)")].filter(own => {

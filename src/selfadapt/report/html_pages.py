@@ -1,6 +1,7 @@
 """What all pages are made of: templates, charts and tables. A page is one file that needs no other."""
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +56,25 @@ def _environment() -> Any:
     )
     environment.filters["percent"] = percent
     environment.filters["count"] = count
+    environment.filters["breakable"] = _breakable
     return environment
 
 
 def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+    return "–" if value is None else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
 def count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
+
+
+def _breakable(content: Any) -> Any:
+    """Allow line breaks after the separators of long paths and class names."""
+    from markupsafe import Markup, escape
+
+    if isinstance(content, Markup):
+        return content
+    return Markup(re.sub(r"\S{20,}", lambda word: re.sub(r"([_/]+)", r"\1<wbr>", word[0]), str(escape(content))))
 
 
 def link(text: str, address: str) -> Any:
