@@ -99,7 +99,7 @@ def test_it_is_told_how_many_suspects_keep_their_label_and_why(audited: Path) ->
     assert made["passed_over"] == {"below_confidence": below, "other_parts": elsewhere}
     assert made["changed"] + below + elsewhere == len(suspects)
     assert (
-        f"\n{below + elsewhere} suspects keep their label: {below} below the confidence that was asked for, "
+        f"\n{below + elsewhere} likely errors keep their label: {below} below the confidence that was asked for, "
         f"{elsewhere} outside of the training part, where people alone change labels\n"
     ) in run(*arguments, folder=audited).stdout
 
@@ -107,7 +107,7 @@ def test_it_is_told_how_many_suspects_keep_their_label_and_why(audited: Path) ->
 def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path) -> None:
     folder = RunFolder(audited / "run")
     said = run("labels", "run", "--precision", "0.6", folder=audited).stdout
-    assert "nothing was measured yet" in said
+    assert "no random sample was reviewed yet" in said
     assert " without the precision that was asked for, " in said
     drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
     assert len(drawn.ids) > 80
@@ -126,7 +126,7 @@ def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path
     assert {row["id"] for row in unseen} == set(drawn.ids[: made["promise"]["depth"]]) - set(drawn.in_turn[:60])
     assert made["promise"]["low"] >= 0.6
     assert sum(row["label"] == _truth(row["id"]) for row in unseen) / len(unseen) >= made["promise"]["low"]
-    assert "suggestions were taken unseen" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
+    assert "suggestions were accepted unreviewed" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
 
 
 def test_a_gap_or_a_look_at_many_is_no_evidence(audited: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_gap_or_a_look_at_many_is_no_evidence(audited: Path) -> None:
     for sample_id in drawn.in_turn[1:60]:  # all but the first
         journal.decide("choose", {sample_id: _truth(sample_id)}, who="ann")
     journal.close()
-    assert "after 0 looks" in run("labels", "run", "--precision", "0.5", folder=audited).stdout
+    assert "0 reviewed samples do not guarantee" in run("labels", "run", "--precision", "0.5", folder=audited).stdout
     assert read_draw(folder, "test") is None
 
 

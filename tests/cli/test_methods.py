@@ -1,6 +1,7 @@
 """A method's own options on the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,12 @@ def test_help_shows_the_options_of_the_method_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("train", "digits", "--schedule", "multistep:75,90"), "the rate would not fall before the end, epoch 60"),
-        (("train", "digits", "--epochs", "5", "--warmup-epochs", "5"), "--warmup-epochs 5 must end before training"),
-        (("train", "digits", "--warmup-from", "0.1"), "would do nothing without --warmup-epochs"),
+        (("train", "digits", "--schedule", "multistep:75,90"), "never lowers the learning rate within 60 epochs"),
+        (
+            ("train", "digits", "--epochs", "5", "--warmup-epochs", "5"),
+            "--warmup-epochs 5 must be less than --epochs 5",
+        ),
+        (("train", "digits", "--warmup-from", "0.1"), "has no effect without --warmup-epochs"),
         (
             ("train", "digits", "--method", "deep-gamblers", "--epochs", "9", "--cross-entropy-epochs", "9"),
             "it would never gamble",
@@ -56,7 +60,12 @@ def test_help_shows_the_options_of_the_method_asked_for(tmp_path: Path) -> None:
         ),
         (("compare", "digits", "--methods", "erm,elr", "--reward", "3"), "--reward is an option of deep-gamblers"),
         (("pretrain", "digits", "--queue", "3"), "--queue is an option of moco, not of sat"),
-        (("methods", "sta"), "there is no method 'sta'"),
+        (("train", "digits", "--pieces", "2"), "--pieces has been renamed; use --micro-batches"),
+        (("train", "digits", "--momentum=0.9"), "--momentum has been renamed; use --target-momentum"),
+        (("train", "digits", "--pretrained", "run"), "--pretrained has been renamed; use --weights"),
+        (("compare", "digits", "--schedule", "halve:25"), "renamed; use --schedule step:25"),
+        (("pretrain", "digits", "--schedule=tenth:75,90"), "renamed; use --schedule multistep:75,90"),
+        (("methods", "sta"), "method 'sta' is not known"),
     ],
 )
 def test_an_option_of_another_method_is_told(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -66,7 +75,17 @@ def test_an_option_of_another_method_is_told(arguments: tuple[str, ...], message
 
 
 def test_in_a_comparison_an_option_goes_to_the_methods_that_have_it(tmp_path: Path) -> None:
-    arguments = ("compare", "digits", "--methods", "erm,elr,sat-paper", *QUICK, "--momentum", "0.5", "--out", "all")
+    arguments = (
+        "compare",
+        "digits",
+        "--methods",
+        "erm,elr,sat-paper",
+        *QUICK,
+        "--target-momentum",
+        "0.5",
+        "--out",
+        "all",
+    )
     assert run(*arguments, folder=tmp_path).returncode == 0
     settings = {
         name: json.loads((tmp_path / "all" / f"{name}-0" / "run.json").read_text())["settings"]["method"]
@@ -78,36 +97,31 @@ def test_in_a_comparison_an_option_goes_to_the_methods_that_have_it(tmp_path: Pa
 
 
 def test_the_published_settings_of_elr_are_options(tmp_path: Path) -> None:
-    for option in ("--target-momentum", "--momentum"):
-        arguments = (
-            "train",
-            "digits",
-            "--method",
-            "elr",
-            *QUICK,
-            option,
-            "0.9",
-            "--strength",
-            "7",
-            "--out",
-            option[2:],
-        )
-        run_json(*arguments, folder=tmp_path)
-        settings = json.loads((tmp_path / option[2:] / "run.json").read_text())["settings"]["method"]
-        assert settings == {"name": "elr", "momentum": 0.9, "strength": 7.0}
+    published = ("--strength", "7", "--target-momentum", "0.9")
+    run_json("train", "digits", "--method", "elr", *QUICK, *published, "--out", "run", folder=tmp_path)
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["method"]
+    assert settings == {"name": "elr", "momentum": 0.9, "strength": 7.0}
     words = run("train", "--method", "elr", "--help", folder=tmp_path).stdout
     assert "asymmetric noise" in words
     assert "CIFAR100" in words
 
 
-def test_old_names_of_options_still_work(tmp_path: Path) -> None:
-    run_json(
-        "train", "digits", *QUICK, "--pieces", "2", "--momentum", "0.8", "--schedule", "tenth:1", "--out", "run",
-        folder=tmp_path,
-    )  # fmt: skip
-    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
-    assert settings["fit"]["micro_batches"] == 2
-    assert settings["method"]["momentum"] == 0.8
+def test_a_run_with_a_former_name_of_a_schedule_still_opens(tmp_path: Path) -> None:
+    run_json("train", "digits", *QUICK, "--schedule", "multistep:1", "--out", "run", folder=tmp_path)
+    path = tmp_path / "run" / "run.json"
+    path.write_text(path.read_text().replace('"multistep:1"', '"tenth:1"'))
+    assert run("audit", "run", folder=tmp_path).returncode == 0
+
+
+def test_help_has_panels_and_about_eighteen_options_before_advanced(tmp_path: Path) -> None:
+    page = run("train", "--help", folder=tmp_path).stdout
+    panels = re.findall(r"╭─ (.+?) ─", page)
+    assert panels == ["Arguments", "Data", "Model", "Training", "Output", "Advanced", "Experiments"]
+    first = re.findall(r"^│ --([a-z-]+)", page.partition("─ Advanced ─")[0], re.MULTILINE)
+    assert 15 <= len(first) <= 21, first
+    assert {"model", "weights", "method", "epochs", "out", "json"} <= set(first)
+    assert "--noise" in page.partition("─ Experiments ─")[2]
+    assert "Options of sat" in run("train", "--method", "sat", "--help", folder=tmp_path).stdout
 
 
 def test_a_run_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:

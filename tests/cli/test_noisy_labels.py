@@ -58,7 +58,7 @@ def test_compare_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
 
 
 def test_compare_trains_several_methods_at_once(tmp_path: Path) -> None:
-    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat,elr", "--momentum", "0.5")
+    arguments = ("compare", "digits", *SMALL, "--methods", "erm,sat,elr", "--target-momentum", "0.5")
     one = run_json(*arguments, "--out", "one", folder=tmp_path)
     two = run_json(*arguments, "--jobs", "2", "--out", "two", folder=tmp_path, program=process)
     assert [row["test_accuracies"] for row in two["rows"]] == [row["test_accuracies"] for row in one["rows"]]
@@ -93,7 +93,7 @@ def test_trainings_at_once_are_stopped_together_and_go_on(tmp_path: Path) -> Non
     program.send_signal(signal.SIGINT)
     _, errors = program.communicate()
     assert program.returncode == 130
-    assert errors.splitlines() == ["interrupted: go on with the same command and --out both"]
+    assert errors.splitlines() == ["interrupted: resume with the same command and --out both"]
     begun = [len((run / "metrics.jsonl").read_text().splitlines()) for run in runs]
     assert min(begun) < 40, "the run must be long enough to be stopped"
     time.sleep(0.5)
@@ -158,7 +158,7 @@ def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:
 def test_a_table_for_people(tmp_path: Path) -> None:
     result = run("compare", "digits", *SMALL, folder=tmp_path)
     assert result.returncode == 0
-    assert "labels recovered" in result.stdout
+    assert "label recovery" in result.stdout
     assert "runs/compare-digits/report.html" in result.stdout
 
 

@@ -74,7 +74,7 @@ def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPat
     }
     assert "(crop)" in (folder / "run/report.html").read_text()
     written = kept.stat().st_mtime_ns
-    assert "linear, augmented" in run(*options, folder=folder).stdout
+    assert "linear classifier, augmented" in run(*options, folder=folder).stdout
     assert kept.stat().st_mtime_ns == written, "what is done is not trained again"
     other = run_json(*options, "--seed", "1", folder=folder)
     assert other["settings"]["augment"] == "crop"
@@ -147,7 +147,7 @@ def test_fine_tuning_begins_with_the_features(folder: Path) -> None:
         "1",
         "--lr",
         "0",
-        "--pretrained",
+        "--weights",
         "run",
         "--out",
         "tuned",
@@ -159,9 +159,7 @@ def test_fine_tuning_begins_with_the_features(folder: Path) -> None:
     name = "backbone.backbone.layers.0.weight"
     assert torch.equal(ours[name], theirs[name])
     assert json.loads((folder / "tuned/run.json").read_text())["data"]["samples"]["train"] == pytest.approx(140, abs=5)
-    wrong = run(
-        "train", "digits", "--width", "8", "--model", "mlp", "--pretrained", "run", "--out", "no", folder=folder
-    )
+    wrong = run("train", "digits", "--width", "8", "--model", "mlp", "--weights", "run", "--out", "no", folder=folder)
     assert wrong.returncode == 2
     assert "differs from this one" in wrong.stderr
     assert not (folder / "no").exists()
@@ -333,7 +331,7 @@ def test_files_that_break_while_they_are_streamed_are_counted_and_listed(tmp_pat
 def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
     shutil.copytree(folder / "run", folder / "moved")
     options = ("--method", "erm", "--model", "mlp", "--width", "32", "--limit", "400", "--label-share", "0.1")
-    training = ("--batch-size", "16", "--epochs", "1", "--pretrained", "moved", "--out", "few")
+    training = ("--batch-size", "16", "--epochs", "1", "--weights", "moved", "--out", "few")
     run_json("train", "digits", *options, *training, folder=folder)
     samples = json.loads((folder / "few/run.json").read_text())["data"]["samples"]
     assert samples["train"] == pytest.approx(40, abs=4), "a tenth of the first 400"

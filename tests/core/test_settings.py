@@ -45,7 +45,7 @@ def test_what_a_user_may_set() -> None:
         ({"share": float("nan")}, "--share nan must be at least 0"),
         ({"many": 0}, "--many 0 must be above 0"),
         ({"pair": "c"}, "--two 'c' must be two"),
-        ({"hidden": 4}, "'hidden' is no setting of Example"),
+        ({"hidden": 4}, "'hidden' is not a setting of Example"),
     ],
 )
 def test_a_value_out_of_bounds_is_told(values: dict[str, Any], message: str) -> None:

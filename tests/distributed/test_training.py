@@ -204,7 +204,7 @@ def test_the_program_in_two_processes(tmp_path: Path) -> None:
     """
     arguments = ("train", "digits", *SMALL, "--augment", "none")
     two = run_json(*arguments, "--devices", "2", "--out", "two", folder=tmp_path, program=process)
-    one = run_json(*arguments, "--pieces", "2", "--out", "one", folder=tmp_path, program=process)
+    one = run_json(*arguments, "--micro-batches", "2", "--out", "one", folder=tmp_path, program=process)
     assert set(two) == set(one)
     assert two["noise"] == one["noise"]
     assert two["start_epoch"] == one["start_epoch"]

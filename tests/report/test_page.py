@@ -2,6 +2,8 @@
 
 import base64
 import io
+import json
+import re
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,9 +19,10 @@ from PIL import Image
 
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.report.contact_sheet import MARK, Cell, contact_sheet
-from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves
-from selfadapt.report.page import write_comparison_page, write_run_page
+from selfadapt.report.comparison_page import write_comparison_page
+from selfadapt.report.contact_sheet import MARK, Cell, contact_sheet, read_sheet
+from selfadapt.report.figures import UNDER_ATTACK, accuracy_curves, matrix, methods, most_confused
+from selfadapt.report.page import write_run_page
 from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
@@ -39,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 class Outline(HTMLParser):
     """The tags of a page, checked for proper nesting, and its outside references."""
 
-    VOID = frozenset({"meta", "img", "br", "link"})
+    VOID = frozenset({"meta", "img", "br", "link", "wbr"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +100,7 @@ def test_labels_are_all_there_and_most_suspicious_first(folder: RunFolder) -> No
 
 def test_the_page_stands_alone(folder: RunFolder) -> None:
     outline = _outline(folder.page)
-    assert outline.pictures == 6
+    assert outline.pictures == 5 + 40, "five figures, and a contact sheet of forty images"
     assert not outline.outside
 
 
@@ -108,8 +111,8 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
     cells = [Cell(image, caption) for image, caption in zip(images, captions, strict=True)]
     contact_sheet([cells], tmp_path / "sheet.svg")
     root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
-    assert [element.text for element in root if element.tag.endswith("text")] == captions
-    pictures = [element for element in root if element.tag.endswith("image")]
+    assert [element.text for element in root.iter() if element.tag.endswith("text")] == captions
+    pictures = [element for element in root.iter() if element.tag.endswith("image")]
     for element, expected in zip(pictures, images, strict=True):
         content = base64.b64decode(element.attrib["href"].removeprefix("data:image/png;base64,"))
         found = np.asarray(Image.open(io.BytesIO(content)))
@@ -117,18 +120,37 @@ def test_a_sheet_holds_every_pixel_and_every_word(tmp_path: Path) -> None:
     places = {(element.attrib["x"], element.attrib["y"]) for element in pictures}
     assert len(places) == 9
     assert len({y for _, y in places}) == 2, "eight in a row"
+    (read,) = read_sheet(tmp_path / "sheet.svg")
+    assert [(own.source, own.caption) for own in read] == [
+        (element.attrib["href"], caption) for element, caption in zip(pictures, captions, strict=True)
+    ]
+    assert all(own.pixelated for own in read), "small images are enlarged without smoothing"
 
 
 def test_a_block_begins_a_new_line_and_frames_what_stands_out(tmp_path: Path) -> None:
     blocks = [[Cell(np.zeros((4, 4, 1), np.uint8), "cat", framed=number == 1) for number in range(2)] for _ in "ab"]
     contact_sheet(blocks, tmp_path / "sheet.svg")
     root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
-    images, frames = ([own for own in root if own.tag.endswith(tag)] for tag in ("image", "rect"))
+    images, frames = ([own for own in root.iter() if own.tag.endswith(tag)] for tag in ("image", "rect"))
     assert len({own.attrib["y"] for own in images}) == 2
     assert [(own.attrib["x"], own.attrib["y"]) for own in frames] == [
         (own.attrib["x"], own.attrib["y"]) for own in images[1::2]
     ]
     assert {own.attrib["stroke"] for own in frames} == {MARK}
+    assert [[own.framed for own in block] for block in read_sheet(tmp_path / "sheet.svg")] == [[False, True]] * 2
+
+
+def test_a_sheet_of_an_older_run_is_one_block(tmp_path: Path) -> None:
+    cells = [Cell(np.zeros((64, 64, 3), np.uint8), caption) for caption in ("cat → dog", "Tomato leaf → Pepper bell")]
+    contact_sheet([cells], tmp_path / "sheet.svg")
+    content = (tmp_path / "sheet.svg").read_text(encoding="utf-8")
+    for added in ("<g>", "</g>", *(f"<title>{cell.caption}</title>" for cell in cells)):
+        assert added in content
+        content = content.replace(added, "")
+    (tmp_path / "sheet.svg").write_text(content, encoding="utf-8")
+    (read,) = read_sheet(tmp_path / "sheet.svg")
+    assert [own.caption for own in read] == [cell.caption for cell in cells]
+    assert not any(own.pixelated for own in read)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +171,8 @@ def test_captions_do_not_reach_into_each_other(caption: str, tmp_path: Path) -> 
     captions = ["cat → dog", caption, *[caption] * 6, "cat → dog"]
     contact_sheet([[Cell(np.zeros((4, 4, 1), np.uint8), own) for own in captions]], tmp_path / "sheet.svg")
     root = ElementTree.parse(tmp_path / "sheet.svg").getroot()
-    texts = [element for element in root if element.tag.endswith("text")]
-    pictures = [element for element in root if element.tag.endswith("image")]
+    texts = [element for element in root.iter() if element.tag.endswith("text")]
+    pictures = [element for element in root.iter() if element.tag.endswith("image")]
     assert texts[0].text == texts[-1].text == "cat → dog"
     own = [text for text in texts if text.attrib["x"] == texts[1].attrib["x"]]
     joined = "".join(str(text.text) for text in own)
@@ -176,15 +198,80 @@ def test_a_curve_under_attack_has_whole_epochs_and_names_each_point_once(tmp_pat
         words = ["".join(text.itertext()) for text in ElementTree.parse(tmp_path / "curve.svg").iter() if text.text]
         assert words.count("autoattack, 30 images") == 1
         assert words.count("fgsm, 30 images") == 1
-        assert words.count("targets begin to move") == marked
+        assert words.count("targets are updated") == marked
         assert {"8", "9", "10"} <= set(words)
         assert not any("." in word for word in words if word.replace(".", "").isdigit())
         assert "100" not in words  # the axis ends above the curves
 
 
+def _texts(path: Path) -> list[str]:
+    return ["".join(text.itertext()) for text in ElementTree.parse(path).iter() if text.tag.endswith("text")]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(3, 3), (40, 40), (60, 40)])
+def test_a_matrix_names_up_to_forty_classes_and_of_more_the_most_confused(
+    count: int, shown: int, tmp_path: Path
+) -> None:
+    values = np.diag(np.full(count, 50.0))
+    confused = [k for k in range(count) if count <= 40 or k % 3]  # 40 of 60
+    for k in confused:
+        values[k, confused[0] if k != confused[0] else confused[1]] += 1
+    assert most_confused(values) == confused
+    names = [f"class-{k}" for k in range(count)]
+    matrix(values, names, "true", "given", tmp_path / "m.svg", decimals=0, shown=most_confused(values))
+    words = _texts(tmp_path / "m.svg")
+    assert len(confused) == shown
+    assert {name: words.count(name) for name in names} == {f"class-{k}": 2 * (k in confused) for k in range(count)}
+
+
+def test_the_dot_plot_has_every_row_between_the_ends_of_its_axis(tmp_path: Path) -> None:
+    methods({"one": [0.86], "two": [0.97]}, tmp_path / "methods.svg")
+    root = ElementTree.parse(tmp_path / "methods.svg").getroot()
+    axes = next(own for own in root.iter() if own.attrib.get("id") == "patch_2")
+    corners = [float(y) for y in next(iter(axes)).attrib["d"].replace("\n", " ").split()[2::3] if y != "z"]
+    dots = [float(own.attrib["y"]) for own in root.iter() if own.tag.endswith("use") and "x" in own.attrib]
+    marked = [y for y in dots if min(corners) + 5 < y < max(corners) - 5]
+    assert len(set(marked)) == 2, "neither dot lies on the frame"
+    assert {"one", "two", "86.0", "97.0"} <= set(_texts(tmp_path / "methods.svg"))
+
+
+def test_a_comparison_opens_with_its_result_in_one_sentence(folder: RunFolder, tmp_path: Path) -> None:
+    other = RunFolder(tmp_path / "other")
+    shutil.copytree(folder.path, other.path)
+    content = other.read_run()
+    content["method"], content["settings"]["method"] = "ordinary training", {"name": "ordinary"}
+    content["result"]["test_accuracy"] = 0.111
+    other.write_run(content)
+    html = write_comparison_page([other, folder], tmp_path / "both.html").read_text(encoding="utf-8")
+    sentence = " ".join(re.sub(r"<[^>]+>", "", html.partition('<p class="summary">')[2].partition("</p>")[0]).split())
+    result = folder.read_run()["result"]
+    audit = result["audit"]
+    assert sentence == (
+        f"With {100 * result['noise']['actual']:.1f} % of the training labels wrong, self-adaptive training, E_s = 2 "
+        f"reaches {100 * result['test_accuracy']:.1f} % test accuracy, ordinary training 11.1 %; of the "
+        f"{audit['suspects']} training labels that it lists as likely errors, {100 * audit['precision']:.1f} % are "
+        "wrong."
+    )
+    assert html.index('class="sheet"') < html.index("<table"), "errors come before tables"
+    assert html.count("<table") == 1
+
+
+def test_label_tables_of_older_runs_show_relative_paths(folder: RunFolder, tmp_path: Path) -> None:
+    copy = RunFolder(tmp_path / "copy")
+    shutil.copytree(folder.path, copy.path)
+    content = copy.read_run()
+    content["settings"]["data"]["source"] = "/home/someone/photos"
+    copy.write_run(content)
+    rows = [{**row, "path": f"/home/someone/photos/cat/{k}.png"} for k, row in enumerate(copy.read_labels())]
+    copy.write_labels([tuple({**row, "relative_path": ""}.values()) for row in rows], truth_known=True)
+    html = write_run_page(copy).read_text(encoding="utf-8")
+    assert "<span>cat/0.png</span>" in html
+    assert "/home/someone/photos/cat" not in html
+
+
 def test_a_page_over_several_runs_links_to_each(folder: RunFolder, tmp_path: Path) -> None:
     page = write_comparison_page([folder, folder], folder.path.parent / "both.html")
-    assert _outline(page).outside == ["small/report.html"] * 2
+    assert _outline(page).outside == ["small/report.html"] * 3, "one each, and one to the likely errors"
     assert "self-adaptive training" in page.read_text(encoding="utf-8")
 
 
@@ -206,7 +293,7 @@ def test_pages_show_methods_side_by_side_and_the_sweep_over_noise(folder: RunFol
     page = write_comparison_page(folders, tmp_path / "one.html").read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "methods.svg").exists()
     assert not (tmp_path / "figures" / "noise.svg").exists()
-    assert "75.0 %" in page, "the mean over two seeds"
+    assert "75.0\N{NO-BREAK SPACE}%" in page, "the mean over two seeds"
     assert "self-adaptive training, E_s = 2" in page
     content = folders[0].read_run()
     content["noise"]["nominal"], content["settings"]["data"]["noise"] = 0.2, "symmetric:0.2"

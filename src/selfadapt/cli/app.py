@@ -1,4 +1,4 @@
-"""The program `selfadapt`. Heavy modules are imported by the commands that use them, so that help is quick."""
+"""The program `selfadapt`. Commands import heavy modules when they run, so that help is fast."""
 
 import errno
 import os
@@ -36,16 +36,16 @@ from selfadapt.cli.commands import (
     train,
     transfer,
 )
-from selfadapt.cli.options import options_of_run, with_options
+from selfadapt.cli.options import run_options, with_options
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.engine.launch import is_a_job, is_launched
 
-_MODESTY = 8.0  # seconds
-_DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
+_SILENCE = 8.0  # seconds that other ranks wait before they report an error
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
 
 app = typer.Typer(
     name="selfadapt",
-    help="Train on labels that are partly wrong without learning the mistakes, and get the list of them.",
+    help="Train on noisy labels without memorising them, and find the label errors.",
     epilog="Start with: selfadapt demo",
     no_args_is_help=True,
     add_completion=False,
@@ -59,14 +59,15 @@ app.add_typer(data.app)
 
 
 def _register(arguments: Sequence[str]) -> None:
-    """Register the commands; one that trains gets the options of the methods that it is asked for."""
+    """Register the commands. Those that train get the options of the methods named in the arguments."""
     app.registered_commands.clear()
     for module in _COMMANDS:
         name, command = module.__name__.rsplit(".", 1)[-1], module.command
-        if hasattr(module, "KIND"):
-            options = options_of_run(module.KIND, arguments[1:] if arguments[:1] == [name] else ["--help"])
-            command = with_options(options)(command)
-        app.command(name, epilog=module.EXAMPLE)(command)
+        trains = hasattr(module, "KIND")
+        if trains:
+            own_arguments = arguments[1:] if arguments[:1] == [name] else ["--help"]
+            command = with_options(command, run_options(module.KIND, own_arguments))
+        app.command(name, epilog=module.EXAMPLE, add_help_option=not trains)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,8 +84,8 @@ def options(
 
 
 def main() -> NoReturn:
-    """Run the program; a user's mistake becomes one clear line and exit code 2."""
-    # Before torch is loaded: threads that wait shall sleep, lest they take the core from the one they wait for.
+    """Run the program. A user error becomes one line and exit code 2."""
+    # Must be set before torch is imported: waiting threads sleep instead of taking a core from the working ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     warnings.showwarning = _show_warning
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -103,25 +104,25 @@ def main() -> NoReturn:
     except BrokenPipeError:
         _fail("", 1)
     except OSError as error:
-        if error.errno not in _DISK_TROUBLE:
+        if error.errno not in _DISK_ERRORS:
             raise
-        _fail(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}; free some space or mend it", 2)
+        _fail(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}", 2)
     sys.exit(0)
 
 
 def _fail(message: str, code: int) -> NoReturn:
     if message and is_launched() and int(os.environ.get("RANK", "0")):
-        # Most mistakes are every process's. If the first says so, the launcher ends this one meanwhile.
+        # Most errors occur on every rank. Rank 0 reports them, and the launcher then stops this process.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_MODESTY)
+        time.sleep(_SILENCE)
     if message:
         print(_on_one_line(message), file=sys.stderr)
     sys.exit(code)
 
 
-def _on_one_line(words: str) -> str:
-    """The same words with line breaks and the like spelled out, as a file may have them in its name."""
-    return "".join(repr(sign)[1:-1] if sign < " " else sign for sign in words)
+def _on_one_line(text: str) -> str:
+    """Escape control characters, which file names may contain."""
+    return "".join(repr(character)[1:-1] if character < " " else character for character in text)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""The options that decide a run. They follow from settings: those of every run, and those of the method asked for.
+"""The options of the commands that train. They are derived from the settings of a run and of its method.
 
-The method is read off the arguments before they are parsed, because its options are its own. Without a method on the
-line, help shows what every run has and needs no torch.
+The method is read from the arguments before they are parsed, because each method adds options. Without a method, help
+shows the options of every run and does not import torch.
 """
 
 import inspect
@@ -15,44 +15,47 @@ import typer
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import Setting, settings_in
 from selfadapt.runs.config.request import Kind, default_method, method_class, method_classes, shared_settings
+from selfadapt.runs.config.sections import split_weights
 
-Options = Mapping[str, tuple[Any, Any]]  # type and typer's option, by the name of the parameter
+Options = Mapping[str, tuple[Any, Any]]  # type and typer option, by parameter name
+
+_PANELS = ("Data", "Model", "Training", "Output", "Options of", "Advanced", "Experiments")  # in this order
+_FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}}
 
 
-def options_of_run(kind: Kind, arguments: Sequence[str]) -> Options:
-    """The options of a command that trains by the methods named in these arguments."""
+def run_options(kind: Kind, arguments: Sequence[str]) -> Options:
+    """The options of a command that trains with the methods named in the arguments."""
     shared = shared_settings(kind)
-    options = {name: _option(own) for name, own in shared.items()}
-    hidden = _aliases(shared)
-    named = _named_methods(kind, arguments)
-    if named is not None:
-        own = {name: found for method in named for name, found in settings_in(method_class(kind, method)).items()}
-        _refuse_others(kind, arguments, named, {**shared, **own})
-        options |= {name: _option(found, f"Options of {', '.join(named)}") for name, found in own.items()}
-        hidden |= _aliases(own)
-    return {**options, **hidden}
+    options = {name: _option(own, own.group or "Training") for name, own in _first_of_each_option(shared).items()}
+    methods = _named_methods(kind, arguments)
+    if methods is not None:
+        own = {name: found for method in methods for name, found in settings_in(method_class(kind, method)).items()}
+        _refuse_former_names(arguments, [*shared.values(), *own.values()])
+        _refuse_options_of_others(kind, arguments, methods, {**shared, **own})
+        options |= {name: _option(found, f"Options of {', '.join(methods)}") for name, found in own.items()}
+    return options
 
 
-def _option(own: Setting, panel: str | None = None, name: str | None = None) -> tuple[Any, Any]:
-    words = (own.description[:1].upper() + own.description[1:] if panel else own.description).removesuffix(".")
-    told = f"{words}. Default: {own.summary()}." if own.kind is not bool or own.default else f"{words}."
-    option = name or own.option
+def _first_of_each_option(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Two settings may share an option: see split_weights."""
+    options: dict[str, tuple[str, Setting]] = {}
+    for name, own in settings.items():
+        options.setdefault(own.option, (name, own))
+    return dict(options.values())
+
+
+def _option(own: Setting, panel: str) -> tuple[Any, Any]:
+    text = own.description[:1].upper() + own.description[1:].removesuffix(".")
+    is_flag = own.kind is bool and not own.default
+    option = own.option
     if own.kind is bool and own.default is not False:
         option = f"{option}/--no-{option.removeprefix('--')}"
-    return own.kind | None, typer.Option(None, option, help=told, hidden=name is not None, rich_help_panel=panel)
-
-
-def _aliases(settings: Mapping[str, Setting]) -> dict[str, tuple[Any, Any]]:
-    """Names that options had once, which still work."""
-    return {
-        f"{name}__{alias.strip('-').replace('-', '_')}": _option(own, name=alias)
-        for name, own in settings.items()
-        for alias in own.aliases
-    }
+    help_text = f"{text}." if is_flag else f"{text}. Default: {own.summary()}."
+    return own.kind | None, typer.Option(None, option, help=help_text, rich_help_panel=panel)
 
 
 def _named_methods(kind: Kind, arguments: Sequence[str]) -> list[str] | None:
-    """The methods that are asked for; None if it is help that is asked for, whatever the method."""
+    """The methods on the command line; None for general help."""
     given = _value(arguments, "--methods") or _value(arguments, "--method")
     if given == "all":
         return list(method_classes(kind))
@@ -65,52 +68,87 @@ def _named_methods(kind: Kind, arguments: Sequence[str]) -> list[str] | None:
         try:
             return [json.loads((Path(out) / "run.json").read_text(encoding="utf-8"))["settings"]["method"]["name"]]
         except (ValueError, KeyError, TypeError):
-            pass  # the command itself tells what is wrong with the run
+            pass  # the command reports what is wrong with the run
     return [default_method(kind)]
 
 
 def _value(arguments: Sequence[str], option: str) -> str | None:
-    for place, argument in enumerate(arguments):
+    for position, argument in enumerate(arguments):
         if argument == option:
-            return arguments[place + 1] if place + 1 < len(arguments) else None
+            return arguments[position + 1] if position + 1 < len(arguments) else None
         if argument.startswith(f"{option}="):
             return argument.removeprefix(f"{option}=")
     return None
 
 
-def _refuse_others(kind: Kind, arguments: Sequence[str], named: Sequence[str], known: Mapping[str, Setting]) -> None:
-    """Say whose an option is that none of these methods has."""
-    every = {name: settings_in(method) for name, method in method_classes(kind).items()}
-    fine = {option for own in known.values() for option in (own.option, *own.aliases)}
+def _refuse_former_names(arguments: Sequence[str], settings: Sequence[Setting]) -> None:
+    """Raise a UserError that gives the current name of an option or value of version 0.1."""
+    current = {former: own.option for own in settings for former in own.aliases}
+    for argument in arguments:
+        option = argument.split("=")[0]
+        if option in current:
+            raise UserError(f"{option} has been renamed; use {current[option]}")
+    for option, values in _FORMER_VALUES.items():
+        kind, colon, rest = (_value(arguments, option) or "").partition(":")
+        if kind in values:
+            raise UserError(f"{option} {kind}{colon}{rest} has been renamed; use {option} {values[kind]}{colon}{rest}")
+
+
+def _refuse_options_of_others(
+    kind: Kind, arguments: Sequence[str], methods: Sequence[str], known: Mapping[str, Setting]
+) -> None:
+    """Raise a UserError that names the methods of an option that none of these methods has."""
+    options = {
+        name: {own.option for own in settings_in(method).values()} for name, method in method_classes(kind).items()
+    }
+    known_options = {own.option for own in known.values()}
     for argument in arguments:
         option = argument.split("=")[0].replace("--no-", "--")
-        owners = [
-            name for name, found in every.items() if any(option in (s.option, *s.aliases) for s in found.values())
-        ]
-        if option.startswith("--") and option not in fine and owners:
+        owners = [name for name, found in options.items() if option in found]
+        if option.startswith("--") and option not in known_options and owners:
             raise UserError(
-                f"{option} is an option of {', '.join(owners)}, not of {', '.join(named)}; "
+                f"{option} is an option of {', '.join(owners)}, not of {', '.join(methods)}; "
                 "`selfadapt methods` lists them"
             )
 
 
-def with_options(options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options. It gets those that the user gave as `given`, by the names of settings."""
+def with_options(command: Callable[..., None], options: Options) -> Callable[..., None]:
+    """Add options to a command. It receives the values that the user gave as `given`, by setting name."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def wrapped(**values: Any) -> None:
-            given = {name.split("__")[0]: value for name in options if (value := values.pop(name)) is not None}
-            command(**values, given=given)
+    def wrapped(**values: Any) -> None:
+        values.pop("help")
+        given = {name: value for name in options if (value := values.pop(name)) is not None}
+        command(**values, given=split_weights(given))
 
-        own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        *(parameter.replace(kind=keyword) for parameter in own),
+        *(
+            inspect.Parameter(name, keyword, default=default, annotation=kind)
             for name, (kind, default) in options.items()
-        ]
-        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
-        wrapped.__doc__ = command.__doc__
-        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return wrapped
+        ),
+        inspect.Parameter("help", keyword, default=_Help, annotation=bool),
+    ]
+    parameters.sort(key=_panel_order)
+    wrapped.__doc__ = command.__doc__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapped
 
-    return decorate
+
+def _panel_order(parameter: inspect.Parameter) -> int:
+    panel = parameter.default.rich_help_panel or ""
+    return next((place for place, name in enumerate(_PANELS) if panel.startswith(name)), -1)
+
+
+def _show_help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        print(context.get_help())
+        raise typer.Exit
+
+
+# In place of the option that typer adds, which would stand alone in a panel above all others.
+_Help = typer.Option(
+    False, "--help", is_eager=True, callback=_show_help, help="Show this message and exit.", rich_help_panel="Output"
+)

@@ -1,19 +1,14 @@
-"""What commands print: progress on standard error, results on standard output."""
+"""Output of the commands: progress on standard error, results on standard output."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 if TYPE_CHECKING:
     from selfadapt.runs.train.bench import Stage
-
-Json = typer.Option(False, "--json", help="Print one JSON object as the last line of standard output.")
-Quiet = typer.Option(False, "--quiet", help="Show no progress.")
 
 
 def print_json(content: Mapping[str, Any]) -> None:
@@ -25,7 +20,7 @@ def percent(value: float | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table whose first column reads left and whose others are numbers."""
+    """Print a table. The first column is text, the others are numbers."""
     from rich.console import Console
     from rich.table import Table
 
@@ -38,7 +33,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def new_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2 and so on where that is taken."""
+    """runs/NAME, or runs/NAME-2 and so on if that exists."""
     number, path = 1, Path("runs") / name
     while path.exists():
         number += 1
@@ -47,42 +42,38 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
-def count_bar(words: str, *, quiet: bool, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A bar for work that counts (done, total), on a terminal; elsewhere nothing. It shows once there is work.
+def count_bar(description: str, *, quiet: bool, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for (done, total), on a terminal only. It appears with the first progress.
 
-    So does a `notice`, at the latest when all went well: a mistake that stops the work at once gets its own line alone.
+    So does the `notice`, or at the end without errors: an error in the input is then the only line.
     """
-    with _count_bar(words, quiet=quiet) as advance:
-        untold = [] if quiet or notice is None else [notice]
-
-        def tell() -> None:
-            while untold:
-                print(untold.pop(), file=sys.stderr)
+    with ExitStack() as stack:
+        advance = _start_count_bar(description, stack) if not quiet and sys.stderr.isatty() else None
+        notices = [] if quiet or notice is None else [notice]
 
         def on_progress(done: int, total: int) -> None:
-            tell()
-            advance(done, total)
+            while notices:
+                print(notices.pop(), file=sys.stderr)
+            if advance is not None:
+                advance(done, total)
 
         yield on_progress
-        tell()
+        while notices:
+            print(notices.pop(), file=sys.stderr)
 
 
-@contextmanager
-def _count_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
+def _start_count_bar(description: str, stack: ExitStack) -> Callable[[int, int], None]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(words, total=None, visible=False)
-        yield lambda done, total: progress.update(task, total=total, completed=done, visible=True)
+    progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+    task = progress.add_task(description, total=None, visible=False)
+    return lambda done, total: progress.update(task, total=total, completed=done, visible=True)
 
 
 @contextmanager
-def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Stage"], None]]:
-    """A bar over all steps of a training with the time left, on a terminal; elsewhere nothing."""
+def progress_bar(description: str, *, quiet: bool) -> Iterator[Callable[["Stage"], None]]:
+    """A progress bar over the steps of a training, on a terminal only."""
     if quiet or not sys.stderr.isatty():
         yield lambda stage: None
         return
@@ -97,9 +88,16 @@ def progress_bar(words: str, *, quiet: bool) -> Iterator[Callable[["Stage"], Non
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(words, total=None, stage="")
+        task = progress.add_task(description, total=None, stage="")
 
         def advance(stage: "Stage") -> None:
             progress.update(task, total=stage.total, completed=stage.done, stage=stage.description)
 
         yield advance
+
+
+def print_lines(lines: Mapping[str, str]) -> None:
+    """Print `name  value` lines, aligned."""
+    width = max(map(len, lines)) + 2
+    for name, value in lines.items():
+        print(f"{name:<{width}}{value}")

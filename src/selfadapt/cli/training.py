@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from selfadapt.runs.lifecycle.opened_run import OpenedRun
     from selfadapt.runs.train.bench import StageCallback
 
-Out = typer.Option(None, help="The run folder. Default: a new one below runs/.")
-Resume = typer.Option(False, "--resume", help="Resume the run in --out; start it if there is none.")
-Device = typer.Option("auto", help="auto, cpu, cuda, mps; may differ from that of the training.")
-Devices = typer.Option(1, help="Number of data-parallel processes.")
-Jobs = typer.Option(1, help="Number of trainings to run at once, each in a process with its share of cores and GPUs.")
-
 
 def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
     """With --devices, start the processes, wait for them and exit as they do. In one of them, return."""

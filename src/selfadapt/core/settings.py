@@ -1,7 +1,7 @@
-"""Settings: fields of a frozen dataclass that a user may set, each with words and bounds.
+"""Settings: fields of a frozen dataclass that a user may set, each with a description and bounds.
 
-From a field made by `setting` follow its option on the command line, its line of help, its check, and its place in
-run.json. The dataclass that needs a setting is the only place that knows it. Nothing here needs torch.
+A field made by `setting` defines its command-line option, its help text, its validation and its entry in run.json.
+Only the dataclass that needs a setting declares it. This module does not import torch.
 """
 
 import math
@@ -20,21 +20,22 @@ class Setting:
     """A field that a user may set."""
 
     name: str
-    kind: type  # what an option's text stands for: int, float, bool or str
+    kind: type  # of the option's value: int, float, bool or str
     default: Any
     description: str
-    option: str  # what users call it
-    aliases: tuple[str, ...] = ()  # what they called it once
-    unset: str | None = None  # what a value of None comes to, in words
+    option: str  # its name on the command line
+    aliases: tuple[str, ...] = ()  # former names: refused, with a hint at the current one
+    group: str | None = None  # the panel of `--help` that shows it
+    unset: str | None = None  # describes the value that None stands for
     least: float | None = None
     most: float | None = None
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
-    parse: Callable[[str], Any] | None = None  # for values that are no plain number or word; its error names the value
+    parse: Callable[[str], Any] | None = None  # for structured values; its error names the value
 
     def check(self, value: Any) -> None:
-        """Raise a UserError if the value is none that this setting may have."""
+        """Raise a UserError if the value is out of bounds or not among the choices."""
         if value is None or self.parse is not None:
             return
         if self.choices and value not in self.choices:
@@ -57,7 +58,7 @@ class Setting:
         return " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None) or "a finite number"
 
     def summary(self) -> str:
-        """The default as a user reads it."""
+        """The default, as shown to users."""
         return self.unset or "none" if self.default is None else str(to_plain(self.default))
 
 
@@ -67,6 +68,7 @@ def setting(
     *,
     option: str | None = None,
     aliases: tuple[str, ...] = (),
+    group: str | None = None,
     unset: str | None = None,
     least: float | None = None,
     most: float | None = None,
@@ -75,50 +77,70 @@ def setting(
     choices: tuple[str, ...] = (),
     parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    """A field of a dataclass that a user may set; `option` is its name for users if the field's would not do."""
-    told = {
-        "description": description, "option": option, "aliases": aliases, "unset": unset, "least": least, "most": most,
-        "above": above, "below": below, "choices": choices, "parse": parse,
+    """Declare a dataclass field that a user may set.
+
+    Args:
+        default: The default value; None if it is chosen later (`unset` describes it).
+        description: One sentence for `--help`.
+        option: The name on the command line. Default: derived from the name of the field.
+        aliases: Former names of the option.
+        group: The panel of `--help`.
+        unset: What None stands for, in words.
+        least, most, above, below: Bounds of a number, inclusive and exclusive.
+        choices: The allowed words. Default: those of a `Literal` annotation.
+        parse: Converts text to the value, and raises a UserError that names the value.
+
+    Returns:
+        A dataclass field.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Smoothing:
+        ...     epsilon: float = setting(0.1, "label smoothing", least=0, below=1)
+    """
+    details = {
+        "description": description, "option": option, "aliases": aliases, "group": group, "unset": unset,
+        "least": least, "most": most, "above": above, "below": below, "choices": choices, "parse": parse,
     }  # fmt: skip
-    return field(default=default, metadata={"setting": told})
+    return field(default=default, metadata={"setting": details})
 
 
 def settings_in(owner: type) -> Mapping[str, Setting]:
-    """The settings of a dataclass by the names of their fields."""
+    """The settings of a dataclass, by field name."""
     found = {}
     for own in fields(owner):
         if "setting" in own.metadata:
-            told = dict(own.metadata["setting"])
-            told["option"] = told["option"] or "--" + own.name.replace("_", "-")
+            details = dict(own.metadata["setting"])
+            details["option"] = details["option"] or "--" + own.name.replace("_", "-")
             kind, choices = _kind(own.type)
-            told["choices"] = told["choices"] or choices
-            kind = str if told["parse"] is not None else kind
-            found[own.name] = Setting(name=own.name, kind=kind, default=own.default, **told)
+            details["choices"] = details["choices"] or choices
+            kind = str if details["parse"] is not None else kind
+            found[own.name] = Setting(name=own.name, kind=kind, default=own.default, **details)
     return found
 
 
 def _kind(annotation: Any) -> tuple[type, tuple[str, ...]]:
-    """The type behind an annotation, and the words that it allows."""
+    """The type behind an annotation, and the words of a Literal."""
     if get_origin(annotation) in (Union, UnionType):
-        annotation = next(part for part in get_args(annotation) if part is not NoneType)
+        annotation = next(member for member in get_args(annotation) if member is not NoneType)
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     return annotation, ()
 
 
 def check_settings(owner: Any) -> None:
-    """Raise a UserError for the first setting of this instance that is out of bounds."""
+    """Raise a UserError for the first setting of this instance that is invalid."""
     for name, own in settings_in(type(owner)).items():
         own.check(getattr(owner, name))
 
 
 def from_plain(owner: type[T], values: Mapping[str, Any]) -> T:
-    """An instance with these settings, as options or run.json give them."""
+    """Build an instance from values of options or of run.json."""
     known = settings_in(owner)
     parsed = {}
     for name, value in values.items():
         if name not in known:
-            raise UserError(f"{name!r} is no setting of {owner.__name__}; it has {', '.join(known) or 'none'}")
+            raise UserError(f"{name!r} is not a setting of {owner.__name__}; it has {', '.join(known) or 'none'}")
         parse = known[name].parse
         try:
             parsed[name] = parse(str(value)) if parse is not None and value is not None else value
@@ -128,7 +150,7 @@ def from_plain(owner: type[T], values: Mapping[str, Any]) -> T:
 
 
 def plain(owner: Any) -> dict[str, Any]:
-    """The settings of an instance as run.json keeps them."""
+    """The settings of an instance as run.json stores them."""
     return {name: to_plain(getattr(owner, name)) for name in settings_in(type(owner))}
 
 

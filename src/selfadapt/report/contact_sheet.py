@@ -1,6 +1,6 @@
-"""A sheet of small images in blocks, each with its caption below.
+"""Contact sheets: small images in rows with captions, as an SVG file. The report shows their images as a grid.
 
-The SVG is written by hand: as forty axes of matplotlib it takes longer than a short training.
+The SVG is written directly: with matplotlib, forty axes take longer to draw than a short training.
 """
 
 import base64
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.report.figures import INK
@@ -19,75 +20,117 @@ from selfadapt.report.figures import INK
 if TYPE_CHECKING:
     from selfadapt.report.figures import Matrix
 
-MARK = "#a4402b"  # the frame of an image that stands out
-_LETTERS = 12  # pixels, their height
-_MOST_LINES = 8  # of a caption
+MARK = "#a4402b"  # the colour of frames
+_FONT_SIZE = 12  # pixels
+_MAX_LINES = 8  # of a caption
+_PIXELATED = 48  # images narrower than this are enlarged without smoothing
+_SVG = "{http://www.w3.org/2000/svg}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An image, H×W×C of uint8, the text below it, and whether it is framed."""
+    """An image, H×W×C of uint8, its caption, and whether it is framed."""
 
     image: "Matrix"
     caption: str
     framed: bool = False
 
 
+@dataclass(frozen=True)
+class SheetImage:
+    """An image of a contact sheet file."""
+
+    source: str  # a data URL
+    caption: str
+    framed: bool
+
+    @property
+    def pixelated(self) -> bool:
+        header = base64.b64decode(self.source.partition(",")[2][:32])  # of a PNG: the width is in bytes 16 to 19
+        return int.from_bytes(header[16:20], "big") < _PIXELATED
+
+
 def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
-    """Write the sheet; each block begins a new line."""
+    """Write the contact sheet. Each block starts a new row."""
     columns, side, gap, line = 8, 80, 8, 14  # pixels
-    cells, y = [], gap
+    elements, y = [], gap
     for block in blocks:
+        elements.append("<g>")
         for first in range(0, len(block), columns):
             row = block[first : first + columns]
-            wrapped = [caption_lines(cell.caption, side + gap / 2) for cell in row]
-            for column, (cell, lines) in enumerate(zip(row, wrapped, strict=True)):
+            captions = [caption_lines(cell.caption, side + gap / 2) for cell in row]
+            for column, (cell, lines) in enumerate(zip(row, captions, strict=True)):
                 x = gap + column * (side + gap)
                 place = f'x="{x}" y="{y}" width="{side}" height="{side}"'
-                cells.append(f'<image {place} style="image-rendering:pixelated" href="{_as_png(cell.image)}"/>')
+                image = f'<image {place} style="image-rendering:pixelated" href="{_as_png(cell.image)}">'
+                elements.append(f"{image}<title>{escape(cell.caption)}</title></image>")
                 if cell.framed:
-                    cells.append(f'<rect {place} fill="none" stroke="{MARK}" stroke-width="4"/>')
+                    elements.append(f'<rect {place} fill="none" stroke="{MARK}" stroke-width="4"/>')
                 for number, text in enumerate(lines):
-                    cells.append(f'<text x="{x + side / 2}" y="{y + side + 13 + number * line}">{escape(text)}</text>')
-            y += side + 6 + line * max(map(len, wrapped))
+                    text_y = y + side + 13 + number * line
+                    elements.append(f'<text x="{x + side / 2}" y="{text_y}">{escape(text)}</text>')
+            y += side + 6 + line * max(map(len, captions))
+        elements.append("</g>")
         y += gap
     width = gap + columns * (side + gap)
-    style = f'font-family="sans-serif" font-size="{_LETTERS}" text-anchor="middle" fill="{INK}"'
+    style = f'font-family="sans-serif" font-size="{_FONT_SIZE}" text-anchor="middle" fill="{INK}"'
     size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *cells, "</svg>"])
+    content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *elements, "</svg>"])
     with atomic_write(path) as file:
         file.write(content)
 
 
-def caption_lines(caption: str, width: float) -> list[str]:
-    """A caption in lines of at most so many pixels, broken between words, else within; of a very long one both ends.
+def read_sheet(path: Path) -> list[list[SheetImage]]:
+    """Read the blocks of a contact sheet. Sheets of older runs are one block."""
+    root = ElementTree.parse(path).getroot()
+    return [_read_block(block) for block in root.findall(f"{_SVG}g") or [root]]
 
-    An arrow stays with the word behind it.
+
+def _read_block(block: ElementTree.Element) -> list[SheetImage]:
+    images: list[tuple[ElementTree.Element, list[ElementTree.Element]]] = []
+    for element in block:
+        if element.tag == f"{_SVG}image":
+            images.append((element, []))
+        else:
+            images[-1][1].append(element)
+    found = []
+    for image, others in images:
+        texts = [element.text or "" for element in others if element.tag == f"{_SVG}text"]
+        caption = image.findtext(f"{_SVG}title") or " ".join(texts)
+        framed = any(element.tag == f"{_SVG}rect" for element in others)
+        found.append(SheetImage(image.attrib["href"], caption, framed))
+    return found
+
+
+def caption_lines(caption: str, width: float) -> list[str]:
+    """Break a caption into lines of at most `width` pixels, between words if possible.
+
+    An arrow stays with the next word. Of a very long caption, the beginning and the end are kept.
     """
     lines = [""]
-    for piece in re.split(r"(?<=[\s_/.-])(?<!→ )", caption):
-        for part in [piece] if _pixels(piece.rstrip()) <= width else piece:
-            if _pixels((lines[-1] + part).rstrip()) > width:
+    for word in re.split(r"(?<=[\s_/.-])(?<!→ )", caption):
+        for piece in [word] if _pixels(word.rstrip()) <= width else word:
+            if _pixels((lines[-1] + piece).rstrip()) > width:
                 lines.append("")
-            lines[-1] += part
+            lines[-1] += piece
     lines = [line.strip() for line in lines]
-    if len(lines) <= _MOST_LINES:
+    if len(lines) <= _MAX_LINES:
         return lines
-    before, after = lines[: _MOST_LINES // 2], lines[-(_MOST_LINES - _MOST_LINES // 2) :]
+    before, after = lines[: _MAX_LINES // 2], lines[-(_MAX_LINES - _MAX_LINES // 2) :]
     while _pixels(before[-1] + "…") > width:
         before[-1] = before[-1][:-1]
     return [*before[:-1], before[-1] + "…", *after]
 
 
 def _pixels(text: str) -> float:
-    """About how wide a text is, rather too much than too little, as browsers have fonts of their own."""
-    return _LETTERS * sum(
-        1.0 if sign in "mwMW→…%@" or unicodedata.east_asian_width(sign) in "WF"
-        else 0.4 if sign in " iljftrI.,:;!|'()[]-"
-        else 0.75 if sign.isupper()
+    """An upper estimate of the width of a text, because fonts differ between browsers."""
+    return _FONT_SIZE * sum(
+        1.0 if character in "mwMW→…%@" or unicodedata.east_asian_width(character) in "WF"
+        else 0.4 if character in " iljftrI.,:;!|'()[]-"
+        else 0.75 if character.isupper()
         else 0.64
-        for sign in text
+        for character in text
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Figures as SVG, each from what a run folder holds."""
+"""Figures as SVG files."""
 
 import statistics
 import warnings
@@ -17,26 +17,29 @@ if TYPE_CHECKING:
     Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 INK, _FAINT = "#1f2430", "#d8dce3"
-Curves = Sequence[tuple[str, str, str, str]]  # key in metrics.jsonl, words, colour, line
+Curves = Sequence[tuple[str, str, str, str]]  # key in metrics.jsonl, label, colour, line style
 FOUR_CURVES: Curves = (
-    ("train_accuracy_given", "training, labels as given", "#c8553d", "--"),
-    ("train_accuracy_true", "training, true labels", "#c8553d", "-"),
-    ("validation_accuracy_given", "validation, labels as given", "#2f6690", "--"),
-    ("validation_accuracy_true", "validation, true labels", "#2f6690", "-"),
+    ("train_accuracy_given", "training (given labels)", "#c8553d", "--"),
+    ("train_accuracy_true", "training (true labels)", "#c8553d", "-"),
+    ("validation_accuracy_given", "validation (given labels)", "#2f6690", "--"),
+    ("validation_accuracy_true", "validation (true labels)", "#2f6690", "-"),
 )
 PORTIONS: Curves = (
-    ("clean_accuracy_true", "samples that noise left alone", "#2f6690", "-"),
-    ("corrupted_accuracy_true", "samples that noise changed", "#c8553d", "-"),
+    ("clean_accuracy_true", "clean samples", "#2f6690", "-"),
+    ("corrupted_accuracy_true", "corrupted samples", "#c8553d", "-"),
 )
 UNDER_ATTACK: Curves = (
-    ("robust_clean_accuracy", "test images as they are", "#2f6690", "-"),
-    ("robust_accuracy", "the same images under attack", "#c8553d", "-"),
+    ("robust_clean_accuracy", "clean accuracy", "#2f6690", "-"),
+    ("robust_accuracy", "robust accuracy", "#c8553d", "-"),
 )
 _PALETTE = ("#2f6690", "#c8553d", "#5b8e4b", "#8a5a9e", "#b8892b", "#3d8c8c", "#a34d6d", "#6b7280")
-_MOST_ANNOTATED = 20  # classes up to which a matrix shows its numbers
+_MAX_ANNOTATED = 20  # classes of a matrix whose cells show their values
+_MAX_NAMED = 40  # classes of a matrix
+_MAX_NAME = 24  # characters of a class name beside a matrix
 
 
-def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple["Figure", "list[Axes]"]:
+    """A figure with a grid of panels, row by row."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -51,9 +54,12 @@ def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
     }
     with rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+        panels = [figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns)]
+    for axes in panels:
+        axes.grid(color=_FAINT, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -62,7 +68,7 @@ def _save(figure: "Figure", path: Path) -> None:
 
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
-        text.set_parse_math(False)  # a class may be called $x$
+        text.set_parse_math(False)  # class names may contain dollar signs
     path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the browser has the fonts that matplotlib lacks
@@ -78,37 +84,35 @@ def accuracy_curves(
     *,
     points: Sequence[tuple[int, float, str]] = (),
 ) -> None:
-    """Curves over the epochs, as far as they were measured; a line where the targets begin to move.
+    """Plot the curves that were measured over the epochs, with a line at the first update of the targets.
 
-    FOUR_CURVES are those of the paper's Figure 1, PORTIONS the training accuracy on clean and on corrupted samples,
-    UNDER_ATTACK those of Figures 5 and 14. `points` are (epoch, accuracy, word) beside the curves; one that comes twice
-    is drawn once.
+    FOUR_CURVES are those of Figure 1 of the paper, PORTIONS the training accuracy on clean and corrupted samples,
+    UNDER_ATTACK those of Figures 5 and 14. `points` are additional (epoch, accuracy, label).
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(8.4, 4.0)
+    figure, (axes,) = _figure(5.6, 3.6)
     epochs = [record["epoch"] for record in metrics]
-    for key, words, colour, line in curves:
+    for key, label, colour, line in curves:
         values = [record.get(key) for record in metrics]
         if any(value is not None for value in values):
             percent = [float("nan") if value is None else 100 * value for value in values]
-            axes.plot(epochs, percent, line, color=colour, label=words, linewidth=1.8)
-    for epoch, value, word in dict.fromkeys(points):
-        late = len(epochs) > 1 and epoch > (epochs[0] + epochs[-1]) / 2  # its word must not run out of the figure
+            axes.plot(epochs, percent, line, color=colour, label=label, linewidth=1.8)
+    for epoch, value, label in dict.fromkeys(points):
+        late = len(epochs) > 1 and epoch > (epochs[0] + epochs[-1]) / 2  # the label must stay within the figure
         axes.plot(epoch, 100 * value, "x", color=INK, markersize=7)
         axes.annotate(
-            word, (epoch, 100 * value), xytext=(-6 if late else 6, -12), textcoords="offset points", fontsize=8,
+            label, (epoch, 100 * value), xytext=(-6 if late else 6, -12), textcoords="offset points", fontsize=8,
             ha="right" if late else "left",
         )  # fmt: skip
     if start_epoch is not None and epochs[0] <= start_epoch < epochs[-1]:
         axes.axvline(start_epoch, color=INK, linewidth=0.8, linestyle=":")
         axes.annotate(
-            "targets begin to move", (start_epoch, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
+            "targets are updated", (start_epoch, 0.02), xycoords=("data", "axes fraction"), xytext=(4, 0),
             textcoords="offset points", fontsize=8,
         )  # fmt: skip
     axes.set(xlabel="epoch", ylabel="accuracy (%)", ylim=(None, min(101, axes.get_ylim()[1])))
     axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.grid(color=_FAINT, linewidth=0.6)
     _legend_below(figure)
     _save(figure, path)
 
@@ -120,20 +124,18 @@ def panels(
     columns: int,
     path: Path,
 ) -> None:
-    """The same curves over the epochs of several runs, a panel for each; dotted, the share of clean training data."""
-    from matplotlib.figure import Figure
-
+    """Plot the curves of several runs, a panel each. Dotted: the share of clean training labels."""
     rows = -(-len(metrics) // columns)
-    figure = Figure(figsize=(3.2 * columns, 2.4 * rows + 0.4), layout="constrained")
-    for number, (name, records) in enumerate(metrics.items(), start=1):
-        axes = figure.add_subplot(rows, columns, number)
-        for key, words, colour, line in curves:
+    figure, grid = _figure(3.2 * columns, 2.4 * rows + 0.4, rows, columns)
+    for axes in grid[len(metrics) :]:
+        axes.set_visible(False)
+    for axes, (name, records) in zip(grid, metrics.items(), strict=False):
+        for key, label, colour, line in curves:
             points = [(record["epoch"], 100 * record[key]) for record in records if record.get(key) is not None]
-            axes.plot([x for x, _ in points], [y for _, y in points], line, color=colour, label=words, linewidth=1.4)
+            axes.plot([x for x, _ in points], [y for _, y in points], line, color=colour, label=label, linewidth=1.4)
         axes.axhline(100 * clean[name], color=INK, linewidth=0.8, linestyle=":")
         axes.set_title(name, fontsize=9)
         axes.set_ylim(0, 101)
-        _plain(axes)
     _legend_below(figure)
     _save(figure, path)
 
@@ -143,7 +145,7 @@ Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 def over_columns(
     parts: Mapping[str, Lines],
-    words: str,
+    label: str,
     columns: str,
     path: Path,
     *,
@@ -151,15 +153,12 @@ def over_columns(
     log: bool = False,
     marker: str = "o",
 ) -> None:
-    """A panel for each part of a table, in it a line for each row over its columns.
+    """Plot a panel for each part of a table, with a line for each row over its columns.
 
-    Rows that begin with `dashed` are, in the colour of the row that else has the same name.
+    Rows whose name starts with `dashed` are dashed, in the colour of the row with the same last word.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(6.0, 4.6 * len(parts)), 4.0), layout="constrained")
-    for number, (part, lines) in enumerate(parts.items(), start=1):
-        axes = figure.add_subplot(1, len(parts), number)
+    figure, grid = _figure(max(6.0, 4.6 * len(parts)), 4.0, 1, len(parts))
+    for axes, (part, lines) in zip(grid, parts.items(), strict=True):
         kinds = list(dict.fromkeys(name.split(", ")[-1] if dashed else name for name in lines))
         for name, points in lines.items():
             kind = kinds.index(name.split(", ")[-1] if dashed else name)
@@ -168,137 +167,137 @@ def over_columns(
                 [x for x, _ in points], [y for _, y in points], marker + line, color=_PALETTE[kind % len(_PALETTE)],
                 label=name, linewidth=1.6, markersize=4,
             )  # fmt: skip
-        axes.set(xlabel=columns, ylabel=words if number == 1 else "", yscale="log" if log else "linear")
+        axes.set(xlabel=columns, ylabel=label if axes is grid[0] else "", yscale="log" if log else "linear")
         if log:
             axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(part, fontsize=10)
-        _plain(axes)
     _legend_below(figure)
     _save(figure, path)
 
 
 def _legend_below(figure: "Figure") -> None:
-    """What the lines of the last panel are, below all: no curve is hidden, and no best place is searched for."""
-    figure.legend(
-        *figure.axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=9
-    )
-
-
-def _plain(axes: "Axes") -> None:
-    axes.grid(color=_FAINT, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    """Put the longest legend of the panels below all of them, where it hides no curve."""
+    handles, labels = max((axes.get_legend_handles_labels() for axes in figure.axes), key=lambda own: len(own[1]))
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
 
 def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
-    """The accuracy of each method, best on top: a dot for each seed, a tick for the mean."""
-    figure, axes = _figure(8.4, 0.9 + 0.34 * len(accuracies))
+    """Plot the accuracy of each method, the best on top: a dot for each seed, a tick at the mean."""
+    figure, (axes,) = _figure(5.6, 1.2 + 0.4 * len(accuracies))
     ordered = sorted(accuracies.items(), key=lambda item: statistics.fmean(item[1]))
     for position, (_, values) in enumerate(ordered):
         mean, right = 100 * statistics.fmean(values), 100 * max(values)
-        axes.plot(mean, position, "|", color=_PALETTE[1], markersize=16, markeredgewidth=2.4)
-        axes.plot([100 * value for value in values], [position] * len(values), "o", color=_PALETTE[0], markersize=4)
+        if len(values) > 1:
+            axes.plot(mean, position, "|", color=_PALETTE[1], markersize=16, markeredgewidth=2.4)
+        size = 4 if len(values) > 1 else 8
+        axes.plot([100 * value for value in values], [position] * len(values), "o", color=_PALETTE[0], markersize=size)
         axes.annotate(f"{mean:.1f}", (right, position), xytext=(10, 0), textcoords="offset points", va="center")
-    axes.set(xlabel="test accuracy (%)", xlim=(None, 101))
+    axes.set(xlabel="test accuracy (%)", ylim=(-0.6, len(ordered) - 0.4))
+    axes.margins(x=0.12)
+    axes.set_xlim(right=min(axes.get_xlim()[1], 100.5))
     axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
-    axes.grid(color=_FAINT, linewidth=0.6, axis="y")
+    axes.grid(visible=False, axis="x")
     _save(figure, path)
 
 
-def stacked_bars(bars: Mapping[str, Mapping[str, float]], words: str, path: Path) -> None:
-    """A bar for each row, in the order given, of pieces that stand end to end; its whole length is written behind."""
-    figure, axes = _figure(8.4, 1.4 + 0.42 * len(bars))
+def stacked_bars(bars: Mapping[str, Mapping[str, float]], label: str, path: Path) -> None:
+    """Plot a stacked bar for each row, in the given order, with its total."""
+    figure, (axes,) = _figure(8.4, 1.4 + 0.42 * len(bars))
     pieces = list(dict.fromkeys(piece for own in bars.values() for piece in own))
     left = dict.fromkeys(bars, 0.0)
     for number, piece in enumerate(pieces):
         lengths = [own.get(piece, 0.0) for own in bars.values()]
         axes.barh(list(bars), lengths, left=list(left.values()), height=0.6, color=_PALETTE[number], label=piece)
-        left = {name: begin + length for (name, begin), length in zip(left.items(), lengths, strict=True)}
+        left = {name: start + length for (name, start), length in zip(left.items(), lengths, strict=True)}
     for position, length in enumerate(left.values()):
         axes.annotate(f"{length:.3g}", (length, position), xytext=(6, 0), textcoords="offset points", va="center")
     axes.invert_yaxis()  # the first on top
-    axes.set(xlabel=words)
+    axes.set(xlabel=label)
     axes.margins(x=0.08)
-    axes.grid(color=_FAINT, linewidth=0.6, axis="x")
-    axes.set_axisbelow(True)
+    axes.grid(visible=False, axis="y")
     figure.legend(loc="outside upper center", ncols=len(pieces), frameon=False, fontsize=9)
     _save(figure, path)
 
 
 def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
-    """Generalisation error and clean validation error over the noise rate, a line for each method (Figure 3).
+    """Plot generalisation error and clean validation error over the noise rate, a line per method (Figure 3).
 
     A point is (noise rate, generalisation error, clean validation error); points of the same rate are averaged.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-    words = ("generalisation error: training less validation,\nlabels as given (%)", "clean validation error (%)")
-    for column, title in enumerate(words, start=1):
-        axes = figure.add_subplot(1, 2, column)
+    figure, grid = _figure(8.4, 3.6, 1, 2)
+    labels = ("generalisation error: training minus validation,\ngiven labels (%)", "clean validation error (%)")
+    for column, (axes, label) in enumerate(zip(grid, labels, strict=True), start=1):
         for number, (name, own) in enumerate(points.items()):
             rates = sorted({point[0] for point in own})
             means = [100 * statistics.fmean(point[column] for point in own if point[0] == rate) for rate in rates]
             colour = _PALETTE[number % len(_PALETTE)]
             axes.plot([100 * rate for rate in rates], means, "o-", color=colour, label=name, linewidth=1.8)
-        axes.set(xlabel="nominal noise rate (%)", ylabel=title)
-        axes.grid(color=_FAINT, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.set(xlabel="nominal noise rate (%)", ylabel=label)
     _legend_below(figure)
     _save(figure, path)
 
 
 def pretraining_curves(metrics: Sequence[dict[str, Any]], path: Path) -> None:
-    """Loss, spread and rank of the features, and the online probe where there is one, over the epochs."""
-    from matplotlib.figure import Figure
-
-    panels = [
+    """Plot loss, standard deviation and rank of the features, and the online probe if there is one."""
+    curves = [
         ("loss", "pretraining_loss", 1),
-        ("spread of features", "feature_std", 1),
-        ("rank of features", "effective_rank", 1),
+        ("feature std", "feature_std", 1),
+        ("effective rank", "effective_rank", 1),
     ]
-    probed = [
-        (f"online probe, {words} (%)", key, 100)
-        for words, key in (("held out", "online_probe_held_out"), ("training", "online_probe_train"))
-        if metrics[-1].get(key) is not None
-    ]
-    panels += probed[:1]
-    figure = Figure(figsize=(10.4, 2.8), layout="constrained")
-    for number, (words, key, scale) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), number + 1)
+    probes = (("held out", "online_probe_held_out"), ("training", "online_probe_train"))
+    curves += [(f"online probe, {name} (%)", key, 100) for name, key in probes if metrics[-1].get(key) is not None][:1]
+    figure, grid = _figure(7.2, 4.6, 2, 2)
+    grid[-1].set_visible(len(curves) == len(grid))
+    for number, (axes, (title, key, scale)) in enumerate(zip(grid, curves, strict=False)):
         values = [scale * record[key] for record in metrics]
         axes.plot([record["epoch"] for record in metrics], values, color=_PALETTE[number], linewidth=1.8)
-        axes.set(xlabel="epoch", title=words)
+        axes.set(xlabel="epoch", title=title)
         axes.title.set_fontsize(10)
-        axes.grid(color=_FAINT, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
         if key == "feature_std":
             axes.set_ylim(0, None)
     _save(figure, path)
 
 
 def risk_coverage(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
-    """The error on what is answered over the share that is answered, a line for each (coverage, risk)."""
-    figure, axes = _figure(8.4, 4.0)
+    """Plot the error on answered samples over the coverage, a line for each (coverage, risk)."""
+    figure, (axes,) = _figure(5.6, 3.6)
     for number, (name, (coverage, risk)) in enumerate(curves.items()):
         percent = [[100 * value for value in values] for values in (coverage, risk)]
         axes.plot(*percent, color=_PALETTE[number % len(_PALETTE)], label=name, linewidth=1.8)
-    axes.set(xlabel="coverage: answered samples (%)", ylabel="error on answered samples (%)", ylim=(0, None))
-    axes.grid(color=_FAINT, linewidth=0.6)
+    axes.set(xlabel="coverage (%)", ylabel="error on answered samples (%)", ylim=(0, None))
     _legend_below(figure)
     _save(figure, path)
 
 
-def matrix(values: "Matrix", classes: Sequence[str], rows: str, columns: str, path: Path, *, decimals: int) -> None:
-    """A class-by-class matrix; an empty cell (NaN) stays white."""
-    size = min(8.0, 2.6 + 0.36 * len(classes))
-    figure, axes = _figure(size + 0.6, size)
+def most_confused(values: "Matrix") -> list[int]:
+    """The classes to show of a class-by-class matrix: all, or the 40 with the largest sums off the diagonal."""
+    confusion = values - np.diag(np.diag(values))
+    order = np.argsort(-(confusion.sum(0) + confusion.sum(1)), kind="stable")
+    return sorted(order[:_MAX_NAMED].tolist())
+
+
+def matrix(
+    values: "Matrix",
+    classes: Sequence[str],
+    rows: str,
+    columns: str,
+    path: Path,
+    *,
+    decimals: int,
+    shown: Sequence[int],
+) -> None:
+    """Plot the shown classes of a class-by-class matrix; empty cells (NaN) are white."""
+    values, names = values[np.ix_(shown, shown)], [_shortened(classes[k]) for k in shown]
+    size = min(8.0, 2.6 + 0.36 * len(names))
+    figure, (axes,) = _figure(size + 0.6, size)
+    axes.grid(visible=False)
     image = axes.imshow(values, cmap="Blues", aspect="equal")
     figure.colorbar(image, ax=axes, shrink=0.8)
     axes.set(xlabel=columns, ylabel=rows)
-    if len(classes) <= _MOST_ANNOTATED:
-        ticks = range(len(classes))
-        axes.set_xticks(ticks, classes, rotation=0 if max(map(len, classes)) < 4 else 60)
-        axes.set_yticks(ticks, classes)
+    few, short = len(names) <= _MAX_ANNOTATED, max(map(len, names)) < 4
+    axes.set_xticks(range(len(names)), names, rotation=0 if short and few else 90, fontsize=9 if few else 7)
+    axes.set_yticks(range(len(names)), names, fontsize=9 if few else 7)
+    if few:
         finite = values[np.isfinite(values)]
         middle = (finite.min() + finite.max()) / 2 if finite.size else 0.0
         for i, j in zip(*np.nonzero(np.isfinite(values)), strict=True):
@@ -308,3 +307,7 @@ def matrix(values: "Matrix", classes: Sequence[str], rows: str, columns: str, pa
                     color="white" if values[i, j] > middle else INK,
                 )  # fmt: skip
     _save(figure, path)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"

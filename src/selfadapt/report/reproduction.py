@@ -1,4 +1,4 @@
-"""What a recipe came to, as rows.csv, table.md, a figure and a page: every number beside the published one."""
+"""The result of a recipe, next to the published numbers: rows.csv, table.md, a figure and a report."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
 from selfadapt.report import figures
-from selfadapt.report.page import Picture, page_from
+from selfadapt.report.html_pages import Chart, Table, write_page
 from selfadapt.run_folder.csv_tables import write_table
 from selfadapt.run_folder.folder import RunFolder
 
@@ -19,7 +19,7 @@ _CURVES = {"four": figures.FOUR_CURVES, "portions": figures.PORTIONS}
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the table: its cells by row and column."""
+    """A section of the table: its cells by row and column."""
 
     name: str
     columns: list[str]
@@ -29,7 +29,7 @@ class Part:
 def write_reproduction(
     recipe: Recipe, scale: str, experiment: Experiment, rows: Rows, path: Path, command: str
 ) -> dict[str, Any]:
-    """Write everything into `path`, and tell where it is. `command` is what made it."""
+    """Write the result to the folder `path`, and return the paths of the files. `command` produced it."""
     path.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
     lines = (["" if row[column] is None else str(row[column]) for column in columns] for row in rows)
@@ -37,15 +37,20 @@ def write_reproduction(
     parts = parts_of(rows)
     made_by = "" if experiment.timing else _made_by(rows)
     with atomic_write(path / "table.md") as file:
-        file.write(markdown(recipe, scale, parts, f"`{command}`. {_words_on_cells(recipe, scale)}", made_by))
+        file.write(markdown(recipe, scale, parts, f"`{command}`. {_legend(recipe, scale)}", made_by))
     figure = _draw(recipe, experiment, rows, path)
-    pictures = (
-        [] if figure is None else [Picture.of(recipe.title, f"What to look for: {recipe.effect}", figure, wide=True)]
-    )
-    page = page_from(
+    charts = [] if figure is None else [Chart.from_file(recipe.title, recipe.effect, figure, wide=True)]
+    tables = {
+        part.name: Table(
+            [recipe.rows, *part.columns],
+            [[name, *(cells[column] for column in part.columns)] for name, cells in part.rows.items()],
+        )
+        for part in parts
+    }
+    page = write_page(
         "reproduction.html", path / "report.html",
-        recipe=recipe, scale=scale, parts=parts, pictures=pictures, command=command, made_by=made_by,
-        words=_words_on_cells(recipe, scale),
+        recipe=recipe, scale=scale, tables=tables, charts=charts, command=command, made_by=made_by,
+        legend=_legend(recipe, scale),
     )  # fmt: skip
     return {
         "table": str(path / "table.md"),
@@ -55,19 +60,19 @@ def write_reproduction(
 
 
 def _made_by(rows: Rows) -> str:
-    """How many trainings there were, how long they took, and the commits of the code; nothing if there were none."""
+    """The number of trainings, their total time, and the commits of the code; empty without trainings."""
     seconds = {row["run"]: row["seconds"] for row in rows if row["seconds"] is not None}
     commits = sorted({row["commit"] for row in rows if row["commit"]})
     if not seconds:
         return ""
-    words = (
-        f"{len(seconds)} training{'s' if len(seconds) > 1 else ''}, {sum(seconds.values()) / 60:.0f} minutes together"
+    total = (
+        f"{len(seconds)} training{'s' if len(seconds) > 1 else ''}, {sum(seconds.values()) / 60:.0f} minutes in total"
     )
-    return f"{words}, by the code of {', '.join(commits)}." if commits else f"{words}."
+    return f"{total}; code version {', '.join(commits)}." if commits else f"{total}."
 
 
 def parts_of(rows: Rows) -> list[Part]:
-    """The table, in the order of the rows: each cell is `measured / published`, with every seed in it."""
+    """The table in the order of the rows. Each cell is `measured / published`, over all seeds."""
     parts: dict[str, Part] = {}
     for row in rows:
         part = parts.setdefault(row["part"], Part(row["part"], [], {}))
@@ -83,7 +88,7 @@ def parts_of(rows: Rows) -> list[Part]:
 
 
 def _cell(rows: Rows) -> str:
-    """Mean and deviation over seeds, the seeds, and what is published."""
+    """Mean, standard deviation and values of the seeds, and the published number."""
     if not rows:
         return ""
     published = "–" if rows[0]["published"] is None else f"{rows[0]['published']:g}"
@@ -93,26 +98,26 @@ def _cell(rows: Rows) -> str:
     if not measured:
         return f"– / {published}"
     form = ".2f" if rows[0]["unit"] == "%" else ".4g"
-    words = f"{statistics.fmean(measured):{form}}"
+    text = f"{statistics.fmean(measured):{form}}"
     if len(measured) > 1:
         seeds = ", ".join(f"{value:{form}}" for value in measured)
-        words += f" ± {statistics.stdev(measured):{form}} ({seeds})"
-    return words if published == "–" else f"{words} / {published}"
+        text += f" ± {statistics.stdev(measured):{form}} ({seeds})"
+    return text if published == "–" else f"{text} / {published}"
 
 
-def _words_on_cells(recipe: Recipe, scale: str) -> str:
+def _legend(recipe: Recipe, scale: str) -> str:
     published = " / published" if any(entry.published is not None for entry in recipe.paper.entries) else ""
-    words = f"Each cell: measured{published}{' in ' if recipe.unit else ''}{recipe.unit}."
+    text = f"Cells: measured{published}{' in ' if recipe.unit else ''}{recipe.unit}."
     if scale == "laptop" and recipe.scaled_down:
-        words += (
-            " Network, images and epochs are less than the paper's, so numbers compare within a column, not with the "
+        text += (
+            " Network, images and epochs are smaller than in the paper: compare numbers within a column, not with the "
             "published ones."
         )
-    return words
+    return text
 
 
-def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], words: str, made_by: str) -> str:
-    lines = [f"# {recipe.title}, {scale} scale", "", f"What to look for: {recipe.effect}", "", words, ""]
+def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], legend: str, made_by: str) -> str:
+    lines = [f"# {recipe.title}, {scale} scale", "", f"What to look for: {recipe.effect}", "", legend, ""]
     for part in parts:
         lines += [f"## {part.name}", ""] if part.name else []
         lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]
@@ -150,7 +155,7 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
 
 
 def _series(folder: RunFolder, drawing: OverEpochs) -> list[tuple[float, float]]:
-    """The points of a curve; an accuracy is in percent, or its error."""
+    """The points of a curve. Accuracies and errors are in percent."""
     points, seconds = [], 0.0
     for record in folder.read_metrics():
         value = record.get(drawing.key)
@@ -162,7 +167,7 @@ def _series(folder: RunFolder, drawing: OverEpochs) -> list[tuple[float, float]]
 
 
 def _lines(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """The points of each line of each part: the column as a number, and the mean over seeds."""
+    """The lines of each part: the column as a number, and the mean over seeds."""
     parts: dict[str, dict[str, dict[float, list[float]]]] = {}
     for row in rows:
         if row["measured"] is not None:
@@ -175,7 +180,7 @@ def _lines(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
 
 
 def _bars(rows: Rows, drawing: Stacked) -> dict[str, dict[str, float]]:
-    """The pieces of each bar by column, each the mean over seeds."""
+    """The segments of each bar by column, each the mean over seeds."""
     bars: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["part"] == drawing.part and row["column"] in drawing.columns and row["measured"] is not None:

@@ -5,22 +5,23 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Device, opened
+from selfadapt.cli.output import percent, print_json, print_lines
+from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt audit runs/first"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a run, finished or not."),
+    run: Path = typer.Argument(help="Folder of a run, finished or not."),
     device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """List the likely label errors of RUN, most likely wrong first, with suggestions, in labels.csv.
+    """Write the likely label errors of RUN to labels.csv, most likely wrong first, with suggested labels.
 
-    Prints how many labels are wrong by estimate, for each split, and how many random looks in `selfadapt review` would
-    settle that; after 50 decisions there, intervals that use them. report.html shows the same.
+    Prints the estimated number of wrong labels of each split, and how many labels to review at random (`selfadapt
+    review`) to confirm it. After 50 decisions the estimates are confidence intervals. report.html shows the same.
     """
     from selfadapt.report.page import write_run_page
     from selfadapt.review.statistics.label_figures import COLUMNS, label_figures
@@ -38,20 +39,22 @@ def command(
     figures = label_figures(own.folder)
     print(*figures.sentences, sep="\n")
     _print_aligned([COLUMNS, *(row.cells() for row in figures.rows)])
+    lines = {}
     if summary["duplicates"]:
-        print(f"duplicates          {summary['duplicates']} groups, in {own.folder.duplicates_file}")
-    few = [row["class"] for row in summary["classes"] if row["too_few"]]
-    if few:
-        print(f"too few to judge    {', '.join(few)}")
+        lines["groups of duplicates"] = f"{summary['duplicates']}, in {own.folder.duplicates_file}"
+    small = [row["class"] for row in summary["classes"] if row["too_few"]]
+    if small:
+        lines["classes with too few samples"] = ", ".join(small)
     if "precision" in summary:
-        print(f"truly wrong         {summary['wrong']}")
-        print(f"precision, recall   {percent(summary['precision'])}, {percent(summary['recall'])}")
-        print(f"labels recovered    {percent(summary['recovery'])}")
-    print(f"the list            {summary['labels']}")
+        lines["wrong labels (known truth)"] = str(summary["wrong"])
+        lines["precision, recall"] = f"{percent(summary['precision'])}, {percent(summary['recall'])}"
+        lines["label recovery"] = percent(summary["recovery"])
+    lines["label table"] = summary["labels"]
+    print_lines(lines)
 
 
 def _print_aligned(rows: Sequence[Sequence[str]]) -> None:
-    """Rows with their columns below each other, however wide the terminal is."""
+    """Print rows in aligned columns, whatever the width of the terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         print(

@@ -5,39 +5,41 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.commands.coverage import Passes
-from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
-from selfadapt.cli.training import Device, opened
+from selfadapt.cli.output import count_bar, percent, print_json, print_lines
+from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run with a validation part."),
-    risk: float = typer.Option(help="The largest share of wrong answers, such as 0.02."),
-    confidence: float = typer.Option(0.95, help="The confidence with which the guarantee is to hold."),
+    run: Path = typer.Argument(help="Folder of a trained run with a validation split."),
+    risk: float = typer.Option(help="Largest selective risk (error on answered samples), for example 0.02."),
+    confidence: float = typer.Option(0.95, help="Confidence of the guarantee."),
     selector: str | None = typer.Option(
         None,
-        help="softmax-response, entropy, margin, mc-dropout, mc-dropout-classes, mc-dropout-mean, or the run's own.",
+        help="softmax-response, entropy, margin, mc-dropout, mc-dropout-classes or mc-dropout-mean. Default: the "
+        "selector of the method.",
     ),
     true_labels: bool = typer.Option(
-        False, "--true-labels", help="Go by the true validation labels, where noise was put in and they are known."
+        False, "--true-labels", help="Use the true validation labels, if the noise was added by selfadapt."
     ),
     passes: int = Passes,
     device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Find a threshold below which RUN abstains, so that the error of its answers has a guarantee.
+    """Choose a confidence threshold below which RUN abstains, with a guarantee on the error of its answers.
 
-    The threshold comes from the validation part by an exact bound, and is measured on the test part; `selfadapt
-    predict` goes by it. Exit code 1 if no threshold can guarantee that.
+    The threshold is chosen on the validation split by an exact bound and evaluated on the test split. `selfadapt
+    predict` uses it. The exit code is 1 if no threshold satisfies the guarantee.
     """
     from selfadapt.evaluation.selective.guarantee import EVERYTHING
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.abstention import calibrate
 
     own = opened(run, device, quiet=quiet or as_json)
-    with count_bar("answering", quiet=quiet or as_json) as on_progress:
+    with count_bar("predicting", quiet=quiet or as_json) as on_progress:
         found = calibrate(
             own,
             risk=risk,
@@ -52,22 +54,24 @@ def command(
         print_json(found)
     elif found["threshold"] is None:
         print(
-            f"no threshold can guarantee an error of at most {percent(risk)} with {percent(confidence)} confidence "
+            f"no threshold guarantees an error of at most {percent(risk)} with {percent(confidence)} confidence "
             f"from {found['samples']} validation samples\n"
-            f"the least that can be guaranteed is {percent(found['guaranteed_risk'])}, at a coverage of "
+            f"the lowest error that can be guaranteed is {percent(found['guaranteed_risk'])}, at a coverage of "
             f"{percent(found['validation_coverage'])}; more validation samples would help"
         )
         if found["earlier_removed"]:
-            print("the threshold of an earlier calibration is removed: predict answers everything now")
+            print("the earlier threshold was removed: predict no longer abstains")
     else:
         limit = "never" if found["threshold"] == EVERYTHING else f"up to {found['threshold']:.6g}"
-        print(f"abstain              {limit} ({found['selector']})")
-        print(
-            f"guaranteed error     at most {percent(found['guaranteed_risk'])}, with {percent(confidence)} confidence"
-        )
-        print(f"validation coverage  {percent(found['validation_coverage'])} of {found['samples']} samples")
-        print(f"test error           {percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}")
+        bound = f"at most {percent(found['guaranteed_risk'])}, with {percent(confidence)} confidence"
+        lines = {
+            "abstain": f"{limit} ({found['selector']})",
+            "guaranteed error": bound,
+            "validation coverage": f"{percent(found['validation_coverage'])} of {found['samples']} samples",
+            "test error": f"{percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}",
+        }
+        print_lines(lines)
     if found["left_out"] and not as_json:
-        print(f"left out             {found['left_out']} samples: of a group, or of copies, one counts at most")
+        print(f"{found['left_out']} validation samples were left out: one sample per group or set of duplicates counts")
     if found["threshold"] is None:
         raise typer.Exit(1)

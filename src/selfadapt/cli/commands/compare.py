@@ -5,31 +5,35 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, count_bar, new_folder, percent, print_json, print_table, progress_bar
-from selfadapt.cli.training import Jobs
+from selfadapt.cli.output import count_bar, new_folder, percent, print_json, print_table, progress_bar
+from selfadapt.cli.parameters import Jobs, Json, Quiet
 from selfadapt.core.errors import Interrupted
 from selfadapt.runs.config.request import Kind
 
-KIND: Kind = "labels"  # whose options the command has
+KIND: Kind = "labels"
 EXAMPLE = "Example: selfadapt compare digits --methods erm,elr,sat --noise symmetric:0.4 --seeds 3"
 
 
 def command(
     given: dict[str, Any],
     data: str = typer.Argument(help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz."),
-    methods: str = typer.Option("erm,sat", help="Methods, parted by commas; `all` for all that are for noisy labels."),
-    seeds: int = typer.Option(1, help="How many seeds: each method runs with --seed, --seed + 1 and so on."),
+    methods: str = typer.Option(
+        "erm,sat", help="Comma-separated methods, or all methods for noisy labels: all.", rich_help_panel="Training"
+    ),
+    seeds: int = typer.Option(1, help="Number of seeds: --seed, --seed + 1 and so on.", rich_help_panel="Training"),
     jobs: int = Jobs,
     out: Path | None = typer.Option(
-        None, help="The folder for all runs and the page; one that is there already goes on. Default: below runs/."
+        None, help="Folder of the runs and the report. Default: a new one in runs/.", rich_help_panel="Output"
     ),
-    resume: bool = typer.Option(False, "--resume", help="Go on in --out, which this command does anyway."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Resume in --out. This is the default.", rich_help_panel="Training"
+    ),
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Train each method on the same data, noise, network and seeds, and lay the results side by side.
+    """Train several methods on the same data, noise, network and seeds, and compare them.
 
-    Run the same command with the same --out again to go on where it was stopped; finished runs are not repeated.
+    The same command with the same --out resumes. Finished runs are not repeated.
     """
     from selfadapt.runs.batch.comparison import compare
 
@@ -45,12 +49,12 @@ def command(
             jobs,
         )
     except Interrupted:
-        raise Interrupted(f"go on with the same command and --out {path}") from None
+        raise Interrupted(f"resume with the same command and --out {path}") from None
     if as_json:
         print_json(result)
         return
     print_table(
-        ["method", "test accuracy", "±", "validation, as given", "labels recovered", "time / erm"],
+        ["method", "test accuracy", "±", "val. (given labels)", "label recovery", "time / erm"],
         [
             [
                 row["method"],
@@ -66,4 +70,4 @@ def command(
     for row in result["rows"]:
         if row["told"]:
             print(f"{row['method']}: {row['told']}")
-    print(f"Open the page: {result['report']}")
+    print(f"report: {result['report']}")

@@ -2,29 +2,29 @@
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, count_bar, print_json
+from selfadapt.cli.output import count_bar, print_json
+from selfadapt.cli.parameters import Json, Quiet
 
 EXAMPLE = "Example: selfadapt data get cifar10"
 
 app = typer.Typer(
-    name="data", help="Fetch named data sets, list them, and see what is cached.", no_args_is_help=True, epilog=EXAMPLE
+    name="data", help="Download and list named data sets, and show the cache.", no_args_is_help=True, epilog=EXAMPLE
 )
 
 
 @app.command("get", epilog=EXAMPLE)
 def get(
-    name: str = typer.Argument(help="A name that `selfadapt data list` shows."),
+    name: str = typer.Argument(help="Name of a data set (selfadapt data list)."),
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Fetch a named data set, verify it and keep it for later.
+    """Download a named data set and verify it.
 
-    It goes below $SELFADAPT_HOME (by default ~/.cache/selfadapt). A broken download of mnist or cifar10 goes on
-    where it stopped.
+    It is stored in $SELFADAPT_HOME (default: ~/.cache/selfadapt). Interrupted downloads of mnist and cifar10 resume.
     """
     from selfadapt.data.sources.catalog import get_data
 
-    with count_bar(f"fetching {name}", quiet=quiet or as_json) as on_progress:
+    with count_bar(f"downloading {name}", quiet=quiet or as_json) as on_progress:
         folder, data = get_data(name, on_progress)
     images = sum(len(part) for part in (data.train, data.validation, data.test) if part is not None)
     if as_json:
@@ -35,7 +35,7 @@ def get(
 
 @app.command("list", epilog="Example: selfadapt data list")
 def list_sources(as_json: bool = Json) -> None:
-    """Show the names of data sets, and which are on this machine."""
+    """List the named data sets, and which are on this machine."""
     from selfadapt.core.cache_dir import cache_dir
     from selfadapt.data.sources.catalog import SOURCES
 
@@ -44,16 +44,16 @@ def list_sources(as_json: bool = Json) -> None:
         print_json({"sets": here})
         return
     for name, source in SOURCES.items():
-        words = "here" if here[name] else "can be fetched" if source.fetch else "to be put there by hand"
-        print(f"{name:<15}{words}")
+        state = "available" if here[name] else "can be downloaded" if source.fetch else "must be added by hand"
+        print(f"{name:<15}{state}")
 
 
 @app.command("cache", epilog="Example: selfadapt data cache --empty")
 def cache(
-    empty: bool = typer.Option(False, "--empty", help="Remove all of it; it is computed again when it is needed."),
+    empty: bool = typer.Option(False, "--empty", help="Delete the cache. It is rebuilt when needed."),
     as_json: bool = Json,
 ) -> None:
-    """Show what is kept below $SELFADAPT_HOME to be faster next time: decoded images and features."""
+    """Show the cache in $SELFADAPT_HOME: decoded images and features."""
     from selfadapt.core.cache_dir import cache_dir
     from selfadapt.data.cache_usage import forget, kept
 

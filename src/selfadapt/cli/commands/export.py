@@ -4,23 +4,24 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, print_json
+from selfadapt.cli.output import print_json
+from selfadapt.cli.parameters import Json, Quiet
 
 EXAMPLE = "Example: selfadapt export runs/features --format torchvision"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run, with or without labels."),
+    run: Path = typer.Argument(help="Folder of a trained or pretrained run."),
     form: str = typer.Option(
         "safetensors",
         "--format",
-        help="safetensors; torchvision for its ResNets; or onnx, from images or vectors to probabilities.",
+        help="safetensors, torchvision (ResNets) or onnx (from images or vectors to probabilities).",
     ),
-    out: Path | None = typer.Option(None, help="The file. Default: in the run folder."),
+    out: Path | None = typer.Option(None, help="Output file. Default: in the run folder."),
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Write the network of RUN for use elsewhere."""
+    """Export the network of RUN for use in other programs."""
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.export.network_files import export
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from selfadapt.cli.output import Json, percent, print_json
+from selfadapt.cli.output import percent, print_json
+from selfadapt.cli.parameters import Json
 
 if TYPE_CHECKING:
     from selfadapt.runs.inspect.corrected_labels import Corrected
@@ -14,25 +15,25 @@ EXAMPLE = "Example: selfadapt labels runs/first --precision 0.95 --confidence 0.
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a run that was audited."),
+    run: Path = typer.Argument(help="Folder of an audited run."),
     confidence: float | None = typer.Option(
         None,
-        help="Take a suggestion from this confidence on; others stay as given. Default: 0.6. With --precision: how "
-        "sure to be of it. Default: 0.95.",
+        help="Accept suggestions with at least this confidence. Default: 0.6. With --precision: confidence level of "
+        "the guarantee. Default: 0.95.",
     ),
     precision: float | None = typer.Option(
         None,
-        help="Take suggestions that nobody looked at only as deep as at least this share of them is right, by what was "
-        "measured in `selfadapt review`.",
+        help="Guaranteed precision: accept unreviewed suggestions in rank order, as many as the random sample of "
+        "`selfadapt review` supports.",
     ),
-    out: Path | None = typer.Option(None, help="The table to write. Default: corrected.csv in the run folder."),
+    out: Path | None = typer.Option(None, help="Output table. Default: corrected.csv in the run folder."),
     as_json: bool = Json,
 ) -> None:
-    """Write the corrected label table of RUN: id, path, part, label, the label as it was given, and by whom it is.
+    """Write the corrected labels of RUN as a table: id, path, split, label, given label, and source of the label.
 
-    Labels that people decided come first (selfadapt review); then, for training labels, suggestions of the audit; all
-    others stay as given, and what was removed is left out. It tells how many suspects keep their label, and why. Train
-    on it with: selfadapt train DATA --corrected FILE
+    Decisions of reviewers (selfadapt review) take precedence. Confident suggestions of the audit replace labels of the
+    training split only. All other labels stay as given; removed samples are left out. Train on the table with:
+    selfadapt train DATA --corrected FILE
     """
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.inspect.corrected_labels import PASSED_OVER, write_corrected_labels
@@ -52,27 +53,31 @@ def command(
         print_json(content)
         return
     decided = made.by.get("person", 0)
-    print(f"{made.changed} of {made.labels} labels changed; {decided} are by people, {made.removed} were removed")
+    print(f"{made.changed} of {made.labels} labels changed; {decided} decided by reviewers, {made.removed} removed")
     if made.passed_over:
         reasons = ", ".join(f"{count} {PASSED_OVER[reason]}" for reason, count in made.passed_over.items())
-        print(f"{sum(made.passed_over.values())} suspects keep their label: {reasons}")
+        print(f"{sum(made.passed_over.values())} likely errors keep their label: {reasons}")
     if precision is not None:
-        print(_told(made, precision, run))
+        print(_guarantee(made, precision, run))
     print(made.path)
 
 
-def _told(made: "Corrected", precision: float, run: Path) -> str:
+def _guarantee(made: "Corrected", precision: float, run: Path) -> str:
     found, depth = made.promise, made.depth
     if not made.left:
-        return "all suggestions are decided; nothing is left to take unseen"
+        return "all suggestions are reviewed; none is left to accept unreviewed"
     if found is None:
-        return f"nothing was measured yet, so no suggestion was taken unseen; measure with: selfadapt review {run}"
+        return (
+            f"no random sample was reviewed yet, so no suggestion was accepted unreviewed; run: selfadapt review {run}"
+        )
     if depth is None:
         return (
-            f"after {found.seen} looks no depth promises a precision of {percent(precision)} with a confidence of "
-            f"{percent(found.confidence)}, so no suggestion was taken unseen; look at more with: selfadapt review {run}"
+            f"{found.seen} reviewed samples do not guarantee a precision of {percent(precision)} with "
+            f"{percent(found.confidence)} confidence, so no suggestion was accepted unreviewed; review more with: "
+            f"selfadapt review {run}"
         )
     return (
-        f"{depth.rest} suggestions were taken unseen, down to the {depth.size} most suspicious of {found.population}: "
-        f"at least {percent(depth.low)} of them are right, with a confidence of {percent(found.confidence)}"
+        f"{depth.rest} suggestions were accepted unreviewed, from the {depth.size} most likely errors of "
+        f"{found.population}: at least {percent(depth.low)} of them are right, with {percent(found.confidence)} "
+        "confidence"
     )

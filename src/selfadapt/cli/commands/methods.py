@@ -4,16 +4,17 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import Json, print_json
+from selfadapt.cli.output import print_json
+from selfadapt.cli.parameters import Json
 
 EXAMPLE = "Example: selfadapt methods, then: selfadapt train --method elr --help"
 
 
 def command(
-    name: str | None = typer.Argument(None, help="One method only."),
+    name: str | None = typer.Argument(None, help="Show one method."),
     as_json: bool = Json,
 ) -> None:
-    """List every method: what it is, what it needs, its settings with their defaults, and its paper."""
+    """List the methods: description, requirements, settings with defaults, and paper."""
     from selfadapt.core.errors import UserError
     from selfadapt.core.settings import settings_in, to_plain
     from selfadapt.objectives.methods import METHODS
@@ -40,7 +41,7 @@ def command(
         if name in (None, own)
     ]
     if not found:
-        raise UserError(f"there is no method {name!r}; selfadapt methods lists all")
+        raise UserError(f"method {name!r} is not known; `selfadapt methods` lists all")
     if as_json:
         print_json({"methods": found})
         return

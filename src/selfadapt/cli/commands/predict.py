@@ -8,28 +8,28 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Quiet, count_bar
+from selfadapt.cli.output import count_bar
+from selfadapt.cli.parameters import Device, Quiet
 from selfadapt.core.errors import UserError
 
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run."),
+    run: Path = typer.Argument(help="Folder of a trained run."),
     paths: list[str] = typer.Argument(
-        help="Image files, folders of them, .npy of images or vectors, tables of rows, or - to read paths from "
-        "standard input."
+        help="Image files, folders of images, .npy arrays, tables, or - to read paths from standard input."
     ),
-    batch_size: int = typer.Option(256, help="Images that are answered together."),
-    everything: bool = typer.Option(False, "--all", help="Answer everything, whatever was calibrated."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    batch_size: int = typer.Option(256, help="Images per batch."),
+    everything: bool = typer.Option(False, "--all", help="Never abstain, even if the run is calibrated."),
+    device: str = Device,
     quiet: bool = Quiet,
-    as_json: bool = typer.Option(True, "--json", help="Lines of JSON, which is what this command always prints."),
+    as_json: bool = typer.Option(True, "--json", help="Print JSON lines. This is the default."),
 ) -> None:
-    """Answer each image with a class, or abstain by the threshold of `selfadapt calibrate`: a line of JSON for each.
+    """Predict the class of each input, or abstain below the threshold of `selfadapt calibrate`; one JSON line each.
 
-    A line has path, class (null where the run abstains), abstained, confidence and guess, the class in either case; or
-    path and error, for a file that cannot be read.
+    The keys are path, class (null if the run abstains), abstained, confidence and guess (the predicted class in either
+    case); or path and error, for a file that cannot be read.
     """
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
@@ -39,7 +39,7 @@ def command(
     predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
     listed = list(_files(paths))
     files, done, answers, broken = iter(listed), 0, 0, 0
-    with count_bar("answering", quiet=quiet) as count:
+    with count_bar("predicting", quiet=quiet) as count:
         while batch := list(islice(files, batch_size)):
             for record in predictor.answer(batch):
                 answers, broken = answers + 1, broken + ("error" in record)
@@ -48,11 +48,11 @@ def command(
             done += len(batch)
             count(done, len(listed))
     if not listed:
-        raise UserError("there are no files to answer")
+        raise UserError("there are no input files")
     if broken and broken == answers:
-        raise UserError(f"none of {answers} inputs could be answered; their lines say why")
+        raise UserError(f"no prediction for any of {answers} inputs; their lines give the reasons")
     if broken:
-        print(f"warning: {broken} of {answers} inputs could not be answered; their lines say why", file=sys.stderr)
+        print(f"warning: no prediction for {broken} of {answers} inputs; their lines give the reasons", file=sys.stderr)
 
 
 def _files(paths: Iterable[str]) -> Iterator[Path]:
@@ -62,7 +62,7 @@ def _files(paths: Iterable[str]) -> Iterator[Path]:
             continue
         path = Path(given)
         if not path.exists():
-            raise UserError(f"there is no file or folder {path}")
+            raise UserError(f"{path} does not exist")
         if path.is_dir():
             yield from (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
         else:

@@ -5,21 +5,25 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Devices, Out, Resume, run_in_processes, run_to_the_end
+from selfadapt.cli.output import percent, print_json, print_lines
+from selfadapt.cli.parameters import Devices, Json, Out, Quiet, Resume
+from selfadapt.cli.training import run_in_processes, run_to_the_end
 from selfadapt.runs.config.request import Kind
 
-KIND: Kind = "pretraining"  # whose options the command has
+KIND: Kind = "pretraining"
 EXAMPLE = "Example: selfadapt pretrain cifar10 --method sat --views 1 --epochs 100 --out runs/features"
 
 
 def command(
     given: dict[str, Any],
     data: str | None = typer.Argument(
-        None, help="A name, a folder of images with or without class folders, a table, an .npz. Labels are not needed."
+        None,
+        help="A name, a folder of images with or without class folders, a table or an .npz file. Labels are optional.",
     ),
     method: str | None = typer.Option(
-        None, help="`selfadapt methods` lists all, and --method NAME --help shows the options of one. Default: sat."
+        None,
+        help="Method (see selfadapt methods). --method NAME --help shows its options. Default: sat.",
+        rich_help_panel="Training",
     ),
     out: Path | None = Out,
     resume: bool = Resume,
@@ -27,10 +31,10 @@ def command(
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Learn features from the images of DATA without labels, and write the run folder with its page.
+    """Pretrain a network on the images of DATA without labels.
 
-    Where labels are known, a linear layer learns beside the network, without touching it, to show how it gets on. A
-    network whose features collapse says so.
+    If labels are known, an online linear probe on detached features measures progress. Collapsed features give a
+    warning.
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
     run_in_processes(devices, data, out, resume=resume)
@@ -45,9 +49,13 @@ def command(
     if as_json:
         print_json(result)
     else:
-        print(f"online probe, test   {percent(result['online_probe_accuracy'])}")
-        print(f"spread, rank         {result['feature_std']:.2f}, {result['effective_rank']:.1f}")
-        print(f"seconds an epoch     {result['seconds_per_epoch']}")
-        print(f"page                 {run.folder.page}")
+        print_lines(
+            {
+                "online probe (test)": percent(result["online_probe_accuracy"]),
+                "feature std, effective rank": f"{result['feature_std']:.2f}, {result['effective_rank']:.1f}",
+                "seconds per epoch": str(result["seconds_per_epoch"]),
+                "report": str(run.folder.page),
+            }
+        )
     if result["collapsed"]:
         typer.secho("WARNING: the features have collapsed; do not use them", fg="red", bold=True, err=True)

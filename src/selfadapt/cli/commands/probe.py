@@ -4,43 +4,42 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
+from selfadapt.cli.output import count_bar, percent, print_json, print_lines
+from selfadapt.cli.parameters import Device, Json, Quiet
 
 EXAMPLE = "Example: selfadapt probe runs/features --data cifar10"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a run of `selfadapt pretrain`."),
-    data: str | None = typer.Option(
-        None, help="Labelled data with a test part. Default: all of the run's; see --limit."
-    ),
+    run: Path = typer.Argument(help="Folder of a run of `selfadapt pretrain`."),
+    data: str | None = typer.Option(None, help="Labelled data with a test split. Default: the data of the run."),
     image_size: int | None = typer.Option(
-        None, min=1, help="Bring images to a square of this size. Default: the run's."
+        None, min=1, help="Resize images to a square of this size. Default: as in the run."
     ),
-    epochs: int = typer.Option(100, help="Epochs of the linear classifier."),
-    lr: float = typer.Option(0.4, help="Its learning rate; the paper takes 2 for ImageNet."),
+    epochs: int = typer.Option(100, help="Number of epochs."),
+    lr: float = typer.Option(0.4, help="Learning rate. The paper uses 2 for ImageNet."),
     schedule: str = typer.Option(
-        "step", help="How the rate falls: step (a tenth after 60 and 80 % of the epochs) or cosine, as for ImageNet."
+        "step", help="step (divide by 10 after 60 and 80 % of the epochs), or cosine, as the paper for ImageNet."
     ),
     augment: str = typer.Option(
         "none",
-        help="Train another classifier as is usual, on raw features of images that are augmented anew in each epoch: "
-        "resized-crop (as the paper), crop-flip and all that `train` takes. Every epoch forwards every image.",
+        help="Also train a classifier on features of augmented images: resized-crop (as in the paper) or another "
+        "augmentation of `train`. Each epoch runs the network on every image.",
     ),
-    seed: int = typer.Option(0, help="Decides the order of its batches, and how images are augmented."),
+    seed: int = typer.Option(0, help="Random seed."),
     limit: int | None = typer.Option(
         None,
-        help="Use so many training samples: the first of most named sets, of your own a seeded share of each class.",
+        help="Use N training samples: the first N of most named data sets, a seeded sample of each class of your own "
+        "data.",
     ),
-    test_limit: int | None = typer.Option(None, help="Use so many test samples, chosen likewise."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    test_limit: int | None = typer.Option(None, help="Use N test samples, selected in the same way."),
+    device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Train a linear classifier on the frozen features of RUN and ask nearest neighbours: what are they worth?
+    """Evaluate the features of RUN: linear classifier and k-nearest neighbours on frozen features.
 
-    The same on the untrained network shows what training has brought. Features are taken once, without augmentation,
-    and kept in RUN; so is the classifier of --augment after each epoch, and one that was stopped goes on.
+    The same is measured for the untrained network. Features are stored in RUN; an interrupted evaluation resumes.
     """
     from selfadapt.evaluation.linear_probe import ProbeSettings
     from selfadapt.run_folder.folder import RunFolder
@@ -61,8 +60,9 @@ def command(
     if as_json:
         print_json(found)
         return
-    print(f"linear classifier    {percent(found['test_accuracy'])}")
+    lines = {"linear classifier": percent(found["test_accuracy"])}
     if augment != "none":
-        print(f"linear, augmented    {percent(found['augmented_accuracy'])}")
-    print(f"nearest neighbours   {percent(found['knn_accuracy'])}")
-    print(f"untrained, linear    {percent(found['random_network_accuracy'])}")
+        lines["linear classifier, augmented"] = percent(found["augmented_accuracy"])
+    lines["nearest neighbours"] = percent(found["knn_accuracy"])
+    lines["linear, untrained network"] = percent(found["random_network_accuracy"])
+    print_lines(lines)

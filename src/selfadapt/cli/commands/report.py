@@ -4,20 +4,22 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, print_json
+from selfadapt.cli.output import print_json
+from selfadapt.cli.parameters import Json
 
 EXAMPLE = "Example: selfadapt report runs/digits-erm runs/digits-sat --out runs/both.html"
 
 
 def command(
-    runs: list[Path] = typer.Argument(help="The folders of one run or several."),
+    runs: list[Path] = typer.Argument(help="Folders of one or several runs."),
     out: Path | None = typer.Option(
-        None, help="The page. Default: report.html, in the run folder if there is one run."
+        None, help="Output file. Default: report.html, in the run folder for a single run."
     ),
     as_json: bool = Json,
 ) -> None:
-    """Draw the figures of RUNS anew and write their page: one page for a run, or one over several."""
-    from selfadapt.report.page import write_comparison_page, write_run_page
+    """Write the report of each run again, and one report that compares them if there are several."""
+    from selfadapt.report.comparison_page import write_comparison_page
+    from selfadapt.report.page import write_run_page
     from selfadapt.run_folder.folder import RunFolder
 
     pages = [write_run_page(RunFolder(run)) for run in runs]

@@ -4,36 +4,34 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, count_bar, print_json, print_table, progress_bar
-from selfadapt.cli.training import Devices, Jobs
+from selfadapt.cli.output import count_bar, print_json, print_table, progress_bar
+from selfadapt.cli.parameters import Devices, Jobs, Json, Quiet
 from selfadapt.core.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
 
 
 def command(
-    name: str | None = typer.Argument(None, help="A table or figure, such as table2 or fig1; --list names all."),
+    name: str | None = typer.Argument(None, help="Table or figure, for example table2 or fig1 (see --list)."),
     scale: str = typer.Option(
-        "laptop", help="paper: the paper's exact settings; laptop: the same experiment for two cores."
+        "laptop", help="paper (the settings of the paper) or laptop (a smaller experiment for two cores)."
     ),
-    seeds: int = typer.Option(1, help="How many seeds: each trial runs with --seed, --seed + 1 and so on."),
-    seed: int = typer.Option(0, help="The first seed."),
+    seeds: int = typer.Option(1, help="Number of seeds: --seed, --seed + 1 and so on."),
+    seed: int = typer.Option(0, help="First seed."),
     devices: int = Devices,
     jobs: int = Jobs,
-    row: list[str] = typer.Option([], help="Only this row of the table, by its name; once for each row that you want."),
+    row: list[str] = typer.Option([], help="Run only this row of the table. May be repeated."),
     precision: str | None = typer.Option(
-        None, help="bfloat16, float16 or float32 for every training, instead of the recipe's (mostly float32)."
+        None, help="bfloat16, float16 or float32. Default: that of the recipe, mostly float32."
     ),
-    out: Path | None = typer.Option(
-        None, help="The folder for all runs; one that is there goes on. Default: runs/reproduce-NAME-SCALE."
-    ),
-    show: bool = typer.Option(False, "--list", help="List every table and figure with its time at laptop scale."),
+    out: Path | None = typer.Option(None, help="Folder of the runs. Default: runs/reproduce-NAME-SCALE."),
+    show: bool = typer.Option(False, "--list", help="List the tables and figures, with the time at laptop scale."),
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Run the experiment behind a table or figure of the paper, and lay what comes beside the published numbers.
+    """Reproduce a table or figure of the paper, next to the published numbers.
 
-    The same command goes on where it was stopped; finished runs are not repeated.
+    The same command resumes. Finished runs are not repeated.
     """
     from selfadapt.recipes.index import recipe_named
 
@@ -41,7 +39,7 @@ def command(
         _list(as_json=as_json)
         return
     if name is None:
-        raise UserError("no NAME given; `selfadapt reproduce --list` names every table and figure")
+        raise UserError("no NAME given; `selfadapt reproduce --list` lists the tables and figures")
     recipe = recipe_named(name)
     recipe.at(scale)
     from selfadapt.runs.batch.recipe_run import reproduce
@@ -59,12 +57,12 @@ def command(
             precision=precision,
         )  # fmt: skip
     except Interrupted:
-        raise Interrupted(f"go on with the same command and --out {path}") from None
+        raise Interrupted(f"resume with the same command and --out {path}") from None
     if as_json:
         print_json(result)
         return
     print(Path(result["table"]).read_text(encoding="utf-8"))
-    print(f"Open the page: {result['report']}")
+    print(f"report: {result['report']}")
 
 
 def _list(*, as_json: bool) -> None:
@@ -97,4 +95,4 @@ def _list(*, as_json: bool) -> None:
     )
     for row in found:
         print(f"{row['name']:<19}{row['title']}")
-    print("Minutes are estimates for one seed on two idle cores, from images a second.")
+    print("The minutes are estimates for one seed on two idle cores.")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import Json, print_json
+from selfadapt.cli.output import print_json
+from selfadapt.cli.parameters import Json
 from selfadapt.core.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -25,17 +26,18 @@ EXAMPLE = "Example: selfadapt review runs/first"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a run that was audited."),
-    port: int = typer.Option(0, help="The port to serve on. Default: one that is free."),
-    no_browser: bool = typer.Option(False, "--no-browser", help="Only print the address; open no browser."),
+    run: Path = typer.Argument(help="Folder of an audited run."),
+    port: int = typer.Option(0, help="Port. Default: a free one."),
+    no_browser: bool = typer.Option(False, "--no-browser", help="Print the address, but do not open a browser."),
     as_json: bool = Json,
 ) -> None:
-    """Open the page on which a person decides about the likely label errors of RUN.
+    """Review the likely label errors of RUN in the browser.
 
-    Duplicates with different labels are one item. Random looks (queue Measure) settle how many labels are wrong.
+    Duplicates with different labels are reviewed as one item. The queue Measure is a random sample, from which the
+    number of wrong labels is estimated.
 
-    It is served to this machine alone until Ctrl-C stops it. Each decision is kept in decisions.jsonl as it is made,
-    and `selfadapt labels` puts them first.
+    The page is served on this machine only, until Ctrl-C. Decisions are written to decisions.jsonl immediately. They
+    take precedence in `selfadapt labels`.
     """
     from selfadapt.report.page import write_run_page
     from selfadapt.review.previews import views_of
@@ -54,7 +56,7 @@ def command(
             print_json({"url": address})
         else:
             print(address, flush=True)
-        _tell_tunnel(own_port)
+        _print_tunnel(own_port)
         similar, end = _similar(folder, desk)
         app = review_app(desk, views_of(folder, desk.verdicts), similar, token=token, port=own_port)
         if not no_browser and "SSH_CONNECTION" not in os.environ:
@@ -70,7 +72,7 @@ def command(
     if as_json:
         print_json({"decisions": decided})
     else:
-        print(f"{decided} decisions in {folder.journal_file}; take them with: selfadapt labels {run}")
+        print(f"{decided} decisions in {folder.journal_file}; apply them with: selfadapt labels {run}")
 
 
 def _user() -> str:
@@ -81,26 +83,28 @@ def _user() -> str:
 
 
 def _listening(port: int) -> socket.socket:
-    # With the protocol named, asyncio turns off the delay that would make each small answer wait for 40 ms.
+    # If the protocol is given, asyncio sets TCP_NODELAY; otherwise every small response is delayed by 40 ms.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
-        listener.listen(128)  # whoever follows the address at once waits until it is answered
+        listener.listen(128)  # a browser that connects before the server runs has to wait
     except OSError as error:
         listener.close()
-        raise UserError(f"--port {port} cannot be used: {error.strerror or error}; give another, or none") from error
+        raise UserError(
+            f"--port {port} cannot be used: {error.strerror or error}; give another one, or leave it out"
+        ) from error
     return listener
 
 
-def _tell_tunnel(port: int) -> None:
+def _print_tunnel(port: int) -> None:
     if "SSH_CONNECTION" in os.environ:
         command = f"ssh -L {port}:127.0.0.1:{port} {_user()}@{socket.gethostname()}"
-        print(f"on your own machine, run this and then open the address there:\n  {command}", file=sys.stderr)
+        print(f"run this on your machine, then open the address there:\n  {command}", file=sys.stderr)
 
 
 def _open_browser(address: str, private: Path) -> None:
-    """Open the address by way of a file that only this user can read: others see the command lines of programs."""
+    """Open the address through a private file: other users can see command lines, and the address holds the token."""
     import webbrowser
 
     page = private / "review.html"
@@ -109,7 +113,7 @@ def _open_browser(address: str, private: Path) -> None:
 
 
 def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar | str], Callable[[], None]]":
-    """What finds similar samples, as soon as another process has taken features; and what ends that process."""
+    """A function that finds similar samples once another process has computed features, and one that stops it."""
     from selfadapt.review.neighbours import Similar, has_features
     from selfadapt.runs.inspect.review_features import begin_features
 
@@ -119,11 +123,11 @@ def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar |
     def find() -> "Similar | str":
         if not kept:
             if process is not None and process.poll() is None:
-                return "the network looks at all samples first; a moment"
+                return "computing features of all samples"
             if process is not None and process.returncode:
                 assert process.stderr is not None
-                words = process.stderr.read().strip().splitlines() or ["it was stopped"]
-                kept.append(f"similar samples cannot be found: {words[-1]}")
+                lines = process.stderr.read().strip().splitlines() or ["the process was stopped"]
+                kept.append(f"similar samples cannot be found: {lines[-1]}")
             else:
                 kept.append(Similar(folder, desk.verdicts))
         return kept[0]
@@ -142,13 +146,13 @@ def _serve(app: Any, listener: socket.socket) -> None:
     config = uvicorn.Config(
         app,
         log_config=None,
-        access_log=False,  # an address holds the token
+        access_log=False,  # addresses contain the token
         http="h11",
         ws="none",
         lifespan="off",
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=60,  # a page that decides just when its connection is closed would have to try again
+        timeout_keep_alive=60,  # a request sent just as the connection closes would fail
         timeout_graceful_shutdown=2,
     )
     uvicorn.Server(config).run(sockets=[listener])

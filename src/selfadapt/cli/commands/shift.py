@@ -5,30 +5,31 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json, print_table
-from selfadapt.cli.training import Device, opened
+from selfadapt.cli.output import count_bar, percent, print_json, print_table
+from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt shift runs/first --against runs/second"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a trained run on images, with a test part."),
-    against: Path | None = typer.Option(None, help="Another run on the same data, to compare with."),
+    run: Path = typer.Argument(help="Folder of a trained run on images, with a test split."),
+    against: Path | None = typer.Option(None, help="Another run on the same data, for comparison."),
     data: Path | None = typer.Option(
-        None, help="A folder with the published arrays of CIFAR-10-C. Default: images are made from the test part."
+        None, help="Folder with the published arrays of CIFAR-10-C. Default: corrupt the test images."
     ),
     levels: str | None = typer.Option(
-        None, help="How strong the five levels are: cifar or imagenet. Default: imagenet from 96 pixels on."
+        None, help="Severity levels: cifar or imagenet. Default: imagenet from 96 pixels on."
     ),
-    images: int | None = typer.Option(None, help="So many test images, every class with its share. Default: all."),
-    seed: int = typer.Option(0, help="Decides which images those are, and what is drawn for each."),
+    images: int | None = typer.Option(None, help="Number of test images, sampled by class. Default: all."),
+    seed: int = typer.Option(0, help="Seed of the sample and of the corruptions."),
     device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """How many test images RUN gets right under 15 kinds of corruption (noise, blur, weather, digital) at 5 levels.
+    """Measure the accuracy of RUN under 15 corruptions (noise, blur, weather, digital) at 5 severity levels.
 
-    What was measured so far is kept: the same command goes on where it was stopped. The page of RUN shows the table.
+    The same command resumes an interrupted measurement. The report of RUN shows the table.
     """
     from selfadapt.core.errors import Interrupted
     from selfadapt.report.page import write_run_page
@@ -37,7 +38,7 @@ def command(
     own = opened(run, device, quiet=quiet or as_json)
     other = None if against is None else opened(against, device, quiet=quiet or as_json)
     try:
-        with count_bar("corrupting and answering", quiet=quiet or as_json) as on_progress:
+        with count_bar("evaluating corruptions", quiet=quiet or as_json) as on_progress:
             measured = partial(
                 shift_accuracy.shift_run,
                 published=data,
@@ -50,7 +51,7 @@ def command(
             if other is not None:
                 found = shift_accuracy.against(own, found, other, measured(other))
     except Interrupted as interruption:
-        raise Interrupted(f"{interruption}; the same command goes on where it was") from None
+        raise Interrupted(f"{interruption}; run the same command again to resume") from None
     write_run_page(own.folder)
     if as_json:
         print_json({key: value for key, value in found.items() if key != "about"})
@@ -63,7 +64,7 @@ def command(
         errors = (*found["corruption_errors"].values(), found["mean_corruption_error"])
         rows = [[*row, f"{error:.3f}"] for row, error in zip(rows, errors, strict=True)]
     print_table(["level", *steps, *more], rows)
-    print(f"clean  {percent(found['clean_accuracy'])}, mean under shift  {percent(found['mean'])}")
+    print(f"clean accuracy {percent(found['clean_accuracy'])}, mean over corruptions {percent(found['mean'])}")
     for line in found["notes"]:
         print(f"note: {line}")
-    print(f"page  {own.folder.page}")
+    print(f"report: {own.folder.page}")

@@ -5,23 +5,25 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, percent, print_json
-from selfadapt.cli.training import Devices, Out, Resume, run_in_processes, run_to_the_end
+from selfadapt.cli.output import percent, print_json, print_lines
+from selfadapt.cli.parameters import Devices, Json, Out, Quiet, Resume
+from selfadapt.cli.training import run_in_processes, run_to_the_end
 from selfadapt.runs.config.request import Kind
 
-KIND: Kind = "labels"  # whose options the command has
+KIND: Kind = "labels"
 EXAMPLE = "Example: selfadapt train digits --method sat --noise symmetric:0.4 --out runs/first"
 
 
 def command(
     given: dict[str, Any],
     data: str | None = typer.Argument(
-        None, help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz. May be left out with --resume."
+        None, help="A name (selfadapt data list), or a folder, .csv, .parquet or .npz. Optional with --resume."
     ),
     method: str | None = typer.Option(
         None,
-        help="`selfadapt methods` lists all, and --method NAME --help shows the options of one. Default: sat; "
-        "sat-folds for a linear head (photos on a CPU, vectors, tables).",
+        help="Method (see selfadapt methods). --method NAME --help shows its options. Default: sat; sat-folds for a "
+        "linear head (photos on a CPU, vectors, tables).",
+        rich_help_panel="Training",
     ),
     out: Path | None = Out,
     resume: bool = Resume,
@@ -29,9 +31,9 @@ def command(
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Train on DATA, evaluate, audit the labels, and write the run folder with its page.
+    """Train on DATA, evaluate, find label errors, and write the run folder with its report.
 
-    The same command with --resume goes on where a run was stopped, to the same bits.
+    The same command with --resume continues an interrupted run, with bit-identical results.
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
     run_in_processes(devices, data, out, resume=resume)
@@ -46,19 +48,18 @@ def command(
         return
     lines = {
         f"test accuracy ({result['network']})": percent(result["test_accuracy"]),
-        "test, every class alike": percent(result["test_balanced_accuracy"]),
-        "validation, labels as given": percent(result["validation_accuracy"]),
+        "balanced test accuracy": percent(result["test_balanced_accuracy"]),
+        "validation accuracy (given labels)": percent(result["validation_accuracy"]),
     }
     if result["noise"]:
         nominal, actual = percent(result["noise"]["nominal"]), percent(result["noise"]["actual"])
         lines[f"noise ({result['noise']['kind']})"] = f"{nominal} nominal, {actual} actual"
     if result["start_epoch"] is not None:
-        lines["targets move after epoch"] = f"{result['start_epoch']} of {result['epochs']}"
+        lines["targets updated after epoch"] = f"{result['start_epoch']} of {result['epochs']}"
     if result["label_recovery"] is not None:
-        lines["labels recovered"] = percent(result["label_recovery"])
+        lines["label recovery"] = percent(result["label_recovery"])
     lines["likely label errors"] = f"{result['audit']['suspects']} of {len(run.data.train)} training labels"
     if result["unreadable"]:
-        lines["files that cannot be read"] = f"{result['unreadable']}, listed in {run.folder.unreadable_file}"
-    lines["page"] = str(run.folder.page)
-    for words, value in lines.items():
-        print(f"{words:<29}{value}")
+        lines["unreadable files"] = f"{result['unreadable']}, listed in {run.folder.unreadable_file}"
+    lines["report"] = str(run.folder.page)
+    print_lines(lines)

@@ -4,41 +4,42 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import Json, Quiet, count_bar, percent, print_json
+from selfadapt.cli.output import count_bar, percent, print_json
+from selfadapt.cli.parameters import Device, Json, Quiet
 
 EXAMPLE = "Example: selfadapt transfer runs/features VOCdevkit/VOC2007 VOCdevkit/VOC2012 --detector c4"
 
 
 def command(
-    run: Path = typer.Argument(help="The folder of a run with a ResNet."),
+    run: Path = typer.Argument(help="Folder of a run with a ResNet."),
     data: list[Path] = typer.Argument(
-        help="Folders in VOC's form: JPEGImages, Annotations or SegmentationClass, ImageSets. The first is measured "
-        "on; all are learned from."
+        help="Folders in VOC format (JPEGImages, Annotations or SegmentationClass, ImageSets). All are trained on; the "
+        "first is evaluated."
     ),
     task: str = typer.Option("detection", help="detection (Faster R-CNN) or segmentation (FCN)."),
     detector: str = typer.Option(
-        "pyramid", help="pyramid (feature pyramid, quicker) or c4 (one map, the paper's Table 10)."
+        "pyramid", help="pyramid (feature pyramid, faster) or c4 (one feature map, as in Table 10 of the paper)."
     ),
-    steps: int | None = typer.Option(None, help="Steps of training: 24,000 for c4, 30,000 for segmentation."),
-    epochs: int | None = typer.Option(None, help="Epochs over the training images instead: 26 for pyramid."),
-    batch_size: int | None = typer.Option(None, help="Images in a step: 4 for pyramid, else 16."),
+    steps: int | None = typer.Option(None, help="Training steps. Default: 24,000 for c4, 30,000 for segmentation."),
+    epochs: int | None = typer.Option(None, help="Epochs, instead of steps. Default: 26 for pyramid."),
+    batch_size: int | None = typer.Option(None, help="Images per step. Default: 4 for pyramid, else 16."),
     lr: float | None = typer.Option(
-        None, help="Learning rate, at its largest: 0.01 for pyramid, 0.02 for c4, 0.003 for segmentation."
+        None, help="Peak learning rate. Default: 0.01 for pyramid, 0.02 for c4, 0.003 for segmentation."
     ),
     image_size: int | None = typer.Option(
         None,
-        help="Detection: the shorter side at test, 480 for pyramid and 800 for c4, which trains from 0.6 of it on. "
-        "Segmentation: the side of the crops, 513.",
+        help="Detection: shorter side at test time; training uses 0.6 to 1 of it for c4. Default: 480 for pyramid, 800 "
+        "for c4. Segmentation: size of the crops. Default: 513.",
     ),
-    scratch: bool = typer.Option(False, "--scratch", help="Begin with random weights instead, to compare."),
-    seed: int = typer.Option(0, help="Decides every random number."),
-    device: str = typer.Option("auto", help="auto, cpu, cuda, mps."),
+    scratch: bool = typer.Option(False, "--scratch", help="Train from scratch, for comparison."),
+    seed: int = typer.Option(0, help="Random seed."),
+    device: str = Device,
     quiet: bool = Quiet,
     as_json: bool = Json,
 ) -> None:
-    """Put the features of RUN to work: train a detector or a segmenter on DATA and measure it.
+    """Fine-tune the network of RUN for detection or segmentation on DATA, and evaluate it.
 
-    One that was stopped goes on with the same command.
+    The same command resumes.
     """
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.transfer.fine_tune import transfer
@@ -60,7 +61,7 @@ def command(
     if as_json:
         print_json(result)
     elif task == "detection":
-        for words, scores in (("VOC 2007, 11 points:", result["voc07"]), ("COCO, 101 points:   ", result)):
-            print(words, ", ".join(f"{name.upper()} {percent(scores[name])}" for name in ("ap", "ap50", "ap75")))
+        for metric, scores in (("VOC 2007, 11 points:", result["voc07"]), ("COCO, 101 points:   ", result)):
+            print(metric, ", ".join(f"{name.upper()} {percent(scores[name])}" for name in ("ap", "ap50", "ap75")))
     else:
-        print(f"mIoU {percent(result['miou'])}, pixels right {percent(result['pixel_accuracy'])}")
+        print(f"mIoU {percent(result['miou'])}, pixel accuracy {percent(result['pixel_accuracy'])}")

@@ -10,7 +10,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.settings import settings_in
 from selfadapt.objectives.methods import NOISY_LABELS, ORDINARY
-from selfadapt.report.page import write_comparison_page
+from selfadapt.report.comparison_page import write_comparison_page
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.config.request import Request, method_class, shared_settings

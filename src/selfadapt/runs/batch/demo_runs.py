@@ -1,10 +1,10 @@
-"""The demo: the same network, data, noise and seed, once with ordinary and once with self-adaptive training."""
+"""The demo: ordinary and self-adaptive training with the same network, data, noise and seed."""
 
 import time
 from pathlib import Path
 from typing import Any
 
-from selfadapt.report.page import write_comparison_page
+from selfadapt.report.comparison_page import write_comparison_page
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.train.labelled import ProgressBar, finished_run
 
@@ -13,8 +13,8 @@ NOISE = "symmetric:0.4"
 
 
 def run_demo(path: Path, seed: int, progress_bar: ProgressBar) -> dict[str, Any]:
-    """Train both, write the page over both, and return the comparison."""
-    began = time.monotonic()
+    """Train both, write the report that compares them, and return the comparison."""
+    started = time.monotonic()
     results = {}
     for method in METHODS:
         settings: dict[str, Any] = {"data": "digits", "method": method, "noise": NOISE, "seed": seed}
@@ -26,6 +26,6 @@ def run_demo(path: Path, seed: int, progress_bar: ProgressBar) -> dict[str, Any]
         "noise": results["sat"]["noise"],
         "methods": {method: {key: result[key] for key in shown} for method, result in results.items()},
         "audit": results["sat"]["audit"],
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(time.monotonic() - started, 1),
         "report": str(page),
     }

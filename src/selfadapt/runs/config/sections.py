@@ -4,86 +4,104 @@ Each section is a frozen dataclass whose fields carry a description and bounds; 
 from them. A setting that is None was not given, and `plan` chooses it (runs/config/planning.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import check_settings, setting
 
-PHOTOS = "tf_efficientnet_lite0"  # the network for photos of one's own; its weights are installed with a package
+PHOTOS = "tf_efficientnet_lite0"  # the default network for photos; its weights are installed as a package
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Which samples are learned from, and what is done to them first."""
+    """The samples and their preprocessing."""
 
     source: str = setting(
         description="A name (selfadapt data list), or a folder, .csv, .parquet or .npz.", option="DATA"
     )
     labels: str | None = setting(
-        None, "Training labels from a .npy or .csv; the data's own count as the truth.", unset="the data's own"
+        None,
+        "Replace the training labels by those in a .npy or .csv file; the original labels then count as the truth.",
+        group="Experiments",
     )
     corrected: str | None = setting(
         None,
-        "The table that `selfadapt labels` wrote: labels for every part, without what was removed.",
-        unset="none",
+        "Corrected labels of every split, as written by `selfadapt labels`; removed samples are left out.",
+        group="Data",
     )
     noise: str | None = setting(
         None,
-        "KIND:RATE, noise to put in: symmetric, symmetric-other, asymmetric, instance, gaussian, random-pixels or "
-        "shuffled-pixels; or matrix:FILE.",
+        "Add noise to the training data, as KIND:RATE. KIND is symmetric, symmetric-other, asymmetric or instance for "
+        "labels, gaussian, random-pixels or shuffled-pixels for images. matrix:FILE reads a transition matrix.",
+        group="Experiments",
     )
     image_size: int | None = setting(
         None,
-        "Bring images to a square of this size.",
+        "Resize images to a square of this size.",
         least=1,
         most=4096,
-        unset="as they are, files of many sizes their middle, 64 at most; files for one of timm's networks what it "
-        "takes; 224 with --crops picture",
+        unset="the input size of a timm model; 224 with --crops picture; else the size of the images or, if they "
+        "differ, their median (at most 64)",
+        group="Data",
     )
     crops: Literal["square", "picture"] | None = setting(
         None,
-        "What random resized crops are cut from: the square that a file was brought to, or the picture itself, decoded "
-        "anew each time; then tests see its middle, 7/8 of the shorter side.",
+        "Source of random resized crops: square (the resized image) or picture (the original file, decoded for every "
+        "crop; evaluation then uses the central 7/8 of its shorter side).",
         unset="picture for imagenet, else square",
+        group="Advanced",
     )
     augment: str | None = setting(
         None,
-        "none, crop, crop-flip, shift-flip, rotate-crop, resized-crop, self-supervised or self-supervised-blur; the "
-        "last two with no-flip, no-jitter or no-grey behind a comma, to do without.",
-        unset="what suits the data",
+        "Augmentation: none, crop, crop-flip, shift-flip, rotate-crop, resized-crop, self-supervised or "
+        "self-supervised-blur. Append ,no-flip ,no-jitter or ,no-grey to one of the last two to leave that operation "
+        "out.",
+        unset="depends on the data",
+        group="Advanced",
     )
     progressive: str | None = setting(
         None,
-        "SIZE:SHARE, progressive resizing: images are brought to this smaller size up to this share of the epochs, as "
-        "24:0.5; several as 16:0.25,24:0.5.",
-        unset="all are as large as they come",
+        "Progressive resizing, as SIZE:SHARE: train on smaller images up to this share of the epochs. Example: 24:0.5, "
+        "or 16:0.25,24:0.5.",
+        unset="full size",
+        group="Advanced",
     )
     validation: float = setting(
         0.1,
-        "The share of each class that is held out to watch training, if the data bring no such part.",
+        "Share of each class to hold out for validation, if the data have no validation split.",
         least=0,
         below=1,
+        group="Advanced",
     )
     label_share: float | None = setting(
-        None, "Learn from this share of each class only, such as 0.01.", above=0, most=1, unset="all"
+        None, "Train on this share of each class, for example 0.01.", above=0, most=1, unset="all", group="Experiments"
     )
-    label_column: str = setting("label", "The column of a table, of images too, that holds the labels.")
+    label_column: str = setting("label", "Column of a table that holds the labels.", group="Data")
     text_column: str | None = setting(
-        None, "The column of a table that holds texts, to be encoded as vectors.", unset="none: columns are the data"
+        None, "Column of a table that holds texts; they are encoded as vectors.", group="Data"
     )
     group_column: str | None = setting(
-        None, "The column of a table that tells which samples belong together (patient, video, user)."
+        None,
+        "Column of a table that names the group of a sample (patient, video, user). Splits never divide a group.",
+        group="Data",
     )
-    stream: bool = setting(False, "Decode image files on demand instead of keeping a decoded copy.")
+    stream: bool = setting(
+        False, "Decode image files on demand instead of caching the decoded images.", group="Advanced"
+    )
     limit: int | None = setting(
         None,
-        "Use so many training samples: the first of most named sets, a seeded share of each class of your own.",
+        "Use N training samples: the first N of most named data sets, a seeded sample of each class of your own data.",
         least=1,
         unset="all",
+        group="Data",
     )
-    test_limit: int | None = setting(None, "Use so many test samples, chosen likewise.", least=1, unset="all")
+    test_limit: int | None = setting(
+        None, "Use N test samples, selected as by --limit.", least=1, unset="all", group="Advanced"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -96,34 +114,42 @@ class ModelSettings:
 
     name: str | None = setting(
         None,
-        "resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, whitened (few "
-        "wide layers, for small images in minutes), mlp, linear (for vectors, as mlp is too), or any of timm's; "
-        "timm/NAME for one that has a name of ours.",
+        "Network: resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, "
+        "whitened (trains on small images within minutes), mlp, linear (for vectors), or any timm model (timm/NAME if "
+        "the name is one of these).",
         option="--model",
-        unset=f"{PHOTOS} for photos of your own above 32 pixels, linear for vectors, else resnet-small",
+        unset=f"{PHOTOS} for photos larger than 32 pixels, linear for vectors, else resnet-small",
+        group="Model",
     )
     weights: str | None = setting(
         None,
-        "What one of timm's begins with: pretrained, none or a .safetensors or .pth file.",
-        unset="pretrained",
+        "Initial weights: none, pretrained, a .safetensors or .pth FILE (for timm models), or the folder of a RUN of "
+        "`selfadapt pretrain` with the same model.",
+        unset="pretrained for timm models, else none",
+        aliases=("--pretrained",),
+        group="Model",
     )
     tune: Literal["head", "all"] | None = setting(
         None,
-        "What of a pretrained network learns: head (on features taken once) or all.",
+        "What to train of a pretrained model: head (on frozen features) or all.",
         unset="head on a CPU, all on a GPU",
+        group="Model",
     )
-    head: Literal["linear", "mlp"] = setting("linear", "The head on features: linear, or mlp with one hidden layer.")
-    width: int | None = setting(None, "Width of the model's first stage.", least=1, unset="the model's own")
-    dropout: float = setting(
-        0.0, "The share of features that training leaves out before the last layer.", least=0, below=1
+    head: Literal["linear", "mlp"] = setting(
+        "linear", "Head on frozen features: linear, or mlp with one hidden layer.", group="Advanced"
     )
+    width: int | None = setting(
+        None, "Width of the first stage of the model.", least=1, unset="depends on the model", group="Advanced"
+    )
+    dropout: float = setting(0.0, "Dropout rate before the last layer.", least=0, below=1, group="Advanced")
     mirror: bool = setting(
         False,
-        "Outside training, go by the mean of an image and its mirror image. Not for digits or letters, nor for a head "
-        "on features.",
+        "Flip test-time augmentation: average the predictions for an image and its mirror image. Not for digits, "
+        "letters or frozen features.",
+        group="Advanced",
     )
-    pretrained: str | None = setting(
-        None, "Begin with the network of this run of `selfadapt pretrain`, of the same model.", unset="random weights"
+    pretrained: str | None = setting(  # the RUN of --weights: see split_weights
+        None, "Start from the network of this run of `selfadapt pretrain`, with the same model.", option="--weights"
     )
 
     def __post_init__(self) -> None:
@@ -132,57 +158,70 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How long and in which steps the network is trained."""
+    """Epochs, batches and the optimiser."""
 
     epochs: int | None = setting(
         None,
-        "How often every sample is seen.",
+        "Number of epochs.",
         least=1,
-        unset="60; 20 for a head, where the method has epochs; 15 for fine-tuning",
+        unset="60; 20 for a head on frozen features; 15 for fine-tuning",
+        group="Training",
     )
     batch_size: int | None = setting(
         None,
-        "Samples in a step.",
+        "Samples per step.",
         least=1,
-        unset="256, or 64 below 5,000 samples; for a head a sixteenth of the samples, 256 at most; 32 for fine-tuning",
+        unset="256, or 64 below 5,000 samples; for a head a sixteenth of the samples, at most 256; 32 for fine-tuning",
+        group="Training",
     )
     micro_batches: int = setting(
         1,
-        "Gradient accumulation: forward a batch in so many micro-batches, to save memory.",
+        "Gradient accumulation: number of micro-batches per batch, to save memory.",
         least=1,
         aliases=("--pieces",),
+        group="Advanced",
     )
     optimizer: Literal["sgd", "nesterov", "adam", "adamw", "lars"] = setting(
-        "sgd", "sgd, nesterov (sgd with Nesterov's momentum), adam, adamw or lars."
+        "sgd", "Optimiser: sgd, nesterov (SGD with Nesterov momentum), adam, adamw or lars.", group="Advanced"
     )
     lr: float | None = setting(
-        None, "Learning rate, at its largest.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning"
+        None, "Peak learning rate.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning", group="Training"
     )
     weight_decay: float | None = setting(
-        None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head"
+        None,
+        "Weight decay.",
+        least=0,
+        unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head",
+        group="Advanced",
     )
     warmup_epochs: float | None = setting(
-        None, "Epochs in which the learning rate grows.", least=0, unset="0; 1 for fine-tuning"
+        None, "Epochs of learning-rate warm-up.", least=0, unset="0; 1 for fine-tuning", group="Advanced"
     )
-    warmup_from: float = setting(0.0, "Learning rate at the start of the warm-up.", least=0)
+    warmup_from: float = setting(0.0, "Learning rate at the start of the warm-up.", least=0, group="Advanced")
     schedule: str = setting(
         "cosine",
-        "How the learning rate falls: cosine, linear, constant, step:25 (halved every 25 epochs) or multistep:75,90.",
+        "Learning-rate schedule: cosine, linear, constant, step:25 (halve every 25 epochs) or multistep:75,90 (divide "
+        "by 10 after these epochs).",
+        group="Advanced",
     )
-    precision: Literal["float32", "bfloat16", "float16"] = setting("float32", "float32, bfloat16 or float16.")
-    sync_bn: bool = setting(
-        False, "Batch normalisation over the parts of a batch in all processes, as if they were one."
+    precision: Literal["float32", "bfloat16", "float16"] = setting(
+        "float32", "Precision of training: float32, bfloat16 or float16.", group="Advanced"
     )
-    compile: bool = setting(False, "Compile the model with torch.compile.")
+    sync_bn: bool = setting(False, "Synchronise batch normalisation across processes.", group="Advanced")
+    compile: bool = setting(False, "Compile the model with torch.compile.", group="Advanced")
     curves: Literal["running", "tested"] = setting(
         "running",
-        "Training accuracy after each epoch: running, by the predictions of its batches; or tested, as the "
-        "paper's curves "
-        "are, on the training samples without augmentation, which takes a third of the time more.",
+        "How to measure the training accuracy of an epoch: running (from the predictions made while training) or "
+        "tested (evaluated without augmentation, as in the curves of the paper; takes a third longer).",
+        group="Experiments",
     )
-    test_curve: bool = setting(False, "Measure test accuracy after each epoch too, for the record; nothing goes by it.")
+    test_curve: bool = setting(
+        False, "Log the test accuracy after each epoch. It is never used for selection.", group="Experiments"
+    )
     targets: str = setting(
-        "float32", "How targets are kept: float32, float16, file, topk:K or int8; sharded:… to share them."
+        "float32",
+        "Target store: float32, float16, int8, topk:K or file; sharded:KIND divides it among the processes.",
+        group="Advanced",
     )
 
     def __post_init__(self) -> None:
@@ -209,7 +248,7 @@ class GeneralSettings:
 
 
 def parse_progressive(text: str | None) -> tuple[tuple[int, float], ...]:
-    """The sizes of images and the share of the epochs up to which each holds, in their order."""
+    """Parse pairs of image size and the share of the epochs up to which it is used."""
     try:
         given = [step.split(":") for step in text.split(",")] if text is not None else []
         steps = tuple((int(size), float(share)) for size, share in given)
@@ -218,16 +257,18 @@ def parse_progressive(text: str | None) -> tuple[tuple[int, float], ...]:
     shares = [0.0, *(share for _, share in steps)]
     growing = all(before < share <= 1 for before, share in pairwise(shares))
     if not growing or any(size < 1 for size, _ in steps):
-        raise UserError(f"--progressive {text!r} is not SIZE:SHARE, as 24:0.5, or several with growing shares up to 1")
+        raise UserError(
+            f"--progressive {text!r} is not SIZE:SHARE, such as 24:0.5, or a list with increasing shares up to 1"
+        )
     return steps
 
 
 def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
-    """How the learning rate falls: cosine, linear, constant, step:EVERY (to half) or multistep:AFTER,… (to a tenth)."""
+    """Parse cosine, linear, constant, step:EVERY (halve) or multistep:AFTER,… (divide by 10)."""
     kind, _, numbers = text.partition(":")
     if text in ("cosine", "linear", "constant"):
         return {"schedule": text}
-    try:
+    try:  # halve and tenth: the names in runs of version 0.1
         given = tuple(int(number) for number in numbers.split(","))
         if kind in ("step", "halve") and len(given) == 1 and given[0] > 0:
             return {"schedule": "step", "gamma": 0.5, "milestones": tuple(range(given[0], epochs, given[0]))}
@@ -236,5 +277,14 @@ def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
     except ValueError:
         pass
     raise UserError(
-        f"--schedule {text!r} is none of cosine, linear, constant, step:25 (every 25 epochs), multistep:75,90"
+        f"--schedule {text!r} is not known; choose one of cosine, linear, constant, step:25 (every 25 epochs), "
+        "multistep:75,90"
     )
+
+
+def split_weights(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which a run folder given as `weights` is the setting `pretrained`."""
+    weights = given.get("weights")
+    if weights in (None, "none", "pretrained") or not Path(weights).is_dir():
+        return dict(given)
+    return {**{name: value for name, value in given.items() if name != "weights"}, "pretrained": weights}

@@ -1,0 +1,176 @@
+"""The report that compares several runs."""
+
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from selfadapt.core.errors import UserError
+from selfadapt.report import figures
+from selfadapt.report.contact_sheet import SheetImage, read_sheet
+from selfadapt.report.html_pages import Chart, Table, link, percent, write_page
+from selfadapt.report.page import run_context, write_run_page
+from selfadapt.run_folder.folder import RunFolder
+
+_SHOWN_ERRORS = 24  # likely errors on the contact sheet
+
+Runs = Sequence[dict[str, Any]]
+
+
+def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
+    """Write one page about several runs, with links to their reports.
+
+    It opens with the result in one sentence and the first likely label errors of the best method, if all runs share
+    data and noise.
+    """
+    runs = []
+    for folder in folders:
+        if folder.read_run()["settings"]["kind"] == "pretraining":
+            raise UserError(f"{folder.path} is a run without labels; only runs with labels can be compared")
+        if not folder.page.exists():
+            write_run_page(folder)
+        runs.append({**run_context(folder), "folder": folder, "link": quote(os.path.relpath(folder.page, path.parent))})
+    groups = _by_method(runs)
+    is_one_task = len({group["task"] for group in groups}) == 1
+    best = groups[0] if is_one_task and groups[0]["test_accuracy"] is not None else None
+    repeated = len(groups) < len(runs)  # several seeds, or unfinished runs
+    return write_page(
+        "comparison.html",
+        path,
+        names=sorted({item["run"]["data"]["name"] for item in runs}),
+        runs=len(runs),
+        best=best,
+        others=groups[1:],
+        errors=None if best is None else _first_errors(best),
+        methods=_method_table(groups, one_task=is_one_task) if groups else None,
+        table=_run_table(runs) if repeated else None,
+        charts=_draw(runs, groups, path.parent / "figures", one_task=is_one_task),
+        curves=_curves(runs),
+    )
+
+
+def _by_method(runs: Runs) -> list[dict[str, Any]]:
+    """Means over finished runs that differ only in the seed; the best first, within each task."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for item in runs:
+        if item["result"]:
+            settings = {**item["run"]["settings"], "seed": None}
+            if settings["data"]["noise"] is not None:  # the actual noise rate, which a method may use, varies by seed
+                settings["method"] = {**settings["method"], "noise_rate": None}
+            groups.setdefault(json.dumps(settings, sort_keys=True), []).append(item)
+    rows = []
+    for items in groups.values():
+        results = [item["result"] for item in items]
+        run = items[0]["run"]
+        tested = [result["test_accuracy"] for result in results if result["test_accuracy"] is not None]
+        recovered = [result["label_recovery"] for result in results if result["label_recovery"] is not None]
+        rows.append(
+            {
+                "runs": items,
+                "task": (run["data"]["name"], run["settings"]["data"]["noise"] or "–"),
+                "noise": run["noise"],
+                "method": items[0]["label"],
+                "accuracies": tested,
+                "test_accuracy": statistics.fmean(tested) if tested else None,
+                "spread": statistics.stdev(tested) if len(tested) > 1 else None,
+                "label_recovery": statistics.fmean(recovered) if recovered else None,
+                "seconds": round(statistics.fmean(result["seconds"] for result in results), 1),
+            }
+        )
+    return sorted(rows, key=lambda row: (row["task"], -(row["test_accuracy"] or 0)))
+
+
+def _first_errors(group: dict[str, Any]) -> list[SheetImage]:
+    folder: RunFolder = group["runs"][0]["folder"]
+    blocks = read_sheet(folder.suspects_sheet) if folder.suspects_sheet.exists() else []
+    return [image for block in blocks for image in block][:_SHOWN_ERRORS]
+
+
+def _method_table(groups: Sequence[dict[str, Any]], *, one_task: bool) -> Table:
+    has_seeds = any(len(group["runs"]) > 1 for group in groups)
+    columns = [
+        "method", *(() if one_task else ("data", "noise")), *(("seeds",) if has_seeds else ()), "test accuracy",
+        *(("±",) if has_seeds else ()), "label recovery", "seconds",
+    ]  # fmt: skip
+    rows = []
+    for group in groups:
+        runs = group["runs"]
+        cells = {
+            "method": link(group["method"], runs[0]["link"]) if not has_seeds else group["method"],
+            "data": group["task"][0],
+            "noise": group["task"][1],
+            "seeds": len(runs),
+            "test accuracy": percent(group["test_accuracy"]),
+            "±": percent(group["spread"]),
+            "label recovery": percent(group["label_recovery"]),
+            "seconds": group["seconds"],
+        }
+        rows.append([cells[column] for column in columns])
+    return Table(columns, rows, text_columns=1 if one_task else 3)
+
+
+def _run_table(runs: Runs) -> Table:
+    rows = []
+    for item in runs:
+        noise, result = item["run"]["noise"], item["result"]
+        wrong = "–" if noise is None else f"{noise['kind']}, {percent(noise['actual'])} wrong"
+        unfinished = f"{item['epochs_done']} of {item['run']['settings']['fit']['epochs']} epochs"
+        measured = (
+            [percent(result["test_accuracy"]), percent(result["label_recovery"]), round(result["seconds"], 1)]
+            if result
+            else [unfinished, "–", "–"]
+        )
+        name = link(item["name"], item["link"])
+        rows.append([name, item["method"], item["run"]["data"]["name"], wrong, item["run"]["seed"], *measured])
+    columns = ("run", "method", "data", "noise", "seed", "test accuracy", "label recovery", "seconds")
+    return Table(columns, rows, text_columns=4)
+
+
+def _curves(runs: Runs) -> list[Chart]:
+    files = ((item, item["folder"].figures / "accuracy.svg") for item in runs)
+    return [Chart.from_file(f"{item['name']}: {item['method']}", "", file) for item, file in files if file.exists()]
+
+
+def _draw(runs: Runs, groups: Sequence[dict[str, Any]], folder: Path, *, one_task: bool) -> list[Chart]:
+    """A dot plot of methods that share data and noise, and curves over the noise rate if it varies."""
+    charts = []
+    accuracies = {group["method"]: group["accuracies"] for group in groups if group["accuracies"]}
+    if one_task and 1 < len(accuracies) == len(groups):
+        figures.methods(accuracies, folder / "methods.svg")
+        has_seeds = any(len(own) > 1 for own in accuracies.values())
+        caption = "A dot for each seed, a tick at the mean." if has_seeds else ""
+        charts.append(Chart.from_file("Test accuracy", caption, folder / "methods.svg"))
+    points = _sweep_points([item for item in runs if item["result"] and item["result"]["test_accuracy"] is not None])
+    if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):
+        figures.noise_sweep(points, folder / "noise.svg")
+        caption = "Memorisation of given labels, and the error on true labels, as the noise increases."
+        charts.append(Chart.from_file("Noise rate", caption, folder / "noise.svg", wide=True))
+    return charts
+
+
+def _sweep_points(runs: Runs) -> dict[str, list[tuple[float, float, float]]]:
+    """(noise rate, generalisation error, clean validation error) of each run, by data, method and kind of noise."""
+    points: dict[tuple[str, str, str | None], list[tuple[float, float, float]]] = {}
+    for item in runs:
+        last, noise = item["result_epoch"], item["run"]["noise"]
+        truth = last.get("validation_accuracy_true", last.get("validation_accuracy_given"))
+        rate = 0.0 if noise is None else noise["nominal"]
+        if rate is None or truth is None:
+            continue
+        gap = last["train_accuracy_given"] - last["validation_accuracy_given"]
+        own = (item["run"]["data"]["name"], item["label"])
+        points.setdefault((*own, None if noise is None else noise["kind"]), []).append((rate, gap, 1 - truth))
+    for data, label, kind in list(points):
+        noisy = [found for found in points if found[:2] == (data, label) and found[2] is not None]
+        if kind is None and noisy:  # a run without noise is the first point of each kind
+            clean = points.pop((data, label, None))
+            for found in noisy:
+                points[found].extend(clean)
+    several = len({data for data, *_ in points}) > 1
+    return {
+        ", ".join(name for name in (data if several else None, label, kind) if name): values
+        for (data, label, kind), values in points.items()
+    }

@@ -1,0 +1,83 @@
+"""What all pages are made of: templates, charts and tables. A page is one file that needs no other."""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfadapt.core.atomic_files import atomic_write
+from selfadapt.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure with its title and caption."""
+
+    title: str
+    caption: str
+    source: str  # a data URL
+    wide: bool = False
+
+    @classmethod
+    def from_file(cls, title: str, caption: str, path: Path, *, wide: bool = False) -> "Chart":
+        encoded = base64.b64encode(path.read_bytes()).decode()
+        return cls(title, caption, f"data:image/svg+xml;base64,{encoded}", wide)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text or markup. The first columns are text, the others are numbers. Marked rows are bold."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    text_columns: int = 1
+    marked: Sequence[int] = ()
+
+
+def write_page(template: str, path: Path, /, **content: Any) -> Path:
+    """Render a template to a file."""
+    html = _environment().get_template(template).render(**content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(html)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _environment() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("selfadapt.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["percent"] = percent
+    environment.filters["count"] = count
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+
+
+def count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _breakable(content: Any) -> Any:
+    """Allow line breaks after the separators of long paths and class names."""
+    from markupsafe import Markup, escape
+
+    if isinstance(content, Markup):
+        return content
+    return Markup(re.sub(r"\S{20,}", lambda word: re.sub(r"([_/]+)", r"\1<wbr>", word[0]), str(escape(content))))
+
+
+def link(text: str, address: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup('<a href="{}">{}</a>').format(address, text)
