@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from selfadapt.estimator import SelfAdaptiveClassifier
     from selfadapt.evaluation.label_errors.report import LabelErrorReport
     from selfadapt.label_errors import find_label_errors
-    from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
+    from selfadapt.objectives.self_adaptive_loss import self_adaptive_cross_entropy
     from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
 
@@ -33,7 +33,7 @@ _HOMES = {
     "Storage": "selfadapt.targets.store",
     "TargetStore": "selfadapt.targets.store",
     "find_label_errors": "selfadapt.label_errors",
-    "self_adaptive_cross_entropy": "selfadapt.objectives.noisy_labels",
+    "self_adaptive_cross_entropy": "selfadapt.objectives.self_adaptive_loss",
 }
 
 
