@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from selfadapt.core import distributed
 from selfadapt.data.loader import Batch
-from selfadapt.engine.fit import Accumulator
+from selfadapt.engine.accumulator import Accumulator
 from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
 from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix
 from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of

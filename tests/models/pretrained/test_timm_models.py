@@ -141,7 +141,7 @@ def test_weights_that_are_none_are_refused_and_no_code_is_run(tmp_path: Path, mo
         "list.pth": "it does not contain named tensors",
         "gone.pth": "not found",
         "vit.safetensors": r"does not contain weights of test_resnet: conv1.0.weight, .* missing, blocks.0",
-        "grey.safetensors": r"conv1.0.weight have another shape, such as \d+×1×3×3 for \d+×3×3×3",
+        "grey.safetensors": r"conv1.0.weight of another shape, such as \d+×1×3×3 instead of \d+×3×3×3",
     }
     for name, message in cases.items():
         with pytest.raises(UserError, match=message) as error:
