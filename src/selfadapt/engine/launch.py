@@ -57,10 +57,7 @@ def launch(count: int, arguments: Sequence[str], *, prints: bool = True) -> int:
         if code >= 0:  # negative if a signal killed a process
             return code
         lost = f"a process was lost ({signal.Signals(-code).name})"
-        print(
-            f"{lost}; restarting" if restart < _RESTARTS else f"error: {lost} after {_RESTARTS} restarts",
-            file=sys.stderr,
-        )
+        print(f"{lost}; restarting" if restart < _RESTARTS else f"error: {lost} too often", file=sys.stderr)
     return 1
 
 

@@ -37,8 +37,9 @@ class SoftBootstrapping(ERM):
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         log_p_BK = logits_BK.log_softmax(1)
+        prediction_losses_B = self.prediction_losses(log_p_BK)
         label_losses_B = nll_loss(log_p_BK, batch.label, reduction="none")
-        return mean_of(self.trust * label_losses_B + (1 - self.trust) * self.prediction_losses(log_p_BK), logits_BK)
+        return mean_of(self.trust * label_losses_B + (1 - self.trust) * prediction_losses_B, logits_BK)
 
 
 @dataclass(frozen=True, kw_only=True)
