@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from benchmarks.timing import time_ratio
 from selfadapt.data.loader import Batch
-from selfadapt.objectives.noisy_labels import _moving_loss, self_adaptive_cross_entropy
+from selfadapt.objectives.self_adaptive_loss import self_adaptive_cross_entropy, update_and_loss
 from selfadapt.targets.store import TargetStore
 
 BATCH = 256
@@ -52,7 +52,7 @@ def _sides(classes: int) -> dict[str, Callable[[], None]]:
         return self_adaptive_cross_entropy(logits, store.update(batch.index, logits.softmax(1)))
 
     return {
-        "ours": side(lambda batch: _moving_loss(logits, store, batch.index, None, reweight=True).terms[0].total),
+        "ours": side(lambda batch: update_and_loss(logits, store, batch.index, None, reweight=True).terms[0].total),
         "your own loop": side(in_own_loop),
         "plain": side(lambda batch: _plain(logits, batch.index, table)),
         "cross entropy": side(lambda batch: cross_entropy(logits, batch.label)),

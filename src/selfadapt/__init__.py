@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from selfadapt.label_errors import find_label_errors
     from selfadapt.loops.selective_loss import SelectiveLoss
     from selfadapt.loops.self_supervised_loss import SelfSupervisedLoss
-    from selfadapt.objectives.noisy_labels import self_adaptive_cross_entropy
+    from selfadapt.objectives.self_adaptive_loss import self_adaptive_cross_entropy
     from selfadapt.own_loop import SelfAdaptiveLoss
     from selfadapt.targets.store import Storage, TargetStore
     from selfadapt.trained_run import TrainedRun, open_run, train
@@ -48,7 +48,7 @@ _HOMES = {
     "find_label_errors": "selfadapt.label_errors",
     "open_run": "selfadapt.trained_run",
     "train": "selfadapt.trained_run",
-    "self_adaptive_cross_entropy": "selfadapt.objectives.noisy_labels",
+    "self_adaptive_cross_entropy": "selfadapt.objectives.self_adaptive_loss",
     "with_index": "selfadapt.data.indexed",
 }
 

@@ -244,7 +244,7 @@ MISTAKES = {
     "--resume needs --out": ("train", "digits", "--resume"),
     "leave less than two to a forward pass": ("train", "digits", "--limit", "1"),
     "too few for batch normalisation": ("train", "digits", "--model", "mlp", "--micro-batches", "64"),
-    "--start-epoch 60 is not before the end": ("train", "digits", "--start-epoch", "60"),
+    "--start-epoch 60 must be less than": ("train", "digits", "--start-epoch", "60"),
     "--seed 99999999999999999999 must be": ("train", "digits", "--seed", "99999999999999999999"),
     "--device 'meta' cannot be used here": ("train", "digits", "--device", "meta"),
     "there is no file": ("train", "digits", "--labels", "gone.npy"),

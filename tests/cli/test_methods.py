@@ -48,7 +48,7 @@ def test_help_shows_the_options_of_the_method_asked_for(tmp_path: Path) -> None:
         (("train", "digits", "--warmup-from", "0.1"), "has no effect without --warmup-epochs"),
         (
             ("train", "digits", "--method", "deep-gamblers", "--epochs", "9", "--cross-entropy-epochs", "9"),
-            "it would never gamble",
+            "must be less than --epochs",
         ),
         (("pretrain", "digits", "--model", "timm/resnet18", "--width", "8"), "--width 8 would do nothing"),
         (("train", "digits", "--reward", "3"), "--reward is an option of deep-gamblers, not of sat"),

@@ -111,10 +111,10 @@ def test_compare_goes_on_with_settings_that_only_some_methods_use(tmp_path: Path
 def test_co_teaching_says_how_it_knows_the_noise_rate(tmp_path: Path) -> None:
     """Told where the noise is ours; estimated where labels come from a file, without the validation samples."""
     told = run_json("compare", "digits", *SMALL, "--methods", "erm,co-teaching", "--out", "told", folder=tmp_path)
-    assert [row["told"] for row in told["rows"]] == [None, "told the noise rate"]
-    assert "co-teaching, told the noise rate" in (tmp_path / told["report"]).read_text(encoding="utf-8")
+    assert [row["told"] for row in told["rows"]] == [None, "given the noise rate"]
+    assert "co-teaching, given the noise rate" in (tmp_path / told["report"]).read_text(encoding="utf-8")
     table = run("compare", "digits", *SMALL, "--methods", "erm,co-teaching", "--out", "told", folder=tmp_path).stdout
-    assert "co-teaching: told the noise rate\n" in table
+    assert "co-teaching: given the noise rate\n" in table
     given = json.loads((tmp_path / "told/co-teaching-0/run.json").read_text())["settings"]["method"]["noise_rate"]
     assert given == pytest.approx(0.36, abs=0.06)
 
@@ -145,7 +145,7 @@ def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:
         (("--methods", "erm,magic"), "'magic' is not known"),
         (("--methods", "erm,erm"), "twice"),
         (("--methods", "erm", "--seeds", "0"), "at least 1"),
-        (("--methods", "erm,sat", "--start-epoch", "4"), "no target would move"),
+        (("--methods", "erm,sat", "--start-epoch", "4"), "must be less than --epochs"),
         (("--methods", "sat", "--start-epoch", "soon"), "--start-epoch 'soon' must be auto or a whole number"),
         (("--methods", "erm,early-stopping", "--labels", "gone.npy"), "there is no file"),
     ):
@@ -315,7 +315,7 @@ def test_a_method_that_does_not_suit_the_data_shows_before_training(tmp_path: Pa
     arguments = ("--methods", "erm,early-stopping", "--validation", "0", "--model", "mlp", "--out", "none")
     result = run("compare", "own.npz", *arguments, folder=tmp_path)
     assert result.returncode == 2
-    assert "needs a validation part" in result.stderr
+    assert "needs a validation split" in result.stderr
     assert not (tmp_path / "none").exists()
     np.savez(tmp_path / "one.npz", x_train=images, y_train=np.zeros(40, int))
     for noise in ("symmetric:0.4", "symmetric-other:0.4", "asymmetric:0.4"):

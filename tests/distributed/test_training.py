@@ -274,7 +274,7 @@ def test_lost_processes_change_nothing(targets: str, tmp_path: Path) -> None:
     _, errors = program.communicate(timeout=300)
     assert program.returncode == 0, errors
     assert killed == 2
-    assert errors.count("starting anew") == 2
+    assert errors.count("; restarting") == 2
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 
 

@@ -21,7 +21,8 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.images.augment import named_augment
 from selfadapt.data.loader import Batch, SampleLoader
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import Accumulator, FitSettings, Precision, Training, fit
+from selfadapt.engine.accumulator import Accumulator
+from selfadapt.engine.fit import FitSettings, Precision, Training, fit
 from selfadapt.engine.optim import OptimizerSettings, learning_rate
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.backbones.mlp import MLP
@@ -264,7 +265,7 @@ def test_only_damaged_checkpoints_is_an_error(tiny_samples: Samples, tmp_path: P
     _trained(tiny_samples, tmp_path)
     for path in tmp_path.iterdir():
         (path / "manifest.json").write_text(json.dumps({"format": 2, "sha256": {"model.safetensors": "0"}}))
-    with pytest.warns(UserWarning, match="damaged"), pytest.raises(UserError, match="every checkpoint"):
+    with pytest.warns(UserWarning, match="damaged"), pytest.raises(UserError, match="all checkpoints"):
         checkpoint.load_newest(tmp_path)
 
 

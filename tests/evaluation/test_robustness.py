@@ -146,7 +146,7 @@ def test_what_cannot_be_attacked_is_refused() -> None:
     model.eval()
     with pytest.raises(UserError, match="no images"):
         _measure(model, images.take(torch.arange(0)), labels[:0])
-    with pytest.raises(UserError, match="3 saved outcomes do not fit 200 images"):
+    with pytest.raises(UserError, match="3 saved outcomes do not match 200 images"):
         robustness(model, images, labels, ATTACK, num_classes=10, device=CPU, outcome_N=torch.zeros(3).long())
 
 

@@ -23,8 +23,8 @@ from selfadapt.objectives.adversarial import (
     Trades,
     TradesSelfAdaptive,
     divergence,
-    trades_sat_terms,
-    trades_terms,
+    trades_loss,
+    trades_sat_loss,
 )
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Term
@@ -89,7 +89,7 @@ def _value(*terms: Term) -> Tensor:
     return torch.stack([term.total / term.weight for term in terms]).sum()
 
 
-def _whole(pieces: list[tuple[Term, Term]]) -> Tensor:
+def _whole(pieces: list[tuple[Term, ...]]) -> Tensor:
     """As the loop does it: sums over the pieces first, then each term by its own weight."""
     sums = [
         Term(torch.stack([t.total for t in term]).sum(), torch.stack([t.weight for t in term]).sum())
@@ -107,10 +107,9 @@ def test_value_and_gradient_are_those_of_the_formula(adaptive: bool) -> None:
     weights = targets.max(1) if adaptive else np.ones(5)
     ours_clean, ours_perturbed = (torch.tensor(z, dtype=torch.float32).requires_grad_() for z in (clean, perturbed))
     if adaptive:
-        terms = trades_sat_terms(ours_clean, ours_perturbed, torch.tensor(targets))
+        loss = trades_sat_loss(ours_clean, ours_perturbed, torch.tensor(targets)).mean
     else:
-        terms = trades_terms(ours_clean, ours_perturbed, torch.tensor(labels))
-    loss = _value(*terms)
+        loss = trades_loss(ours_clean, ours_perturbed, torch.tensor(labels)).mean
     assert loss.item() == pytest.approx(_loss(clean, perturbed, targets, weights), rel=1e-5)
     loss.backward()
     assert ours_clean.grad is not None
@@ -125,8 +124,8 @@ def test_value_and_gradient_are_those_of_the_formula(adaptive: bool) -> None:
 def test_pieces_of_a_step_make_the_whole() -> None:
     clean, perturbed = torch.randn(2, 12, 4)
     targets = torch.rand(12, 4).softmax(1)
-    pieces = [trades_sat_terms(clean[cut], perturbed[cut], targets[cut]) for cut in (slice(0, 5), slice(5, 12))]
-    whole = _value(*trades_sat_terms(clean, perturbed, targets))
+    pieces = [trades_sat_loss(clean[cut], perturbed[cut], targets[cut]).terms for cut in (slice(0, 5), slice(5, 12))]
+    whole = trades_sat_loss(clean, perturbed, targets).mean
     torch.testing.assert_close(_whole(pieces), whole)
     by_pieces = torch.stack([_value(*piece) for piece in pieces]).mean()
     assert (by_pieces - whole).abs() > 1e-3  # dividing piece by piece is another loss
@@ -136,7 +135,7 @@ def test_before_the_start_the_two_methods_are_one() -> None:
     clean, perturbed, labels = torch.randn(6, 4), torch.randn(6, 4), torch.arange(6) % 4
     one_hot = torch.eye(4)[labels]
     torch.testing.assert_close(
-        _value(*trades_terms(clean, perturbed, labels)), _value(*trades_sat_terms(clean, perturbed, one_hot))
+        trades_loss(clean, perturbed, labels).mean, trades_sat_loss(clean, perturbed, one_hot).mean
     )
 
 
@@ -246,9 +245,9 @@ def test_defaults_are_the_papers() -> None:
 
 def test_what_cannot_be_trained_is_refused() -> None:
     task = Task(num_classes=10, num_samples=100, epochs=10)
-    with pytest.raises(UserError, match="start-epoch 10 is not before the end"):
+    with pytest.raises(UserError, match="start-epoch 10 must be less than"):
         TradesSelfAdaptive(start_epoch=10).suited(task)
-    with pytest.raises(UserError, match="sees images"):
+    with pytest.raises(UserError, match="takes images"):
         Trades().suited(replace(task, sees_images=False))
     with pytest.raises(UserError, match="--eps -1"):
         Trades(eps=-1.0)

@@ -302,7 +302,7 @@ def test_early_stopping_ends_with_the_best_network_also_when_resumed(tiny_sample
 
 def test_early_stopping_needs_a_validation_part() -> None:
     task = Task(num_classes=3, num_samples=9, epochs=4, has_validation=False)
-    with pytest.raises(UserError, match="validation part"):
+    with pytest.raises(UserError, match="validation split"):
         EarlyStopping().suited(task)
 
 

@@ -86,5 +86,5 @@ def test_the_start_is_a_share_of_the_epochs() -> None:
     assert PosteriorTargets(start_epoch=5).suited(task).started((), 20) == 5
     with pytest.raises(UserError, match="give --epochs 2 or more"):
         PosteriorTargets().suited(replace(task, epochs=1))
-    with pytest.raises(UserError, match="not before the end"):
+    with pytest.raises(UserError, match="must be less than"):
         PosteriorTargets(start_epoch=20).suited(task)

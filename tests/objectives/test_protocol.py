@@ -21,8 +21,9 @@ from selfadapt.engine.fit import Training, fit
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.noisy_labels import NoisyLabels, target_loss
+from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Loss, Objective, Progress, Term, mean_of
+from selfadapt.objectives.self_adaptive_loss import target_loss
 from selfadapt.targets.store import Storage, TargetStore
 
 

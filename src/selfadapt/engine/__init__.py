@@ -1,1 +1,1 @@
-"""Engine: the only training loop, and what it needs to stop and go on."""
+"""The engine: the only training loop, its optimisers, checkpoints and processes."""

@@ -1,13 +1,13 @@
-"""Checkpoints: everything a run needs to go on to the same bits, written whole or not at all.
+"""Checkpoints: everything needed to resume a training bit-identically, written atomically.
 
     checkpoint/00012-0000000/        12 finished epochs, 0 steps into the next
-        model.safetensors            the weights, for anyone
-        targets.safetensors          the target store, if the method has one; targets-R-of-P where processes share it
-        state.pt                     optimiser, random numbers, position, running metrics; plain tensors and numbers
-        manifest.json                the format's number, and the SHA-256 of each file above
+        model.safetensors            the weights
+        targets.safetensors          the target store, if any; targets-R-of-P if sharded over processes
+        state.pt                     optimiser, random generators, position, metrics; plain tensors and numbers
+        manifest.json                version of the format, and the SHA-256 of each file above
 
-A checkpoint is written under another name, flushed to the disk and then renamed. The newest two are kept. One
-that fails its checksums is passed over for the one before it, with a warning. Nothing in it can run code.
+A checkpoint is written under a temporary name, flushed to disk and renamed. The newest two are kept. If the checksums
+of one do not match, the one before it is loaded, with a warning. Loading never executes code.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ from torch import Tensor
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 
-FORMAT = 2  # 1 had no number
-_KEPT = 2
+FORMAT = 2  # format 1 had no version
+_NUM_KEPT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What is saved and loaded."""
+    """The content of a checkpoint."""
 
     epoch: int
     step: int
@@ -44,9 +44,9 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None:
-    """Write the checkpoint below `folder` and drop all but the newest two.
+    """Write a checkpoint below `folder` and delete all but the newest two.
 
-    Of several processes the first writes; where each keeps a part of the targets (`sharded`), each writes its own.
+    Rank 0 writes; if the targets are `sharded`, each process writes its own rows.
     """
     final = folder / f"{checkpoint.epoch:05d}-{checkpoint.step:07d}"
     draft = folder / f".draft-{final.name}"
@@ -54,8 +54,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
     try:
         if first:
             folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob(".draft-*"):  # by a save that was killed
-                shutil.rmtree(left)
+            for stale in folder.glob(".draft-*"):  # of a save that was killed
+                shutil.rmtree(stale)
             draft.mkdir()
             model = {name: tensor.contiguous() for name, tensor in checkpoint.model.items()}
             save_file(model, draft / "model.safetensors")
@@ -67,11 +67,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, sharded: bool = False) -> None
         distributed.barrier()
         if first:
             _finish(draft, final)
-    except (OSError, SafetensorError, RuntimeError) as error:  # the last is what torch makes of a full disk
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch raises the last on a full disk
         shutil.rmtree(draft, ignore_errors=True)
         raise UserError(
-            f"the checkpoint {final} cannot be written: {error}; free some space or mend the folder, and go on with "
-            "--resume from the one before it"
+            f"cannot write checkpoint {final}: {error}; free some space or fix the folder, then resume from "
+            "the previous checkpoint with --resume"
         ) from error
     distributed.barrier()
 
@@ -85,20 +85,24 @@ def _finish(draft: Path, final: Path) -> None:
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
     _flush(final.parent)
-    for old in _newest_first(final.parent)[_KEPT:]:
+    for old in _newest_first(final.parent)[_NUM_KEPT:]:
         shutil.rmtree(old)
 
 
 def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None if there is none at all."""
-    found = _newest_first(folder)
-    for path in found:
+    """Load the newest intact checkpoint; None if there are no checkpoints.
+
+    Raises:
+        UserError: If all checkpoints are damaged, or one was written by another version.
+    """
+    checkpoints = _newest_first(folder)
+    for path in checkpoints:
         fault = _fault(path)
         if fault is None:
             return _load(path, device)
-        warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the one before it", stacklevel=2)
-    if found:
-        raise UserError(f"every checkpoint in {folder} is damaged; start the run anew in another folder")
+        warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)
+    if checkpoints:
+        raise UserError(f"all checkpoints in {folder} are damaged; restart the run in another folder")
     return None
 
 
@@ -114,24 +118,24 @@ def _load(path: Path, device: torch.device | str) -> Checkpoint:
 
 
 def _targets(path: Path) -> dict[str, Tensor] | None:
-    """The targets as this process keeps them: all, or its own share, also if they were saved in other shares."""
+    """Load the targets of this process: all, or its shard, also if they were saved in another number of shards."""
     if (path / "targets.safetensors").exists():
         return load_file(path / "targets.safetensors")
     shards = sorted(path.glob("targets-*-of-*.safetensors"))
     if not shards:
         return None
-    own, parts = distributed.rank(), distributed.world_size()
-    pieces: dict[str, list[Tensor]] = {}
-    places = []
+    rank, world_size = distributed.rank(), distributed.world_size()
+    parts: dict[str, list[Tensor]] = {}
+    positions = []
     for number, shard in enumerate(shards):
         content = load_file(shard)
         rows_n = torch.arange(number, number + len(shards) * len(content["rows"]), len(shards))
-        mine = rows_n % parts == own
-        places.append(rows_n[mine])
+        here_n = rows_n % world_size == rank
+        positions.append(rows_n[here_n])
         for name, tensor in content.items():
-            pieces.setdefault(name, []).append(tensor[mine] if tensor.ndim else tensor)
-    order = torch.cat(places).argsort()
-    return {name: torch.cat(found)[order] if found[0].ndim else found[0] for name, found in pieces.items()}
+            parts.setdefault(name, []).append(tensor[here_n] if tensor.ndim else tensor)
+    order = torch.cat(positions).argsort()
+    return {name: torch.cat(found)[order] if found[0].ndim else found[0] for name, found in parts.items()}
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -140,17 +144,17 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _fault(path: Path) -> str | None:
-    """What is wrong with the checkpoint's files, if anything is."""
+    """Describe what is wrong with a checkpoint; None if it is intact."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         if manifest.get("format", 1) != FORMAT:
             raise UserError(
                 f"{path} was written by another version of selfadapt (format {manifest.get('format', 1)}, this one "
-                f"reads {FORMAT}); train anew in another folder, or use that version"
+                f"reads {FORMAT}); restart in another folder, or use that version"
             )
         for name, expected in manifest["sha256"].items():
             if _sha256(path / name) != expected:
-                return f"{name} has another checksum than when it was written"
+                return f"checksum of {name} does not match"
     except (OSError, ValueError, AttributeError, KeyError) as error:
         return str(error)
     return None
@@ -158,10 +162,7 @@ def _fault(path: Path) -> str | None:
 
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

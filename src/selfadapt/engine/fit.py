@@ -1,11 +1,10 @@
-"""The training loop. It knows no method, no data set and no file but its checkpoints.
+"""The training loop. It is independent of the method and the data, and only writes checkpoints.
 
-Shapes: B samples of a batch, N samples in all, K classes.
+Shapes: B samples of a batch, N samples in total, K classes, T terms of the loss.
 """
 
 import inspect
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +23,7 @@ from selfadapt.core.errors import Interrupted, NonFinitePrediction, TrainingErro
 from selfadapt.core.rng import draw
 from selfadapt.data.loader import Batch, Loader
 from selfadapt.engine import checkpoint
+from selfadapt.engine.accumulator import Accumulator
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.interrupt import stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
@@ -36,74 +36,18 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """How long and in which steps to train."""
+    """The length of training and how a step is computed."""
 
     epochs: int = 200
-    micro_batches: int = 1  # a batch is forwarded in so many parts before one step of the optimiser
+    micro_batches: int = 1  # gradient accumulation: forward passes per step of the optimiser
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     precision: Precision = "float32"
     compile: bool = False
-    checkpoint_minutes: float = 10.0  # within an epoch; the end of an epoch is always saved
-
-
-class Accumulator:
-    """The metrics of an epoch as they come in: the loss, the class last predicted for each training sample, means."""
-
-    def __init__(self, num_samples: int, device: torch.device) -> None:
-        self.sums_T2 = torch.zeros(0, 2, dtype=torch.float64)  # total and weight of each term of the loss
-        self.predicted_N = torch.full((num_samples,), -1, dtype=torch.int32, device=device)
-        self.moments: dict[str, list[float]] = {}  # of what a method measures: count, sum, sum of squares
-
-    @property
-    def loss(self) -> float:
-        return (self.sums_T2[:, 0] / self.sums_T2[:, 1]).sum().item()
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The mean of each quantity that the method measured, its standard error and its number of samples."""
-        metrics = {}
-        for name, (count, total, squares) in self.moments.items():
-            if count:
-                mean = total / count
-                metrics[name] = mean
-                metrics[f"{name}_error"] = math.sqrt(max(0.0, squares / count - mean**2) / count)
-                metrics[f"{name}_count"] = count
-        return metrics
-
-    def merged(self) -> "Accumulator":
-        """The metrics of all processes together. The loss is so already."""
-        if distributed.world_size() == 1:
-            return self
-        whole = Accumulator(len(self.predicted_N), self.predicted_N.device)
-        whole.sums_T2 = self.sums_T2
-        whole.predicted_N = distributed.all_reduce_max(self.predicted_N.clone())
-        for moments in distributed.all_gather_objects(self.moments):
-            whole.add(cast(dict[str, list[float]], moments))
-        return whole
-
-    def add_loss(self, sums_T2: Tensor) -> None:
-        sums_T2 = sums_T2.cpu().double()
-        self.sums_T2 = self.sums_T2 + sums_T2 if len(self.sums_T2) else sums_T2
-
-    def measure(self, name: str, values: Tensor) -> None:
-        values = values.cpu().double()  # not every device knows double precision
-        self.add({name: [len(values), *torch.stack([values.sum(), values.square().sum()]).tolist()]})
-
-    def add(self, moments: Mapping[str, Sequence[float]]) -> None:
-        for name, values in moments.items():
-            before = self.moments.get(name, [0.0] * len(values))
-            self.moments[name] = [old + new for old, new in zip(before, values, strict=True)]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"sums": self.sums_T2, "predicted": self.predicted_N}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.sums_T2 = state["sums"]
-        self.predicted_N = state["predicted"].to(self.predicted_N.device)
+    checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; the end of an epoch is always saved
 
 
 class Training:
-    """A model, its method and its data in the middle of being trained."""
+    """The state of a training: model, method, targets, optimiser and position."""
 
     def __init__(
         self,
@@ -119,8 +63,8 @@ class Training:
         self.objective, self.targets, self.loader, self.settings = objective, targets, loader, settings
         self.num_classes, self.device = num_classes, device
         self.model = model.to(device)
-        shared = _data_parallel(self.model) if distributed.world_size() > 1 else self.model
-        self.forward_model = cast(nn.Module, torch.compile(shared, dynamic=False)) if settings.compile else shared
+        wrapped = _data_parallel(self.model) if distributed.world_size() > 1 else self.model
+        self.forward_model = cast(nn.Module, torch.compile(wrapped, dynamic=False)) if settings.compile else wrapped
         self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         scaled = settings.precision == "float16"
@@ -131,7 +75,7 @@ class Training:
         self.epoch = self.step = 0
         self.accumulator = Accumulator(loader.num_samples, device)
         self.history: list[Metrics] = []
-        self.kept: dict[str, Tensor] | None = None  # the network to be the result, if the method keeps one
+        self.kept: dict[str, Tensor] | None = None  # weights of the result, if the method selects an epoch
 
     @property
     def progress(self) -> Progress:
@@ -139,7 +83,7 @@ class Training:
         return Progress(self.epoch, (self.epoch * steps + self.step) / (epochs * steps), epochs, self.history)
 
     def take_step(self, batch: Batch) -> None:
-        """One step of the optimiser on one batch."""
+        """Take a step of the optimiser on a batch."""
         progress = self.progress
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
@@ -153,30 +97,30 @@ class Training:
         self.accumulator.add_loss(sums_T2)
 
     def _gradient(self, micro_batches: Sequence[Batch], size: int, progress: Progress) -> Tensor:
-        """Give the parameters the gradient of the step's loss; the sums of its terms over the whole step (T×2).
+        """Compute the gradient of the step's loss, and return the sums of its terms over the whole step (T×2).
 
         The loss is the sum over its terms of total / weight, both summed over micro-batches and processes. The weights
-        are known only after the last micro-batch. So with one term each micro-batch is divided by the batch's size, and
-        the gradient is put right at the end. With several terms and one micro-batch the weights are summed before the
-        backward pass. With several of both, each term has a gradient of its own until the end.
+        are known only after the last micro-batch. With one term, each micro-batch is divided by the batch size, and the
+        gradient is rescaled at the end. With several terms and one micro-batch, the weights are summed before the
+        backward pass. With several of both, the gradients of the terms are kept separate until the end.
         """
         sums_T2 = torch.zeros(0)
         by_term: list[list[Tensor]] = []
         for micro_batch in micro_batches:
             one_pass = micro_batch is micro_batches[-1] and not by_term
-            with nullcontext() if one_pass else self._gradients_stay_here():
+            with nullcontext() if one_pass else self._without_gradient_sync():
                 loss = self._loss(micro_batch, progress)
-                own_T2 = torch.stack([torch.stack([term.total.detach(), term.weight]) for term in loss.terms])
+                micro_T2 = torch.stack([torch.stack([term.total.detach(), term.weight]) for term in loss.terms])
                 if len(loss.terms) == 1:
                     self.scaler.scale(loss.terms[0].total / size).backward()
                 elif len(micro_batches) == 1:
-                    own_T2 = distributed.all_reduce_sum(own_T2)
+                    micro_T2 = distributed.all_reduce_sum(micro_T2)
                     totals = torch.stack([term.total for term in loss.terms])
-                    self.scaler.scale((totals * (distributed.world_size() / own_T2[:, 1])).sum()).backward()
+                    self.scaler.scale((totals * (distributed.world_size() / micro_T2[:, 1])).sum()).backward()
                 else:
                     self._add_gradients(by_term, loss, size)
-            sums_T2 = sums_T2 + own_T2 if len(sums_T2) else own_T2
-            self._note(micro_batch, loss)
+            sums_T2 = sums_T2 + micro_T2 if len(sums_T2) else micro_T2
+            self._record(micro_batch, loss)
         if len(sums_T2) == 1 or by_term:
             sums_T2 = distributed.all_reduce_sum(sums_T2)
         if by_term:
@@ -189,7 +133,7 @@ class Training:
                     parameter.grad.mul_(correction)
         return sums_T2
 
-    def _note(self, micro_batch: Batch, loss: Loss) -> None:
+    def _record(self, micro_batch: Batch, loss: Loss) -> None:
         if loss.logits_BK is not None:
             predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
             self.accumulator.predicted_N[micro_batch.index] = predicted_B.int()
@@ -197,33 +141,33 @@ class Training:
             self.accumulator.measure(name, values)
 
     def _add_gradients(self, by_term: list[list[Tensor]], loss: Loss, size: int) -> None:
-        """Add the gradients of each term of a micro-batch to those of the micro-batches before it."""
+        """Add the gradients of each term of a micro-batch to those of earlier micro-batches."""
         for number, term in enumerate(loss.terms):
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 self.scaler.scale(term.total / size),
                 self.parameters,
                 retain_graph=number < len(loss.terms) - 1,
                 materialize_grads=True,
             )
             if number == len(by_term):
-                by_term.append(list(found))
+                by_term.append(list(gradients))
             else:
-                torch._foreach_add_(by_term[number], found)
+                torch._foreach_add_(by_term[number], gradients)
 
     def _join_gradients(self, by_term: list[list[Tensor]], share_T: Tensor) -> None:
-        """Put the gradients of all terms, each in its share, into the parameters, summed over processes."""
-        for parameter, *own in zip(self.parameters, *by_term, strict=True):
-            gradient = (torch.stack(own, -1) @ share_T).contiguous()
+        """Set the gradients of the parameters to the weighted sum over terms, summed over processes."""
+        for parameter, *gradients in zip(self.parameters, *by_term, strict=True):
+            gradient = (torch.stack(gradients, -1) @ share_T).contiguous()
             parameter.grad = distributed.all_reduce_sum(gradient)
 
-    def _gradients_stay_here(self) -> AbstractContextManager[Any]:
-        """Let a micro-batch that is not the last add to the gradients without telling the other processes."""
-        shared = self.forward_model
-        return shared.no_sync() if isinstance(shared, DistributedDataParallel) else nullcontext()
+    def _without_gradient_sync(self) -> AbstractContextManager[Any]:
+        """Accumulate gradients without communication, for all micro-batches but the last."""
+        model = self.forward_model
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     @torch.no_grad()
     def _average_running_statistics(self) -> None:
-        """Those of batch normalisation, which each process takes from its own part of the batch."""
+        """Average the statistics of batch normalisation, which each process computes on its part of the batch."""
         if distributed.world_size() > 1 and self.running:
             mean = distributed.all_reduce_sum(parameters_to_vector(self.running)) / distributed.world_size()
             vector_to_parameters(mean, self.running)
@@ -237,8 +181,8 @@ class Training:
         if not all(bool(torch.isfinite(term.total)) for term in loss.terms):
             logits_BK = loss.logits_BK
             broken_B = None if logits_BK is None else ~logits_BK.isfinite().all(1)
-            culprits = batch.index[broken_B] if broken_B is not None and broken_B.any() else batch.index
-            raise self._not_finite(culprits.tolist())
+            samples = batch.index[broken_B] if broken_B is not None and broken_B.any() else batch.index
+            raise self._not_finite(samples.tolist())
         return loss
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -251,11 +195,11 @@ class Training:
         more = f" and {len(samples) - 5} more" if len(samples) > 5 else ""
         return TrainingError(
             f"the loss is not finite in epoch {self.epoch + 1}, step {self.step + 1}, at the samples {ids}{more}; "
-            "lower the learning rate or look at these samples"
+            "lower the learning rate or check these samples"
         )
 
     def end_epoch(self, metrics: Metrics) -> None:
-        """Close an epoch with what was measured after it."""
+        """Finish an epoch with its measurements."""
         self.history.append(metrics)
         if self.objective.keeps(self.history):
             self.kept = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
@@ -274,7 +218,7 @@ class Training:
             "scaler": self.scaler.state_dict(),
             "random": distributed.all_gather_objects(random),
             "accumulator": self.accumulator.merged().state_dict(),
-            # As text, which is the same bytes whether the run was resumed or not.
+            # As text, which has the same bytes in a resumed run.
             "moments": json.dumps(distributed.all_gather_objects(self.accumulator.moments)),
             "history": json.dumps([dict(metrics) for metrics in self.history]),
             "kept": self.kept,
@@ -285,7 +229,7 @@ class Training:
                 epoch=self.epoch,
                 step=self.step,
                 model=self.model.state_dict(),
-                # The bare rows: a checkpoint keeps whose they are in its names, and deals them out anew.
+                # The rows only: their owners are in the file names, and loading redistributes them.
                 targets=None if self.targets is None else self.targets.rows.state_dict(),
                 state=state,
             ),
@@ -302,28 +246,28 @@ class Training:
         moments = json.loads(saved.state["moments"])
         if len(moments) == distributed.world_size():
             self.accumulator.add(moments[distributed.rank()])
-        elif distributed.rank() == 0:  # saved by another number of processes: the first brings what all had measured
-            for own in moments:
-                self.accumulator.add(own)
+        elif distributed.rank() == 0:  # saved by another number of processes: rank 0 takes the measurements of all
+            for measured in moments:
+                self.accumulator.add(measured)
         self.history, self.kept = json.loads(saved.state["history"]), saved.state["kept"]
         self.epoch, self.step = saved.epoch, saved.step
         self._restore_random(saved.state["random"])
 
     def _restore_random(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Draw on as the process of this rank did; of another number of processes only the first can."""
+        """Restore the generator of this rank; with another number of processes only rank 0 can."""
         same, rank = len(states) == distributed.world_size(), distributed.rank()
         random = states[rank if same else 0]
         torch.set_rng_state(random["cpu"])
         if "cuda" in random and self.device.type == "cuda":
             torch.cuda.set_rng_state(random["cuda"], self.device)
-        if rank and not same:  # else all would draw the same dropout masks; the seed is the run's, from the first state
+        if rank and not same:  # otherwise all ranks would draw the same dropout masks
             torch.manual_seed(draw(torch.initial_seed(), "process", rank, self.epoch, self.step))
 
 
 def _data_parallel(model: nn.Module) -> nn.Module:
-    """The model as one of several. Buffers, such as running means, are averaged after each step instead of copied."""
-    known = inspect.signature(DistributedDataParallel).parameters
-    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    """Wrap the model. Buffers such as running means are averaged after each step instead of broadcast."""
+    supported = inspect.signature(DistributedDataParallel).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in supported else "broadcast_buffers"
     return DistributedDataParallel(model, **{option: False})  # type: ignore[arg-type]
 
 
@@ -335,10 +279,19 @@ def fit(
     after_step: Callable[[Training], None] = lambda training: None,
     before_save: Callable[[Training], None] = lambda training: None,
 ) -> None:
-    """Train to the last epoch, with checkpoints in `folder` if there is one.
+    """Train to the last epoch.
 
-    `after_epoch` measures an epoch before it is saved, so it may see an epoch again on resume. What it returns is the
-    history that a method can decide by. `before_save` is called by all processes together, before each checkpoint.
+    Args:
+        training: The training, new or restored.
+        folder: Where to write checkpoints, if anywhere.
+        after_epoch: Measures an epoch before it is saved, so it may be called again for an epoch on resume. The result
+            is added to the history, on which methods base decisions.
+        after_step: Called after each step.
+        before_save: Called in all processes before each checkpoint.
+
+    Raises:
+        Interrupted: On SIGINT or SIGTERM, after a checkpoint.
+        TrainingError: If the loss is not finite.
     """
     with stop_on_signal() as stop:
         saved_at = time.monotonic()
@@ -365,7 +318,7 @@ def fit(
 
 
 def _agreed(stop: bool, due: bool, device: torch.device) -> tuple[bool, bool]:
-    """Whether any process is to stop, or finds a checkpoint due: all do the same at the same step."""
+    """Return whether any process should stop or save, so that all do so at the same step."""
     if distributed.world_size() == 1:
         return stop, due
     stop, due = distributed.all_reduce_max(torch.tensor([stop, due], dtype=torch.int32, device=device)).bool().tolist()

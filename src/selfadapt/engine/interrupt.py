@@ -1,4 +1,4 @@
-"""Ctrl-C and a cluster's SIGTERM: finish the step, save, stop. A second signal stops at once."""
+"""Graceful shutdown on SIGINT and SIGTERM: finish the step, save, stop. A second signal stops immediately."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """True once somebody asked the run to stop."""
+    """True after a signal."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -19,18 +19,18 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a request while the block runs (in the main thread; elsewhere nothing changes)."""
+    """Turn SIGINT and SIGTERM into a request inside this block. Has no effect outside the main thread."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if request.requested:
             raise KeyboardInterrupt
         request.requested = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

@@ -1,7 +1,7 @@
-"""Several processes on one machine: one training in all of them, or one in each.
+"""Several processes on one machine: a data-parallel training, or several independent trainings.
 
-Where they share a training, a process that is lost restarts all of them from the last checkpoint. On several machines
-the same program runs under torchrun, which sets the same environment and restarts likewise.
+If a process of a data-parallel training is lost, all of them restart from the last checkpoint. On several machines the
+same program runs under torchrun, which sets the same environment variables and also restarts.
 """
 
 import ctypes
@@ -18,23 +18,23 @@ from selfadapt.core.progress import ProgressCallback
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _RESTARTS = 3
-_JOBS = "SELFADAPT_JOBS"  # how many trainings run at once, by which distributed.usable_cores() shares out the cores
-_POLL = 0.05  # seconds between two looks at the processes
-_GRACE = 20.0  # seconds in which a process that is asked to stop may save
+_JOBS = "SELFADAPT_JOBS"  # number of concurrent trainings, by which distributed.usable_cores() divides the cores
+_POLL = 0.05  # seconds between checks of the processes
+_GRACE = 20.0  # seconds that a terminated process has to save
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several that a launcher started."""
+    """Return whether this process is one of several that a launcher started."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_restarted() -> bool:
-    """Whether the launcher had to start the processes anew."""
+    """Return whether the launcher restarted the processes."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def follow_launcher() -> None:
-    """End with the launcher, should it be killed (Linux)."""
+    """Terminate this process if the launcher is killed (Linux only)."""
     if "SELFADAPT_LAUNCHER" in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(os.environ["SELFADAPT_LAUNCHER"]):
@@ -42,9 +42,9 @@ def follow_launcher() -> None:
 
 
 def launch(count: int, arguments: Sequence[str], *, prints: bool = True) -> int:
-    """Run `selfadapt` with these arguments in so many processes, and return the exit code.
+    """Run `selfadapt` with these arguments in `count` processes, and return the exit code.
 
-    Without `prints` their results are not shown; progress and errors are.
+    Without `prints` their standard output is discarded; progress and errors are still shown.
     """
     code = 0
     for restart in range(_RESTARTS + 1):
@@ -54,36 +54,38 @@ def launch(count: int, arguments: Sequence[str], *, prints: bool = True) -> int:
         except Interrupted:
             _stop(workers, _GRACE)
             raise
-        if code >= 0:  # an end of its own, good or bad; below zero a signal killed a process
+        if code >= 0:  # negative if a signal killed a process
             return code
         lost = f"a process was lost ({signal.Signals(-code).name})"
-        print(f"{lost}; starting anew" if restart < _RESTARTS else f"error: {lost} again and again", file=sys.stderr)
+        print(f"{lost}; restarting" if restart < _RESTARTS else f"error: {lost} too often", file=sys.stderr)
     return 1
 
 
 def launch_each(
     commands: Sequence[Sequence[str]], at_once: int, on_progress: ProgressCallback
 ) -> tuple[int, Sequence[str]] | None:
-    """Run `selfadapt` with each of these lists of arguments, so many at once; the first that fails stops all.
+    """Run `selfadapt` with each of these lists of arguments, `at_once` at a time, until one fails.
 
-    Each has its place among those that run as its LOCAL_RANK, by which it takes a GPU. Returns the exit code and the
-    arguments of the one that failed, or nothing. Results are not shown; errors are.
+    Each process gets its slot as LOCAL_RANK, which selects a GPU. Standard output is discarded; errors are shown.
+
+    Returns:
+        The exit code and the arguments of the process that failed; None if all succeeded.
     """
     at_once = min(at_once, len(commands))
     waiting = list(commands)
-    running: dict[int, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}  # by their places
+    running: dict[int, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}  # by slot
     on_progress(0, len(commands))
     try:
         while waiting or running:
-            for place in range(at_once):
-                if waiting and place not in running:
-                    arguments, own = waiting.pop(0), {_JOBS: str(at_once), "LOCAL_RANK": str(place)}
-                    running[place] = arguments, _started(arguments, own, at_once, subprocess.DEVNULL)
+            for slot in range(at_once):
+                if waiting and slot not in running:
+                    arguments, variables = waiting.pop(0), {_JOBS: str(at_once), "LOCAL_RANK": str(slot)}
+                    running[slot] = arguments, _start_one(arguments, variables, at_once, subprocess.DEVNULL)
             time.sleep(_POLL)
             for arguments, worker in running.values():
                 if worker.poll():
                     return worker.poll() or 1, arguments
-            running = {place: job for place, job in running.items() if job[1].poll() is None}
+            running = {slot: job for slot, job in running.items() if job[1].poll() is None}
             on_progress(len(commands) - len(waiting) - len(running), len(commands))
     finally:
         _stop([worker for _, worker in running.values()], _GRACE)
@@ -91,7 +93,7 @@ def launch_each(
 
 
 def is_a_job() -> bool:
-    """Whether this process is one of several trainings at once, whose launcher speaks for them."""
+    """Return whether this process is one of several concurrent trainings, whose launcher reports for them."""
     return _JOBS in os.environ
 
 
@@ -103,22 +105,22 @@ def _start(count: int, arguments: Sequence[str], restart: int, stdout: int | Non
         "TORCHELASTIC_RESTART_COUNT": str(restart),
     }
     return [
-        _started(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, count, stdout)
+        _start_one(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, count, stdout)
         for rank in range(count)
     ]
 
 
-def _started(
-    arguments: Sequence[str], own: Mapping[str, str], count: int, stdout: int | None
+def _start_one(
+    arguments: Sequence[str], variables: Mapping[str, str], count: int, stdout: int | None
 ) -> subprocess.Popen[bytes]:
-    """One of `count` processes that share the cores (runs/lifecycle/threads.py).
+    """Start one of `count` processes that share the cores (runs/lifecycle/threads.py).
 
-    It gets a session of its own: Ctrl-C reaches the launcher alone, which passes it on once.
+    It runs in a new session, so that Ctrl-C reaches only the launcher, which forwards it once.
     """
     shared = {"LOCAL_WORLD_SIZE": str(count), "SELFADAPT_LAUNCHER": str(os.getpid())}
     return subprocess.Popen(
         [sys.executable, "-m", "selfadapt", *arguments],
-        env={**os.environ, **shared, **own},
+        env={**os.environ, **shared, **variables},
         start_new_session=True,
         stdout=stdout,
     )
@@ -131,13 +133,13 @@ def _free_port() -> int:
 
 
 def _wait(workers: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """The exit code: that of the first process to fail, or zero once all are done."""
+    """Return the exit code of the first process to fail, or zero when all have finished."""
     while True:
         codes = [worker.poll() for worker in workers]
         failed = [code for code in codes if code]
         if failed:
             _stop(workers, 5.0)
-            return min(failed)  # a lost process also fails the others, which wait for it
+            return min(failed)  # a lost process also makes the waiting others fail
         if None not in codes:
             return 0
         time.sleep(_POLL)

@@ -1,7 +1,6 @@
-"""Optimisers and learning rates.
+"""Optimisers and learning-rate schedules.
 
-The learning rate is a function of how far training has come, not of a scheduler's hidden state, so there is
-nothing to save, and nothing to step in the wrong order.
+The learning rate is a function of the progress of training, without a scheduler's state to save or to step.
 """
 
 import math
@@ -19,21 +18,21 @@ ScheduleName = Literal["cosine", "linear", "step", "constant"]
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """The paper's settings for CIFAR (Section 4.2): SGD with momentum, cosine to zero."""
+    """Defaults of the paper for CIFAR (Section 4.2): SGD with momentum, cosine schedule to zero."""
 
     name: OptimizerName = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
     schedule: ScheduleName = "cosine"
-    milestones: tuple[int, ...] = ()  # epochs after which a step schedule multiplies by `gamma`
+    milestones: tuple[int, ...] = ()  # epochs after which the step schedule multiplies the rate by `gamma`
     gamma: float = 0.1
     warmup_epochs: float = 0.0
     warmup_from: float = 0.0  # learning rate at the start of the warm-up
 
 
 def learning_rate(settings: OptimizerSettings, epoch: float, epochs: int) -> float:
-    """The learning rate after `epoch` epochs (with a fraction for the steps between) of `epochs`."""
+    """Return the learning rate after `epoch` of `epochs` epochs, which may be fractional."""
     if epoch < settings.warmup_epochs:
         return settings.warmup_from + (settings.lr - settings.warmup_from) * epoch / settings.warmup_epochs
     done = min(1.0, (epoch - settings.warmup_epochs) / max(epochs - settings.warmup_epochs, 1e-12))
@@ -53,10 +52,10 @@ def make_optimizer(
     *,
     scaled: bool = False,
 ) -> Optimizer:
-    """The optimiser over these parameters or groups of them, with fused kernels where the device has them.
+    """Create an optimiser of these parameters or groups, with fused kernels where supported.
 
-    `scaled`: losses are scaled, so a step that overflows is skipped. torch's fused SGD does not survive that in its
-    first step: its momentum is then memory that nobody has set.
+    `scaled` means that losses are scaled, so that steps that overflow are skipped. If the first step is skipped, the
+    momentum of torch's fused SGD is uninitialised memory, so it is not used then.
     """
     lr, decay = settings.lr, settings.weight_decay
     if settings.name == "lars":
@@ -76,9 +75,9 @@ def make_optimizer(
 
 
 class LARS(Optimizer):
-    """SGD with momentum whose step is scaled, layer by layer, by |w| / |gradient| (You et al., 2017).
+    """SGD with momentum and steps scaled layer by layer with |w| / |gradient| (LARS, You et al., 2017).
 
-    Vectors (biases, batch normalisation) take plain steps without decay, as in BYOL; so does a group with no `trust`.
+    Vectors (biases, batch normalisation) and groups with `trust` 0 take plain steps without weight decay, as in BYOL.
     """
 
     def __init__(
@@ -106,8 +105,10 @@ class LARS(Optimizer):
     def _move(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         if parameter.ndim > 1 and group["trust"]:
             gradient = gradient + group["weight_decay"] * parameter
-            size, slope = parameter.norm(), gradient.norm()
-            scale = torch.where((size > 0) & (slope > 0), group["trust"] * size / slope, 1.0)
+            weight_norm, gradient_norm = parameter.norm(), gradient.norm()
+            scale = torch.where(
+                (weight_norm > 0) & (gradient_norm > 0), group["trust"] * weight_norm / gradient_norm, 1.0
+            )
             gradient = gradient * scale
         state = self.state[parameter]
         if "momentum_buffer" not in state:

@@ -1,10 +1,10 @@
-"""Where the time of a step goes: data, forward, backward. All clocks stand outside the loop, which knows of none.
+"""Timing of the phases of a step, without changes to the training loop.
 
-    data      waiting for the batch: reading it, as far as workers did not read ahead, and augmentation
+    data      waiting for the batch: reading, unless workers read ahead, and augmentation
     forward   the method's loss: forward passes of all encoders, targets, loss
     backward  the rest of the step: gradients, the optimiser, the momentum encoder
 
-A device computes behind the program's back, so the clock is read when it has done all it was told.
+Devices compute asynchronously, so they are synchronised before the clock is read.
 """
 
 import statistics
@@ -25,7 +25,7 @@ from selfadapt.targets.store import TargetStore
 
 @dataclass(frozen=True)
 class Phases:
-    """The seconds of a step, or of what is made of several."""
+    """Seconds of a step, or a statistic of several steps."""
 
     data: float
     forward: float
@@ -40,25 +40,25 @@ class Phases:
 
     @classmethod
     def mean(cls, steps: "Sequence[Phases]") -> "Phases":
-        return cls(*(statistics.fmean(getattr(step, own.name) for step in steps) for own in fields(cls)))
+        return cls(*(statistics.fmean(getattr(step, phase.name) for step in steps) for phase in fields(cls)))
 
     @classmethod
     def median(cls, turns: "Sequence[Phases]") -> "Phases":
-        """The median of each phase by itself."""
-        return cls(*(statistics.median(getattr(turn, own.name) for turn in turns) for own in fields(cls)))
+        """Return the median of each phase separately."""
+        return cls(*(statistics.median(getattr(turn, phase.name) for turn in turns) for phase in fields(cls)))
 
 
 class _TimedObjective:
-    """A training's method with a clock around its loss; all else is the method's own."""
+    """A proxy of a method that times its loss."""
 
     def __init__(self, objective: Objective, device: torch.device) -> None:
         self.objective, self.device = objective, device
         self.seconds = 0.0
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        began = _now(self.device)
+        start = _now(self.device)
         loss = self.objective.loss(model, batch, targets, progress)
-        self.seconds += _now(self.device) - began  # once for each micro-batch
+        self.seconds += _now(self.device) - start  # for each micro-batch
         return loss
 
     def __getattr__(self, name: str) -> Any:
@@ -72,28 +72,28 @@ def _now(device: torch.device) -> float:
 
 
 def timed_steps(training: Training, count: int) -> list[Phases]:
-    """Take so many steps from where the training stands, to the same bits as the loop takes them, and time each."""
+    """Take and time `count` steps from the current position, bit-identical to those of the loop."""
     device, objective = training.device, training.objective
     timed, batches, steps = _TimedObjective(objective, device), _batches(training), []
     training.model.train()
     training.objective = cast(Objective, timed)
     try:
         for _ in range(count):
-            began, timed.seconds = _now(device), 0.0
+            start, timed.seconds = _now(device), 0.0
             batch = next(batches)
             loaded = _now(device)
             training.take_step(batch)
             training.step += 1
             rest = _now(device) - loaded - timed.seconds
-            steps.append(Phases(loaded - began, timed.seconds, rest))
+            steps.append(Phases(loaded - start, timed.seconds, rest))
     finally:
         training.objective = objective
-        batches.close()  # and with it workers, who would read ahead while somebody else is timed
+        batches.close()  # stops workers, which would read ahead while another training is timed
     return steps
 
 
 def _batches(training: Training) -> Generator[Batch]:
-    """The batches from the next step on; after the last one of an epoch, those of the next."""
+    """Yield the batches from the next step on, across epochs."""
     while True:
         yield from training.loader.epoch(training.epoch, start=training.step)
         training.end_epoch(training.accumulator.metrics)
@@ -107,23 +107,23 @@ def time_side_by_side(
     warm_up: int,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, list[Phases]]:
-    """The mean step of each training in each turn.
+    """Return the mean step of each training in each turn.
 
-    They take turns, so that a slow moment of the machine strikes all, and who begins changes from turn to turn. In a
-    turn a training takes `warm_up` steps that do not count, until workers and caches are as they stay, and then
-    `steps` that do. Their mean is taken because workers who are behind deliver several batches at once.
+    Trainings take turns in rotating order, so that load on the machine affects all. In a turn a training takes
+    `warm_up` steps that do not count, until workers and caches are in a steady state, and then `steps` that do. The
+    mean is used because delayed workers deliver several batches at once.
     """
     names = list(trainings)
-    found: dict[str, list[Phases]] = {name: [] for name in names}
+    timings: dict[str, list[Phases]] = {name: [] for name in names}
     for turn in range(turns):
         first = turn % len(names)
-        for place, name in enumerate(names[first:] + names[:first]):
-            on_progress(turn * len(names) + place, turns * len(names))
-            found[name].append(Phases.mean(timed_steps(trainings[name], warm_up + steps)[warm_up:]))
-    return found
+        for position, name in enumerate(names[first:] + names[:first]):
+            on_progress(turn * len(names) + position, turns * len(names))
+            timings[name].append(Phases.mean(timed_steps(trainings[name], warm_up + steps)[warm_up:]))
+    return timings
 
 
 def median_ratio(above: Sequence[Phases], below: Sequence[Phases], phase: str = "whole") -> float:
-    """The median, over turns, of one training's time over another's in the same turn."""
-    seconds = ((getattr(one, phase), getattr(other, phase)) for one, other in zip(above, below, strict=True))
-    return float(statistics.median(mine / theirs for mine, theirs in seconds))
+    """Return the median over turns of the ratio of two trainings' times in the same turn."""
+    pairs = zip(above, below, strict=True)
+    return float(statistics.median(getattr(one, phase) / getattr(other, phase) for one, other in pairs))

@@ -1,1 +1,1 @@
-"""Evaluation: pure functions of tensors."""
+"""Evaluation metrics: pure functions of tensors."""

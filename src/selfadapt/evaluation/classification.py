@@ -1,9 +1,8 @@
-"""Predictions of a trained model, and how often they are right.
+"""Predictions of a trained model, and their accuracy.
 
-Of a broken file nothing is known: what the model says of it is NaN and its predicted class UNKNOWN, which no measure
-counts.
+For an unreadable file the outputs are NaN and the predicted class is UNKNOWN, which the metrics ignore.
 
-Shapes: N samples, K classes.
+Shapes: N samples, n of this process, B of a batch, K classes, O outputs.
 """
 
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.loader import as_input
 
-UNKNOWN = -1  # the predicted class of a sample that was never seen
+UNKNOWN = -1  # predicted class of an unreadable sample
 
 
 def predict(model: nn.Module, images: Inputs, num_classes: int, device: torch.device, batch_size: int = 256) -> Tensor:
-    """Class probabilities (N×K, on the CPU) of all images, with the model in evaluation mode; NaN for a broken file."""
+    """Return class probabilities (N×K, on the CPU), with the model in evaluation mode; NaN for unreadable files."""
     return outputs(model, images, device, batch_size)[:, :num_classes].softmax(1)
 
 
@@ -35,57 +34,49 @@ def outputs(
     forward: Callable[[Tensor], Tensor] | None = None,
     on_progress: ProgressCallback = no_progress,
 ) -> Tensor:
-    """All that the model says of each image (N×O, on the CPU), in evaluation mode; NaN for a broken file.
+    """Return all outputs (N×O, on the CPU), with the model in evaluation mode; NaN for unreadable files.
 
-    `forward` stands in for the model's own. Several processes share the batches, and all get the whole. The batches are
-    the same for any number of processes: a matrix product of other rows may differ in its last bits.
+    `forward` replaces the forward pass of the model. Several processes share the batches, and all get the whole result.
+    The batches do not depend on the number of processes, because they determine the last bits of matrix products.
     """
     was_training = model.training
     model.eval()
-    own = torch.arange(len(images)).split(batch_size)[distributed.rank() :: distributed.world_size()]
-    own_n = torch.cat([torch.arange(0), *own])
-    said_NO: Tensor | None = None
+    batches = torch.arange(len(images)).split(batch_size)[distributed.rank() :: distributed.world_size()]
+    own_n = torch.cat([torch.arange(0), *batches])
+    found = [(torch.arange(0), torch.zeros(0, 0))]  # index and outputs of each batch
     done = 0
-    for read in read_batches(images, own, device=device):
+    for read in read_batches(images, batches, device=device):
         if len(read.index_B):
-            said_BO = (forward or model)(as_input(read.images_BCHW)).float().cpu()
-            if said_NO is None:
-                said_NO = _nothing_said(len(images), own_n, said_BO.shape[1])
-            said_NO[read.index_B] = said_BO
+            found.append((read.index_B, (forward or model)(as_input(read.images_BCHW)).float().cpu()))
             done += len(read.index_B)
             on_progress(done, len(own_n))
     model.train(was_training)
-    # A process that could read none of its images learns from the others how much the model says.
-    widths = distributed.all_gather_objects(0 if said_NO is None else said_NO.shape[1])
-    if said_NO is None:
-        said_NO = _nothing_said(len(images), own_n, max(1, *(cast(int, width) for width in widths)))
-    return distributed.all_reduce_sum(said_NO.to(device)).cpu() if distributed.world_size() > 1 else said_NO
-
-
-def _nothing_said(count: int, own_n: Tensor, width: int) -> Tensor:
-    """NaN for the images of this process, and zero for those of others, to be added to what they say."""
-    said_NO = torch.zeros(count, width)
-    said_NO[own_n] = torch.nan
-    return said_NO
+    # A process that could read none of its images gets the number of outputs from the others.
+    width = max(1, *(cast(int, width) for width in distributed.all_gather_objects(found[-1][1].shape[1])))
+    outputs_NO = torch.zeros(len(images), width)
+    outputs_NO[own_n] = torch.nan  # and zero for the images of other processes, for the sum
+    for index_B, outputs_BO in found[1:]:
+        outputs_NO[index_B] = outputs_BO
+    return distributed.all_reduce_sum(outputs_NO.to(device)).cpu() if distributed.world_size() > 1 else outputs_NO
 
 
 def predicted_classes(outputs_NK: Tensor) -> Tensor:
-    """The likeliest class of each sample, by its outputs or probabilities; UNKNOWN where they are NaN."""
+    """Return the most likely class of each sample; UNKNOWN where the outputs are NaN."""
     return torch.where(outputs_NK.isnan().any(1), UNKNOWN, outputs_NK.argmax(1))
 
 
 def accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
-    """The share of samples whose predicted class is the label, among those that have one; None if there are none."""
+    """Return the share of correct predictions, without UNKNOWN ones; None if there are no others."""
     known_N = predicted_N != UNKNOWN
     return (predicted_N == labels_N)[known_N].double().mean().item() if known_N.any() else None
 
 
 def balanced_accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
-    """The mean over classes of the accuracy on their samples, so that a rare class counts as much as a common one."""
+    """Return the mean over classes of the accuracy on their samples; None without predictions."""
     known_N = predicted_N != UNKNOWN
     if not known_N.any():
         return None
-    own_n = labels_N[known_N]
-    right_K = torch.bincount(own_n, weights=(predicted_N[known_N] == own_n).double())
-    count_K = torch.bincount(own_n)
-    return (right_K / count_K)[count_K > 0].mean().item()
+    labels_n = labels_N[known_N]
+    correct_K = torch.bincount(labels_n, weights=(predicted_N[known_N] == labels_n).double())
+    count_K = torch.bincount(labels_n)
+    return (correct_K / count_K)[count_K > 0].mean().item()

@@ -1,15 +1,15 @@
-"""What features are worth: a linear classifier and the nearest neighbours on them, and whether they collapsed.
+"""Evaluation of features: linear classification, nearest neighbours, and detection of collapse.
 
 Linear evaluation as in the paper (Section 7.1): the network is frozen, the projector is left out, 100 epochs of SGD
-with momentum 0.9, no decay, batches of 512, a learning rate of 0.4 that falls to a tenth after 60 and after 80 of them.
-It comes in two ways:
+with momentum 0.9, no weight decay, batches of 512, a learning rate of 0.4 divided by ten after 60 and after 80 epochs.
+There are two variants:
 
-`linear_probe`               features are taken once, without augmentation, and brought to mean 0 and deviation 1 by the
-                             training part, so that one learning rate suits every network, also one never trained
-`LinearClassifier.learn_all` the field's: every epoch forwards images that were augmented anew, and the features stay
-                             as they are. It costs a forward pass over all images in each epoch.
+`linear_probe`               on frozen features without augmentation, standardised with the training split, so that one
+                             learning rate suits every network, including an untrained one
+`LinearClassifier.learn_all` the usual protocol: images are augmented in each epoch, and features are not standardised.
+                             It costs a forward pass over all images in each epoch.
 
-Shapes: N samples, B of a batch, F features, K classes.
+Shapes: N training samples, n test samples, B of a batch, F features, K classes, k neighbours.
 """
 
 import math
@@ -25,7 +25,7 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.loader import Loader
 
-_FEATURE_STD, _OUTPUT_STD, _DIRECTIONS = 0.05, 0.04, 2.0  # below which features count as collapsed
+_MIN_FEATURE_STD, _MIN_OUTPUT_STD, _MIN_RANK = 0.05, 0.04, 2.0  # thresholds below which features count as collapsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class ProbeSettings:
     batch_size: int = 512
     lr: float = 0.4
     schedule: str = "step"  # or cosine
-    augment: str = "none"  # else what classifiers also learn from, augmented anew in each epoch
+    augment: str = "none"  # or an augmentation, with which a second classifier is trained
     milestones: tuple[int, ...] = (60, 80)  # of 100 epochs
     neighbours: int = 200
-    temperature: float = 0.07  # of the neighbours' votes
+    temperature: float = 0.07  # of the votes of the neighbours
     seed: int = 0
 
     def rate(self, epoch: int) -> float:
@@ -47,7 +47,7 @@ class ProbeSettings:
 
 
 class Features(NamedTuple):
-    """Features with their labels to learn from, and features to tell the class of."""
+    """Labelled features for training, and features for testing."""
 
     train_NF: Tensor
     labels_N: Tensor
@@ -56,17 +56,17 @@ class Features(NamedTuple):
 
 
 class LinearClassifier:
-    """A linear layer that begins with zeros and learns by SGD with momentum and no decay."""
+    """A linear layer, initialised to zero, trained by SGD with momentum and without weight decay."""
 
     def __init__(self, num_features: int, num_classes: int, device: torch.device) -> None:
         self.layer = nn.Linear(num_features, num_classes).to(device)
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.0, momentum=0.9)
-        self.epochs = 0  # that it has learned for
+        self.epochs = 0  # finished
 
     def learn(self, features_BF: Tensor, labels_B: Tensor, rate: float) -> None:
-        """One step on a batch."""
+        """Take a step on a batch."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
@@ -82,7 +82,7 @@ class LinearClassifier:
         after_epoch: Callable[[], None] = lambda: None,
         on_progress: ProgressCallback = no_progress,
     ) -> None:
-        """Every epoch that is left, on what the frozen network makes of the loader's batches."""
+        """Train for the remaining epochs on features of the loader's batches."""
         was_training = network.training
         network.eval()
         for epoch in range(self.epochs, settings.epochs):
@@ -97,17 +97,17 @@ class LinearClassifier:
 
     @torch.no_grad()
     def classes(self, features_nF: Tensor) -> Tensor:
-        """The likeliest class of each sample."""
-        found: Tensor = self.layer(features_nF).argmax(1)
-        return found
+        """Return the most likely class of each sample."""
+        classes_n: Tensor = self.layer(features_nF).argmax(1)
+        return classes_n
 
     def state(self) -> dict[str, Tensor]:
-        """All that it takes to go on after an epoch."""
-        moving = {
+        """Return everything needed to resume after an epoch."""
+        momenta = {
             f"{name} momentum": self.optimizer.state[value]["momentum_buffer"]
             for name, value in self.layer.named_parameters()
         }
-        return {**self.layer.state_dict(), **moving, "epochs": torch.tensor(self.epochs)}
+        return {**self.layer.state_dict(), **momenta, "epochs": torch.tensor(self.epochs)}
 
     def load(self, state: dict[str, Tensor]) -> None:
         self.epochs = int(state["epochs"])
@@ -117,7 +117,7 @@ class LinearClassifier:
 
 
 def linear_probe(features: Features, settings: ProbeSettings, on_progress: ProgressCallback = no_progress) -> Tensor:
-    """The class of each test sample by a linear classifier that is trained on the features."""
+    """Train a linear classifier on the features, and return the class of each test sample."""
     train_NF, labels_N, test_nF, num_classes = features
     mean_F, std_F = train_NF.mean(0), train_NF.std(0, correction=0).clamp_min(1e-6)
     train_NF, test_nF = (train_NF - mean_F) / std_F, (test_nF - mean_F) / std_F
@@ -134,37 +134,37 @@ def linear_probe(features: Features, settings: ProbeSettings, on_progress: Progr
 def nearest_neighbours(
     features: Features, settings: ProbeSettings, on_progress: ProgressCallback = no_progress
 ) -> Tensor:
-    """The class of each test sample by the votes of its nearest training samples, each counting exp(cosine/tau)."""
+    """Return the class of each test sample by votes of its nearest training samples, weighted by exp(cosine/tau)."""
     train_NF, labels_N, test_nF, num_classes = features
     train_NF, test_nF = normalize(train_NF, dim=1), normalize(test_nF, dim=1)
     count = min(settings.neighbours, len(train_NF))
-    found = []
-    for piece_BF in test_nF.split(1024):
-        nearness_Bk, index_Bk = (piece_BF @ train_NF.T).topk(count, dim=1)
-        votes_BK = torch.zeros(len(piece_BF), num_classes, device=piece_BF.device)
-        votes_BK.scatter_add_(1, labels_N[index_Bk], ((nearness_Bk - 1) / settings.temperature).exp())
-        found.append(votes_BK.argmax(1))
-        on_progress(sum(map(len, found)), len(test_nF))
-    return torch.cat(found)
+    classes: list[Tensor] = []
+    for chunk_BF in test_nF.split(1024):
+        similarity_Bk, index_Bk = (chunk_BF @ train_NF.T).topk(count, dim=1)
+        votes_BK = torch.zeros(len(chunk_BF), num_classes, device=chunk_BF.device)
+        votes_BK.scatter_add_(1, labels_N[index_Bk], ((similarity_Bk - 1) / settings.temperature).exp())
+        classes.append(votes_BK.argmax(1))
+        on_progress(sum(map(len, classes)), len(test_nF))
+    return torch.cat(classes)
 
 
 def spread(features_NF: Tensor) -> float:
-    """The standard deviation of normalised features, times the root of their number: 1 at most, 0 when collapsed."""
+    """Return the standard deviation of normalised features times sqrt(F): at most 1, and 0 if collapsed."""
     return float(normalize(features_NF, dim=1).std(0).mean() * features_NF.shape[1] ** 0.5)
 
 
 def effective_rank(features_NF: Tensor) -> float:
-    """exp(entropy of the singular values' shares): how many directions the features use (Roy and Vetterli, 2007)."""
+    """Return the effective rank of the features (Roy and Vetterli, 2007): exp(entropy of the normalised spectrum)."""
     values = torch.linalg.svdvals((features_NF - features_NF.mean(0)).double())
     share = values / values.sum().clamp_min(1e-300)
     return float(torch.special.entr(share).sum().exp())
 
 
 def collapsed(feature_std: float, output_std: float, rank: float, largest_rank: int) -> bool:
-    """Whether the network says nearly the same of every image, by its features, their projections or their rank.
+    """Return whether the outputs are nearly constant, by the spread of features or projections or by their rank.
 
-    A few images have few directions, whatever the network.
+    A small number of images limits the rank for any network.
     """
-    directions = min(_DIRECTIONS, largest_rank / 2)
-    fine = feature_std > _FEATURE_STD and output_std > _OUTPUT_STD and rank > directions
+    min_rank = min(_MIN_RANK, largest_rank / 2)
+    fine = feature_std > _MIN_FEATURE_STD and output_std > _MIN_OUTPUT_STD and rank > min_rank
     return not fine  # NaN is not fine

@@ -1,15 +1,14 @@
-"""Empirical risk minimisation: ordinary training with cross entropy on the labels as given.
+"""Empirical risk minimisation: training with cross entropy on the given labels.
 
     L = -1/B  sum_i  log p_i[y_i],    p_i = softmax(f(x_i))
 
-Shapes: B samples of a batch, K classes.
+Shapes: B samples of a batch, K classes, N samples in total, O outputs of the network.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -23,15 +22,18 @@ from selfadapt.targets.store import Storage, TargetStore
 
 
 def label_loss(logits_BK: Tensor, labels_B: Tensor) -> Loss:
-    """Cross entropy with the labels, every sample with weight one."""
+    """Return the cross entropy with the labels, every sample with weight one."""
     logits_BK = logits_BK.float()
-    total = cross_entropy(logits_BK, labels_B, reduction="sum")
-    return Loss.of(total, torch.full_like(total, len(labels_B)).detach(), logits_BK)
+    return Loss.of(cross_entropy(logits_BK, labels_B, reduction="sum"), len(labels_B), logits_BK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ERM:
-    """Ordinary training, and the common ground of methods that differ from it in a part only."""
+    """Empirical risk minimisation, and the base class of the other methods.
+
+    A method with another loss overrides `loss_of`, or `loss_with_targets` if it has targets. One that needs several
+    forward passes overrides `loss`.
+    """
 
     description: ClassVar[str] = "ordinary training"
     paper: ClassVar[str] = "Vapnik, Principles of Risk Minimization for Learning Theory, 1991"
@@ -78,11 +80,18 @@ class ERM:
         return None
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        return self.loss_of(model(batch.input).float(), batch, progress)
+        logits_BK = model(batch.input).float()
+        if targets is None:
+            return self.loss_of(logits_BK, batch, progress)
+        return self.loss_with_targets(logits_BK, batch, targets, progress)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
-        """The loss as a function of the outputs."""
+        """Return the loss of a method without targets."""
         return label_loss(logits_BK, batch.label)
+
+    def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
+        """Update the targets and return the loss."""
+        return self.loss_of(logits_BK, batch, progress)
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         pass

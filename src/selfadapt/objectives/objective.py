@@ -1,9 +1,9 @@
-"""What a training method is to the loop.
+"""The objective protocol: what a training method provides to the training loop.
 
-The meta-algorithm of the paper (Algorithm 1) leaves three choices: the initial targets, the normalisation of
-the prediction, and the loss. A method makes the first in `initial_targets` and the other two in `loss`.
+The meta-algorithm of the paper (Algorithm 1) leaves three choices: the initial targets, the normalisation of the
+prediction, and the loss. A method makes the first in `initial_targets` and the other two in `loss`.
 
-Shapes: B samples of a batch, K classes, N samples in all.
+Shapes: B samples of a batch, K classes, N samples in total, O outputs of the network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,113 +17,164 @@ from selfadapt.data.loader import Batch
 from selfadapt.models.backbone import Backbone
 from selfadapt.targets.store import Storage, TargetStore
 
-Metrics = Mapping[str, float]  # what was measured after an epoch, by name: a line of metrics.jsonl
+Metrics = Mapping[str, float]  # measurements after an epoch, by name: a line of metrics.jsonl
 
 
 @dataclass(frozen=True)
 class Term:
-    """A part of a loss as two sums over samples, because its mean is taken over the whole step."""
+    """A term of the loss as two sums over samples, because its mean is taken over the whole step."""
 
     total: Tensor  # sum of weight times loss, with gradient
     weight: Tensor  # sum of the weights, without gradient
 
+    @classmethod
+    def of(cls, total: Tensor, weight: Tensor | int) -> "Term":
+        return cls(total, weight if isinstance(weight, Tensor) else torch.full_like(total, weight).detach())
+
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a micro-batch. That of a step is the sum over its terms of total / weight.
+    """The loss of a micro-batch. The loss of a step is the sum over its terms of total / weight.
 
-    A step may be cut into micro-batches and spread over processes. Only the loop sees all of them, so only the loop
-    sums and divides, each term by its own weight.
+    A step may be split into micro-batches and over processes. Only the loop sees all of them, so only the loop sums and
+    divides, each term by its own weight.
     """
 
     terms: tuple[Term, ...]
-    logits_BK: Tensor | None = None  # outputs for the classes, where there are any
-    measured: Mapping[str, Tensor] = field(default_factory=dict)  # values of samples, to be averaged over the epoch
+    logits_BK: Tensor | None = None  # class outputs, if any
+    measured: Mapping[str, Tensor] = field(default_factory=dict)  # values per sample, averaged over the epoch
 
     @classmethod
     def of(
         cls,
         total: Tensor,
-        weight: Tensor,
+        weight: Tensor | int,
         logits_BK: Tensor | None = None,
         measured: Mapping[str, Tensor] | None = None,
     ) -> "Loss":
-        """A loss of one term."""
-        return cls((Term(total, weight),), None if logits_BK is None else logits_BK.detach(), measured or {})
+        """Create a loss of one term. An integer weight is a number of samples of weight one."""
+        return cls((Term.of(total, weight),), None if logits_BK is None else logits_BK.detach(), measured or {})
 
     @property
     def mean(self) -> Tensor:
-        """The loss of a step that is this micro-batch alone."""
+        """The loss of a step that consists of this micro-batch only."""
         return torch.stack([term.total / term.weight for term in self.terms]).sum()
 
 
 def mean_of(losses_B: Tensor, logits_BK: Tensor | None = None) -> Loss:
-    """A loss in which every sample has weight one."""
-    total = losses_B.sum()
-    return Loss.of(total, torch.full_like(total, len(losses_B)).detach(), logits_BK)
+    """Create a loss in which every sample has weight one."""
+    return Loss.of(losses_B.sum(), len(losses_B), logits_BK)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training has come."""
+    """How far training has progressed."""
 
-    epoch: int  # finished epochs, so it counts from 0
+    epoch: int  # number of finished epochs
     fraction: float  # of all steps, from 0 to 1
-    epochs: int = 1  # in all
+    epochs: int = 1  # in total
     history: Sequence[Metrics] = ()  # of the finished epochs
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """How to read a method's targets as evidence about the labels."""
+    """How to interpret a method's targets as evidence about the labels."""
 
-    label_share: float = 0.0  # what of a target is still its given label, and so no evidence
-    weighed: bool = False  # whether training weighs a sample by its target
-    held_out: bool = False  # targets are predictions that never saw the label, and the network is a CorrectedClassifier
+    label_share: float = 0.0  # share of a target that is still its given label, and therefore not evidence
+    weighed: bool = False  # whether training weights a sample by its target
+    held_out: bool = False  # targets are out-of-sample predictions, and the network is a CorrectedClassifier
 
 
 class Objective(Protocol):
-    """A training method as the loop and the evaluation see it."""
+    """A training method as seen by the training loop and the evaluation.
+
+    Subclass `ERM` and override what differs.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class MeanAbsoluteError(ERM):
+        ...     def loss_of(self, logits_BK, batch, progress):
+        ...         p_B = logits_BK.softmax(1).gather(1, batch.label.unsqueeze(1)).squeeze(1)
+        ...         return mean_of(2 * (1 - p_B), logits_BK)
+    """
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        """The backbone with the heads this method needs. The first `num_classes` outputs are the classes."""
+        """Add the heads of this method to a backbone.
+
+        Args:
+            backbone: Network from inputs to features.
+            num_classes: Number of classes K.
+
+        Returns:
+            A network whose first K outputs are the class logits.
+        """
         ...
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
-        """What the optimiser learns, in groups. A group's `lr_scale` multiplies the learning rate, `lr` at most."""
+        """Group the trainable parameters for the optimiser.
+
+        Args:
+            model: A network from `build`.
+            lr: The largest learning rate of the schedule.
+
+        Returns:
+            Parameter groups as `torch.optim` takes them. `lr_scale` multiplies the learning rate of a group.
+        """
         ...
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
-        """t_i before training, or None for a method without targets."""
+        """Create the targets t_i before training.
+
+        Args:
+            labels_N: Given labels of the training samples.
+            num_classes: Number of classes K.
+            storage: Where and in which format to keep the targets.
+
+        Returns:
+            The store, or None for a method without targets.
+        """
         ...
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        """One micro-batch: forward (once or several times), targets, weights, loss."""
+        """Compute the loss of a micro-batch: forward passes, update of the targets, weights, loss.
+
+        Args:
+            model: A network from `build`, possibly wrapped for data-parallel training.
+            batch: Inputs, labels and indices of B samples.
+            targets: The store from `initial_targets`.
+            progress: How far training has progressed.
+
+        Returns:
+            The terms of the loss as sums, with gradient.
+
+        Raises:
+            NonFinitePrediction: If the network returns NaN or infinity.
+        """
         ...
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
-        """What follows the optimiser's step, such as moving a momentum encoder."""
+        """Update the model after a step of the optimiser, for example its momentum encoder."""
         ...
 
     def keeps(self, history: Sequence[Metrics]) -> bool:
-        """Whether the network as it is after the last epoch of `history` is to be the result.
+        """Return whether the network after the last epoch of `history` becomes the result.
 
-        The last network kept is the result; if none ever is, the network at the end of training.
+        The last such network is the result; if there is none, the network at the end of training.
         """
         ...
 
     def started(self, history: Sequence[Metrics], epochs: int) -> int | None:
-        """E_s, the epochs before the targets move, as far as it is known; None for a method that has none to move."""
+        """Return E_s, the number of epochs before the targets move; None if unknown yet or without moving targets."""
         ...
 
     def evidence(self, progress: Progress) -> Evidence | None:
-        """How to read the targets as evidence about the labels; None if predictions have to do."""
+        """Return how to interpret the targets as evidence about the labels; None to use predictions instead."""
         ...
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
-        """What the method itself says of its confidence, by name: a value for each sample, larger being more."""
+        """Return the confidence scores of this method by name: one value per sample, larger for more confident."""
         ...
 
     def trained_for(self) -> float | None:
-        """The one coverage that these selectors were trained for; None if they hold for all."""
+        """Return the coverage that the selectors were trained for; None if they hold for any."""
         ...

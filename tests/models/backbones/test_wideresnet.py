@@ -64,5 +64,5 @@ def test_dropout_lies_between_the_convolutions() -> None:
 
 
 def test_a_depth_that_cannot_be_is_an_error() -> None:
-    with pytest.raises(ValueError, match="depth 27"):
+    with pytest.raises(ValueError, match=r"must be 6 n \+ 4"):
         WideResNet(27)

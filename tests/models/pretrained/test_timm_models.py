@@ -138,10 +138,10 @@ def test_weights_that_are_none_are_refused_and_no_code_is_run(tmp_path: Path, mo
         "text.pth": "is not a weights file",
         "empty.pth": "is not a weights file",
         "text.safetensors": "is not a weights file",
-        "list.pth": "it holds no table of named tensors",
+        "list.pth": "it does not contain named tensors",
         "gone.pth": "not found",
         "vit.safetensors": r"does not contain weights of test_resnet: conv1.0.weight, .* missing, blocks.0",
-        "grey.safetensors": r"conv1.0.weight have another shape, such as \d+×1×3×3 for \d+×3×3×3",
+        "grey.safetensors": r"conv1.0.weight of another shape, such as \d+×1×3×3 instead of \d+×3×3×3",
     }
     for name, message in cases.items():
         with pytest.raises(UserError, match=message) as error:
@@ -187,6 +187,6 @@ def test_without_a_connection_one_line_says_what_to_do(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match=f"cannot be downloaded here .*--weights FILE.*{DEFAULT}") as error:
+    with pytest.raises(UserError, match=f"cannot be downloaded .*--weights FILE.*{DEFAULT}") as error:
         pretrained("test_resnet")
     assert "\n" not in str(error.value)

@@ -1,1 +1,1 @@
-"""Selective classification: selectors, risk at each coverage, and a guarantee."""
+"""Selective classification: selectors, risk-coverage curves, and risk guarantees."""

@@ -16,13 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class SplitBatchNorm(_BatchNorm):
     def __init__(self, num_features: int, eps: float, momentum: float | None, parts: int) -> None:
         super().__init__(num_features, eps=eps, momentum=momentum)
-        self.splits = parts
+        self.parts = parts
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Accept images and vectors."""
 
     def forward(self, values_BC: Tensor) -> Tensor:
-        parts = min(self.splits, len(values_BC) // 2)  # a variance needs two samples
+        parts = min(self.parts, len(values_BC) // 2)  # a variance needs two samples
         if not self.training or parts < 2:
             return super().forward(values_BC)
         mean, variance = self.get_buffer("running_mean"), self.get_buffer("running_var")

@@ -1,29 +1,32 @@
-"""Early-learning regularisation, ELR (Liu et al., "Early-Learning Regularization Prevents Memorization of Noisy
-Labels", 2020, Equations 6 and 9).
+"""Early-learning regularisation (ELR): keep predictions close to their running mean from early training.
 
     t_i <- b t_i + (1 - b) p_i,    t_i = 0 before training
     L   = 1/B  sum_i  -log p_i[y_i] + l log(1 - <p_i, t_i>)
 
 Published for CIFAR10: b = 0.7, l = 3 with symmetric noise, b = 0.9, l = 1 with asymmetric noise; for CIFAR100: b = 0.9,
-l = 7. No gradient flows through t. As in the authors' program, p is kept within 1e-4 .. 1 - 1e-4 and what enters t is
-normalised again.
+l = 7. No gradient flows through t. As in the authors' code, p is clamped to 1e-4 .. 1 - 1e-4, and normalised again
+before it enters t.
 
-Shapes: B samples of a batch, K classes, N samples in all.
+Paper: Liu et al., "Early-Learning Regularization Prevents Memorization of Noisy Labels", 2020, Equations 6 and 9.
+When to use it: as the closest relative of self-adaptive training, where b and l can be tuned.
+
+Shapes: B samples of a batch, K classes, N samples in total.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
+from selfadapt.objectives.moving_targets import target_momentum
 from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of
 from selfadapt.targets.store import Storage, TargetStore
 
-_SMALLEST = 1e-4
+_MIN_PROBABILITY = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,27 +34,18 @@ class EarlyLearning(ERM):
     description: ClassVar[str] = "early-learning regularisation"
     paper: ClassVar[str] = "Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, 2020"
 
-    momentum: float = setting(
-        0.7,
-        "momentum of the targets (b); 0.9 for asymmetric noise and for CIFAR100",
-        option="--target-momentum",
-        aliases=("--momentum",),
-        least=0,
-        most=1,
-    )
+    momentum: float = target_momentum(0.7, "momentum of the targets (b); 0.9 for asymmetric noise and for CIFAR100")
     strength: float = setting(3.0, "weight of the regularisation (l); 1 for asymmetric noise, 7 for CIFAR100", least=0)
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return TargetStore.empty(len(labels_N), num_classes, self.momentum, storage)
 
-    def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        assert targets is not None
-        logits_BK = model(batch.input).float()
-        p_BK = logits_BK.softmax(1).clamp(_SMALLEST, 1 - _SMALLEST)
-        fixed_BK = p_BK.detach()
-        rows_BK = targets.update(batch.index, fixed_BK / fixed_BK.sum(1, keepdim=True))
-        against_B = (1 - (p_BK * rows_BK).sum(1)).clamp_min(_SMALLEST).log()
-        losses_B = cross_entropy(logits_BK, batch.label, reduction="none") + self.strength * against_B
+    def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
+        p_BK = logits_BK.softmax(1).clamp(_MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
+        detached_BK = p_BK.detach()
+        rows_BK = targets.update(batch.index, detached_BK / detached_BK.sum(1, keepdim=True))
+        regularisation_B = (1 - (p_BK * rows_BK).sum(1)).clamp_min(_MIN_PROBABILITY).log()
+        losses_B = cross_entropy(logits_BK, batch.label, reduction="none") + self.strength * regularisation_B
         return mean_of(losses_B, logits_BK)
 
     def evidence(self, progress: Progress) -> Evidence | None:

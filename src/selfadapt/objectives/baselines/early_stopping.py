@@ -1,7 +1,10 @@
-"""Ordinary training, stopped at the right moment as far as noisy labels can tell it.
+"""Early stopping on noisy validation labels.
 
-The network that did best on held-out labels, which are as noisy as the training labels, is the result. Training runs
-to its end, so this is early stopping with all the patience there is.
+The result is the network with the highest accuracy on validation labels, which are as noisy as the training labels.
+Training runs to the last epoch, so the patience is unlimited.
+
+Paper: Prechelt, "Early Stopping - But When?", 1998.
+When to use it: as a strong and free baseline, where a validation split exists.
 """
 
 from collections.abc import Sequence
@@ -18,13 +21,13 @@ from selfadapt.objectives.objective import Metrics
 class EarlyStopping(ERM):
     description: ClassVar[str] = "ordinary training, stopped early on noisy validation"
     paper: ClassVar[str] = "Prechelt, Early Stopping - But When?, 1998"
-    needs: ClassVar[str] = "a validation part"
+    needs: ClassVar[str] = "a validation split"
     result: ClassVar[str] = "best epoch on validation"
     uses_up_validation: ClassVar[bool] = True
 
     def suited(self, task: Task) -> Self:
         if not task.has_validation:
-            raise UserError("early-stopping needs a validation part, and these data have none")
+            raise UserError("early-stopping needs a validation split, which these data do not have")
         return self
 
     def keeps(self, history: Sequence[Metrics]) -> bool:

@@ -1,9 +1,12 @@
-"""Mean absolute error (Ghosh et al., "Robust Loss Functions under Label Noise for Deep Neural Networks", 2017).
+"""Mean absolute error (MAE) between prediction and one-hot label.
 
     L = 1/B  sum_i sum_k |p_ik - one_hot(y_i)_k|  =  1/B  sum_i  2 (1 - p_i[y_i])
 
-Its sum over all labels is the same for every prediction, so that symmetric noise does not move its minimum. It learns
-slowly where a label is unlikely, which is what it is known for.
+Its sum over all labels is the same for every prediction, so symmetric noise does not move its minimum. Its gradient
+vanishes where the label has a low probability, so it learns slowly.
+
+Paper: Ghosh et al., "Robust Loss Functions under Label Noise for Deep Neural Networks", 2017.
+When to use it: as the provably robust loss that others are compared with; it underfits with many classes.
 
 Shapes: B samples of a batch, K classes.
 """

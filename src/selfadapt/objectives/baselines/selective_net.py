@@ -1,18 +1,22 @@
-"""SelectiveNet (Geifman and El-Yaniv, "SelectiveNet: A Deep Neural Network with an Integrated Reject Option", 2019).
+"""SelectiveNet: a network trained to abstain at a given coverage.
 
-Three heads on one backbone: f predicts, g in 0..1 selects, h predicts too and only helps the features along.
+Three heads on one backbone: f predicts, g in 0..1 selects, and an auxiliary head h also predicts, for the features.
 
     phi = 1/B sum_i g_i                                                      coverage
-    r   = 1/B sum_i g_i CE(f_i, y_i)                                         risk on what is selected
+    r   = 1/B sum_i g_i CE(f_i, y_i)                                         selective risk
     L   = a (r + lambda max(0, c - phi)^2) + (1 - a) 1/B sum_i CE(h_i, y_i)
 
-with lambda = 32 and a = 1/2. The paper divides r by phi; the authors' program does not, and does better here, so that
-is the default. g is a hidden layer as wide as the features, with batch normalisation, its outputs divided by ten as in
-the program, before a sigmoid. Coverage and risk are a batch's; where a batch is cut into micro-batches or shared by
-processes, each part has its own. The network is trained for one coverage c, and says nothing of others: the authors
-train one for each.
+with lambda = 32 and a = 1/2. g is a hidden layer as wide as the features, with batch normalisation and, as in the
+authors' code, divided by ten, then a linear layer and a sigmoid.
 
-Shapes: B samples of a batch, K classes.
+Deviations: the paper divides r by phi; the authors' code does not, which works better here and is the default. Coverage
+and risk are those of a batch; with micro-batches or several processes, each part has its own. The network is valid for
+one coverage c; the authors train one network for each.
+
+Paper: Geifman and El-Yaniv, "SelectiveNet: A Deep Neural Network with an Integrated Reject Option", 2019.
+When to use it: when the coverage is known before training.
+
+Shapes: B samples of a batch, N samples, K classes, O = 2 K + 1 outputs, F features, C channels, H by W pixels.
 """
 
 from collections.abc import Mapping
@@ -30,15 +34,15 @@ from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress
 
 
-class Tenth(nn.Module):
-    """A tenth of what comes in, so that selection begins undecided."""
+class DivideByTen(nn.Module):
+    """Keeps the selection near one half at the start of training."""
 
     def forward(self, values_BF: Tensor) -> Tensor:
         return values_BF / 10
 
 
 class ThreeHeads(nn.Module):
-    """Outputs: the K classes of f, the selection g before its sigmoid, the K classes of h."""
+    """Outputs the K class logits of f, the logit of the selection g, and the K class logits of h."""
 
     def __init__(self, backbone: Backbone, num_classes: int) -> None:
         super().__init__()
@@ -46,7 +50,7 @@ class ThreeHeads(nn.Module):
         self.backbone = backbone
         self.predict = nn.Linear(features, num_classes)
         self.select = nn.Sequential(
-            nn.Linear(features, features), nn.ReLU(), nn.BatchNorm1d(features), Tenth(), nn.Linear(features, 1)
+            nn.Linear(features, features), nn.ReLU(), nn.BatchNorm1d(features), DivideByTen(), nn.Linear(features, 1)
         )
         self.help = nn.Linear(features, num_classes)
 
@@ -65,17 +69,14 @@ def selective_net_loss(
     divide: bool = False,
 ) -> Tensor:
     classes = (outputs_BO.shape[1] - 1) // 2
-    predicted_BK, selected_B, helped_BK = (
-        outputs_BO[:, :classes],
-        outputs_BO[:, classes].sigmoid(),
-        outputs_BO[:, classes + 1 :],
-    )
+    predicted_BK, selection_B, auxiliary_BK = outputs_BO.tensor_split([classes, classes + 1], 1)
+    selected_B = selection_B.squeeze(1).sigmoid()
     share = selected_B.mean()
     risk = (selected_B * cross_entropy(predicted_BK, labels_B, reduction="none")).mean()
     if divide:
         risk = risk / share
-    short = (coverage - share).clamp_min(0).square()
-    return balance * (risk + weight * short) + (1 - balance) * cross_entropy(helped_BK, labels_B)
+    penalty = (coverage - share).clamp_min(0).square()
+    return balance * (risk + weight * penalty) + (1 - balance) * cross_entropy(auxiliary_BK, labels_B)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +87,18 @@ class SelectiveNet(ERM):
         "Geifman and El-Yaniv, SelectiveNet: A Deep Neural Network with an Integrated Reject Option, 2019"
     )
 
-    coverage: float = setting(0.8, "the coverage to train for", above=0, most=1)
-    divide_by_coverage: bool = setting(False, "divide the risk by the coverage, as the paper has it")
+    coverage: float = setting(0.8, "coverage to train for", above=0, most=1)
+    divide_by_coverage: bool = setting(False, "divide the risk by the coverage, as in the paper")
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         return ThreeHeads(backbone, num_classes)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
-        size = torch.full((), float(len(batch)), device=logits_BK.device)
-        total = size * selective_net_loss(logits_BK, batch.label, self.coverage, divide=self.divide_by_coverage)
-        return Loss.of(total, size, logits_BK[:, : logits_BK.shape[1] // 2])
+        mean = selective_net_loss(logits_BK, batch.label, self.coverage, divide=self.divide_by_coverage)
+        return Loss.of(len(batch) * mean, len(batch), logits_BK[:, : logits_BK.shape[1] // 2])
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
-        return {"selection": outputs_NO[:, num_classes]}  # before the sigmoid, which would make ties
+        return {"selection": outputs_NO[:, num_classes]}  # without the sigmoid, which would create ties
 
     def trained_for(self) -> float | None:
         return self.coverage

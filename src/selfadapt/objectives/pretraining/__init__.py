@@ -1,1 +1,1 @@
-"""Learning without labels: what the methods share, and one file for each."""
+"""Self-supervised pre-training: the shared encoder, and one file for each method."""

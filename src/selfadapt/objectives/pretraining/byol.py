@@ -1,9 +1,12 @@
-"""BYOL (Grill et al., "Bootstrap Your Own Latent", 2020): predict what a momentum encoder says of the other view.
+"""BYOL: predict the momentum encoder's projection of the other view.
 
     L = 1/B sum_i | p_i/|p_i| - z'_i/|z'_i| |^2 + the same with the views exchanged
 
-z' is the momentum encoder's projection of the *other* view, without gradient. With one view there is no other: z' is
-of the same one (the paper's Table 6), and there is one direction.
+z' is the momentum encoder's projection of the *other* view, without gradient. With a single view, z' is the projection
+of that view (the paper's Table 6), and the loss has one term.
+
+Paper: Grill et al., "Bootstrap Your Own Latent", 2020.
+When to use it: as the standard method without negatives, with twice the forward passes of one-view methods.
 
 Shapes: B samples of a batch, D dimensions.
 """
@@ -16,9 +19,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.loader import Batch
-from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View, normalised_squared_distance
-from selfadapt.targets.store import TargetStore
+from selfadapt.objectives.pretraining.encoders import EncodedView, Encoders, Pretraining, normalised_squared_distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,7 @@ class BYOL(Pretraining):
     paper: ClassVar[str] = "Grill et al., Bootstrap Your Own Latent, 2020"
     views: ClassVar[int] = 2
 
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
-    ) -> Tensor:
-        keys = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, said, strict=True)]
-        pairs = zip(said, reversed(keys), strict=True)
+    def losses(self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView]) -> Tensor:
+        keys = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, views, strict=True)]
+        pairs = zip(views, reversed(keys), strict=True)
         return torch.stack([normalised_squared_distance(view.predicted_BD, z_BD) for view, z_BD in pairs]).sum(0)

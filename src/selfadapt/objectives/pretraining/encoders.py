@@ -1,20 +1,19 @@
-"""What methods that learn without labels share: encoder, momentum encoder, predictor and online probe.
+"""What self-supervised methods share: encoder, momentum encoder, predictor and online probe.
 
-    h = backbone(x)      the features, which are what is kept in the end
-    f = projector(h)     p = predictor(f), or f where a method has none
+    h = backbone(x)      the features, which are the result
+    f = projector(h)     p = predictor(f), or f without a predictor
     z = the same projection by the momentum encoder:  theta_m <- beta theta_m + (1 - beta) theta
 
-The momentum encoder begins as a copy, never receives a gradient, and moves after each step of the optimiser; its batch
-normalisation sees batches like the encoder's. With beta = 0 it is the encoder itself. The online probe is a linear
-layer on h with its own learning rate, whose gradient stops at h; it is there where labels are.
+The momentum encoder starts as a copy, receives no gradient, and moves after each step of the optimiser; its batch
+normalisation uses batch statistics like the encoder's. With beta = 0 it is the encoder itself. The online probe is a
+linear layer on h with its own learning rate, without gradient to h; it exists if there are labels.
 
 Shapes: B images of a batch, F features, D dimensions of a projection, K classes.
 """
 
 import copy
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -30,11 +29,11 @@ from selfadapt.models.heads import projection_head
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Loss, Progress
-from selfadapt.targets.store import Storage, TargetStore
+from selfadapt.targets.store import TargetStore
 
 
-class View(NamedTuple):
-    """What the encoder says of one view of a batch."""
+class EncodedView(NamedTuple):
+    """Outputs of the encoder for one view of a batch."""
 
     projected_BD: Tensor
     predicted_BD: Tensor
@@ -53,7 +52,7 @@ class Encoders(nn.Module):
         num_classes: int,
         normalised: bool = True,
     ) -> None:
-        """`normalised` heads have batch normalisation."""
+        """`normalised` selects batch normalisation in the heads."""
         super().__init__()
         self.backbone = backbone
         self.projector: nn.Module = projection_head(backbone.num_features, hidden, dimensions, normalised=normalised)
@@ -65,48 +64,48 @@ class Encoders(nn.Module):
         if momentum_encoder:
             self.momentum_encoder = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
 
-    def forward(self, *views_BCHW: Tensor) -> tuple[View, ...]:
-        return tuple(self._said(view_BCHW) for view_BCHW in views_BCHW)
+    def forward(self, *views_BCHW: Tensor) -> tuple[EncodedView, ...]:
+        return tuple(self._encode(view_BCHW) for view_BCHW in views_BCHW)
 
-    def _said(self, view_BCHW: Tensor) -> View:
+    def _encode(self, view_BCHW: Tensor) -> EncodedView:
         features_BF = self.backbone(view_BCHW)
         projected_BD = self.projector(features_BF)
         probed_BK = None if self.probe is None else self.probe(features_BF.detach())
-        return View(projected_BD.float(), self.predictor(projected_BD).float(), probed_BK)
+        return EncodedView(projected_BD.float(), self.predictor(projected_BD).float(), probed_BK)
 
     @torch.no_grad()
-    def momentum_encoded(self, view_BCHW: Tensor, said: View) -> Tensor:
-        """z: what the momentum encoder makes of a view, or the encoder itself where there is none."""
+    def momentum_encoded(self, view_BCHW: Tensor, encoded: EncodedView) -> Tensor:
+        """Return z: the projection by the momentum encoder, or by the encoder itself if there is none."""
         if self.momentum_encoder is None:
-            return said.projected_BD.detach()
+            return encoded.projected_BD.detach()
         return cast(Tensor, self.momentum_encoder(view_BCHW).float())
 
     @torch.no_grad()
     def move_momentum_encoder(self, beta: float) -> None:
         if self.momentum_encoder is None:
             return
-        own = [*self.backbone.parameters(), *self.projector.parameters()]
-        for after, parameter in zip(self.momentum_encoder.parameters(), own, strict=True):
-            after.lerp_(parameter, 1 - beta)
+        parameters = [*self.backbone.parameters(), *self.projector.parameters()]
+        for slow, parameter in zip(self.momentum_encoder.parameters(), parameters, strict=True):
+            slow.lerp_(parameter, 1 - beta)
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """A number that goes from `start` to `end` over training along BYOL's cosine."""
+    """A number that changes from `start` to `end` over training along BYOL's cosine."""
 
     start: float
     end: float
 
     @classmethod
     def parse(cls, text: str) -> "Ramp":
-        """0.99, or 0.99:1.0 for a number that grows over training."""
+        """Parse a number such as 0.99, or two such as 0.99:1.0."""
         try:
             numbers = [float(number) for number in text.split(":")]
             if len(numbers) in (1, 2) and all(0 <= number <= 1 for number in numbers):
                 return cls(numbers[0], numbers[-1])
         except ValueError:
             pass
-        raise UserError(f"{text!r} must be a number within 0..1, or two as START:END, for a momentum")
+        raise UserError(f"{text!r} must be a number within 0..1, or START:END")
 
     def __str__(self) -> str:
         return f"{self.start:g}" if self.start == self.end else f"{self.start:g}:{self.end:g}"
@@ -117,33 +116,37 @@ class Ramp:
 
 NO_MOMENTUM_ENCODER = Ramp(0, 0)
 SLOW = Ramp(0.99, 0.99)
-_PROBE_LR, _PROBE_LR_OF_ADAM = 0.4, 1e-3
+_PROBE_LR, _PROBE_LR_ADAM = 0.4, 1e-3
 
 
 def normalised_squared_distance(first_BD: Tensor, second_BD: Tensor) -> Tensor:
-    """|a/|a| - b/|b||^2 for each sample."""
+    """Return |a/|a| - b/|b||^2 for each sample."""
     return (normalize(first_BD, dim=1) - normalize(second_BD, dim=1)).square().sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining(ERM, ABC):
-    """The common ground: a method says in `losses` what pulls predictions where."""
+class Pretraining(ERM):
+    """The base class. A method overrides `losses`, or `losses_with_targets` if it has targets."""
 
-    normalised_heads: ClassVar[bool] = True  # whether heads have batch normalisation
+    normalised_heads: ClassVar[bool] = True  # with batch normalisation
 
     hidden: int = setting(4096, "width of the hidden layer of projector and predictor", least=1)
-    dimensions: int = setting(256, "of a projection and a target (D)", least=1)
-    predictor: bool = setting(True, "a predictor after the projector")
-    beta: Ramp = setting(SLOW, "momentum of the momentum encoder; 0.99:1 grows, 0 is none", parse=Ramp.parse)
+    dimensions: int = setting(256, "dimensions of a projection and a target (D)", least=1)
+    predictor: bool = setting(True, "use a predictor after the projector")
+    beta: Ramp = setting(
+        SLOW,
+        "momentum of the momentum encoder; 0.99:1 increases, 0 for none",
+        parse=Ramp.parse,
+    )
     probe_lr: float | None = setting(
         None, "learning rate of the online probe", above=0, unset="0.4, or 0.001 with Adam"
     )
 
     def suited(self, task: Task) -> Self:
         adam = task.optimizer in ("adam", "adamw")
-        return self if self.probe_lr else replace(self, probe_lr=_PROBE_LR_OF_ADAM if adam else _PROBE_LR)
+        return self if self.probe_lr else replace(self, probe_lr=_PROBE_LR_ADAM if adam else _PROBE_LR)
 
-    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+    def build(self, backbone: Backbone, num_classes: int) -> Encoders:
         return Encoders(
             backbone,
             hidden=self.hidden,
@@ -155,39 +158,47 @@ class Pretraining(ERM, ABC):
         )
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
-        encoders = cast(Encoders, unwrapped(model))
-        probe = [] if encoders.probe is None else list(encoders.probe.parameters())
-        apart_from = {id(parameter) for parameter in probe}
-        learned = [p for p in encoders.parameters() if p.requires_grad and id(p) not in apart_from]
-        groups: list[dict[str, Any]] = [{"params": learned}]
-        if probe:
-            scale = (self.probe_lr or _PROBE_LR) / lr
-            groups.append({"params": probe, "lr_scale": scale, "weight_decay": 0.0, "trust": 0.0})
-        return groups
-
-    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
-        return None
+        probe = [parameter for name, parameter in model.named_parameters() if name.startswith("probe.")]
+        others = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("probe.")]
+        scale = (self.probe_lr or _PROBE_LR) / lr
+        group = {"params": probe, "lr_scale": scale, "weight_decay": 0.0, "trust": 0.0}
+        return [{"params": others}, *([group] if probe else [])]
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        said: Sequence[View] = model(*self.seen(batch))
-        losses_B = self.losses(cast(Encoders, unwrapped(model)), batch, said, targets, progress)
-        measured: Mapping[str, Tensor] = {"pretraining_loss": losses_B.detach()}
-        probed_BK = said[0].probed_BK
+        views: Sequence[EncodedView] = model(*self.encoder_inputs(batch))
+        encoders = _encoders(model)
+        if targets is None:
+            losses_B = self.losses(encoders, batch, views)
+        else:
+            losses_B = self.losses_with_targets(encoders, batch, views, targets, progress)
+        probed_BK = views[0].probed_BK
         total = losses_B.sum()
         if probed_BK is not None:
             total = total + cross_entropy(probed_BK.float(), batch.label, reduction="sum")
-        weight = torch.full_like(total, len(batch)).detach()
-        return Loss.of(total, weight, probed_BK, measured)
+        return Loss.of(total, len(batch), probed_BK, {"pretraining_loss": losses_B.detach()})
 
-    def seen(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The views that the encoder gets; the momentum encoder may get others."""
+    def encoder_inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return the views for the encoder; the momentum encoder may get others."""
         return batch.views
 
-    @abstractmethod
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
+    def losses(self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView]) -> Tensor:
+        """Return the loss of each sample, for a method without targets."""
+        raise NotImplementedError
+
+    def losses_with_targets(
+        self,
+        encoders: Encoders,
+        batch: Batch,
+        views: Sequence[EncodedView],
+        targets: TargetStore,
+        progress: Progress,
     ) -> Tensor:
-        """The loss of each sample."""
+        """Update the targets and return the loss of each sample."""
+        raise NotImplementedError
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
-        cast(Encoders, unwrapped(model)).move_momentum_encoder(self.beta.at(progress.fraction))
+        _encoders(model).move_momentum_encoder(self.beta.at(progress.fraction))
+
+
+def _encoders(model: nn.Module) -> Encoders:
+    return cast(Encoders, unwrapped(model))

@@ -1,4 +1,4 @@
-"""Self-supervised self-adaptive training (Section 6, Algorithm 3): targets that start as noise, one view of an image.
+"""Self-supervised self-adaptive training (Section 6, Algorithm 3): targets that start as noise, one view per image.
 
     t_i ~ N(0, I) in R^256                                          before training
     p_i = g(f(x_i)),   z_i = f_m(x_i)                               on the same view
@@ -8,13 +8,13 @@
 
 alpha 0.7 and beta 0.99 for small images; 0.5 → 0.8 and 0.99 → 1 along BYOL's cosine for ImageNet.
 
-With two views, of which the paper gives no pseudo-code: each view has its p and its z; the target moves by the mean of
-the two normalised z; the loss is the mean over the two views.
+With two views, for which the paper gives no pseudo-code, each view has its p and its z; the target moves towards the
+mean of the two normalised z; the loss is the mean over the two views.
 
 Two more kinds of targets are those of Figure 2: `noise`, which never moves, and `random-network`, the output of another
-network that is frozen as it was drawn.
+network with frozen random weights.
 
-Shapes: B samples of a batch, D dimensions, N samples in all.
+Shapes: B samples of a batch, D dimensions, N samples in total.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.models.backbone import Backbone, initialise
 from selfadapt.objectives.method import Task
-from selfadapt.objectives.noisy_labels import NoisyLabels
+from selfadapt.objectives.moving_targets import MovingTargets
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import (
     NO_MOMENTUM_ENCODER,
+    EncodedView,
     Encoders,
     Pretraining,
     Ramp,
-    View,
     normalised_squared_distance,
 )
 from selfadapt.targets.store import Storage, TargetStore
@@ -53,19 +53,25 @@ def moving_distances(
     return torch.stack([normalised_squared_distance(view_BD, rows_BD) for view_BD in predicted]).mean(0)
 
 
+def mean_distance(views: Sequence[EncodedView], targets: Sequence[Tensor]) -> Tensor:
+    """Return the normalised squared distance of predictions and targets (B×D), averaged over the views."""
+    pairs = zip(views, targets, strict=True)
+    return torch.stack([normalised_squared_distance(view.predicted_BD, rows_BD) for view, rows_BD in pairs]).mean(0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised(Pretraining):
     description: ClassVar[str] = "self-adaptive training without labels"
-    paper: ClassVar[str] = NoisyLabels.paper
+    paper: ClassVar[str] = MovingTargets.paper
 
     momentum: Ramp = setting(
         _ALPHA,
-        "momentum of the targets (alpha); 0.5:0.8 grows",
+        "momentum of the targets (alpha); 0.5:0.8 increases over training",
         option="--target-momentum",
         aliases=("--momentum",),
         parse=Ramp.parse,
     )
-    seed: int = 0  # of the first targets
+    seed: int = 0  # of the initial targets
 
     def suited(self, task: Task) -> Self:
         return replace(super().suited(task), seed=task.seed)
@@ -73,66 +79,56 @@ class SelfSupervised(Pretraining):
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return TargetStore.gaussian(len(labels_N), self.dimensions, self.momentum.start, self.seed, storage)
 
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
+    def losses_with_targets(
+        self,
+        encoders: Encoders,
+        batch: Batch,
+        views: Sequence[EncodedView],
+        targets: TargetStore,
+        progress: Progress,
     ) -> Tensor:
-        assert targets is not None
-        projected = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, said, strict=True)]
-        predicted = [view.predicted_BD for view in said]
+        projected = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, views, strict=True)]
+        predicted = [view.predicted_BD for view in views]
         return moving_distances(predicted, projected, targets, batch.index, self.momentum.at(progress.fraction))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedNoise(Pretraining):
-    """Targets that stay the noise that they start as (Figure 2)."""
+class FixedNoise(SelfSupervised):
+    """Targets that stay the initial noise (Figure 2)."""
 
     description: ClassVar[str] = "fitting fixed noise"
-    paper: ClassVar[str] = NoisyLabels.paper
 
-    predictor: bool = setting(False, "a predictor after the projector")
+    predictor: bool = setting(False, "use a predictor after the projector")
     beta: Ramp = NO_MOMENTUM_ENCODER
-    seed: int = 0
+    momentum: Ramp = _FROZEN
 
-    def suited(self, task: Task) -> Self:
-        return replace(super().suited(task), seed=task.seed)
-
-    def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
-        return TargetStore.gaussian(len(labels_N), self.dimensions, 1.0, self.seed, storage)
-
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
+    def losses_with_targets(
+        self,
+        encoders: Encoders,
+        batch: Batch,
+        views: Sequence[EncodedView],
+        targets: TargetStore,
+        progress: Progress,
     ) -> Tensor:
-        assert targets is not None
-        rows_BD = targets.read(batch.index)
-        return torch.stack([normalised_squared_distance(view.predicted_BD, rows_BD) for view in said]).mean(0)
+        return mean_distance(views, [targets.read(batch.index)] * len(views))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomNetwork(Pretraining):
-    """Targets that another network gives, which stays as it was drawn (Figure 2)."""
+    """Targets from another network with frozen random weights (Figure 2)."""
 
     description: ClassVar[str] = "fitting a random network"
-    paper: ClassVar[str] = NoisyLabels.paper
+    paper: ClassVar[str] = MovingTargets.paper
 
-    predictor: bool = setting(False, "a predictor after the projector")
+    predictor: bool = setting(False, "use a predictor after the projector")
     beta: Ramp = _FROZEN
 
-    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
+    def build(self, backbone: Backbone, num_classes: int) -> Encoders:
         encoders = super().build(backbone, num_classes)
-        assert isinstance(encoders, Encoders)
-        assert encoders.momentum_encoder is not None
-        initialise(encoders.momentum_encoder.modules())
+        initialise(encoders.get_submodule("momentum_encoder").modules())
         return encoders
 
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
-    ) -> Tensor:
-        assert encoders.momentum_encoder is not None
-        encoders.momentum_encoder.eval()  # frozen, batch normalisation too
-        pairs = zip(batch.views, said, strict=True)
-        return torch.stack(
-            [
-                normalised_squared_distance(view.predicted_BD, encoders.momentum_encoded(image, view))
-                for image, view in pairs
-            ]
-        ).mean(0)
+    def losses(self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView]) -> Tensor:
+        encoders.get_submodule("momentum_encoder").eval()  # including batch normalisation
+        pairs = zip(batch.views, views, strict=True)
+        return mean_distance(views, [encoders.momentum_encoded(image, view) for image, view in pairs])

@@ -1,12 +1,15 @@
-"""SimCLR (Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020).
-
-Of the 2B projections of a batch each is to be nearer to the other view of its image than to all others (NT-Xent):
+"""SimCLR: contrast the two views of an image with all other views of the batch (NT-Xent).
 
     l_a = - log  exp(cos(a, a+)/tau) / sum over b != a of exp(cos(a, b)/tau),    tau = 0.5
 
-It needs two views. Several processes contrast each its own part of the batch.
+a+ is the other view of the same image. Two views are required.
 
-Shapes: B samples of a batch, D dimensions.
+Deviation: with several processes, each contrasts only its own part of the batch.
+
+Paper: Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", 2020.
+When to use it: with large batches, which provide the negatives.
+
+Shapes: B samples of a batch, X = 2B views, D dimensions.
 """
 
 from collections.abc import Sequence
@@ -21,18 +24,16 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.loader import Batch
 from selfadapt.objectives.method import Task
-from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp, View
-from selfadapt.targets.store import TargetStore
+from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, EncodedView, Encoders, Pretraining, Ramp
 
 
 def contrastive_losses(first_BD: Tensor, second_BD: Tensor, temperature: float) -> Tensor:
-    """NT-Xent of each sample: the mean over its two views."""
+    """Return NT-Xent of each sample: the mean over its two views."""
     size = len(first_BD)
     all_XD = normalize(torch.cat([first_BD, second_BD]), dim=1)
-    likeness_XX = (all_XD @ all_XD.T / temperature).fill_diagonal_(-torch.inf)
+    similarity_XX = (all_XD @ all_XD.T / temperature).fill_diagonal_(-torch.inf)
     partner_X = torch.arange(2 * size, device=all_XD.device).roll(size)
-    return cross_entropy(likeness_XX, partner_X, reduction="none").view(2, size).mean(0)
+    return cross_entropy(similarity_XX, partner_X, reduction="none").view(2, size).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +45,13 @@ class SimCLR(Pretraining):
 
     predictor: bool = False
     beta: Ramp = NO_MOMENTUM_ENCODER
-    temperature: float = setting(0.5, "of the likenesses (tau)", above=0)
+    temperature: float = setting(0.5, "temperature of the similarities (tau)", above=0)
 
     def suited(self, task: Task) -> Self:
         if task.views == 1:
-            raise UserError("--method simclr contrasts two views of an image; leave --views 1 out")
+            raise UserError("--method simclr contrasts two views of an image; leave out --views 1")
         return super().suited(task)
 
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
-    ) -> Tensor:
-        first, second = said
+    def losses(self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView]) -> Tensor:
+        first, second = views
         return contrastive_losses(first.projected_BD, second.projected_BD, self.temperature)

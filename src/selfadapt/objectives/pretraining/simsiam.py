@@ -1,9 +1,14 @@
-"""SimSiam (Chen and He, "Exploring Simple Siamese Representation Learning", 2021): BYOL without the momentum encoder.
+"""SimSiam: BYOL without the momentum encoder.
 
     L = 1/B sum_i ( D(p1_i, z2_i) + D(p2_i, z1_i) ) / 2,    D(p, z) = - cos(p, stop-gradient(z))
 
-z is the encoder's own projection. Heads are those of the other methods here, where the authors' projector has three
-layers and their predictor a narrow middle.
+z is the projection of the encoder itself.
+
+Deviation: the heads are those of the other methods here; the authors' projector has three layers, and their predictor a
+bottleneck.
+
+Paper: Chen and He, "Exploring Simple Siamese Representation Learning", 2021.
+When to use it: where memory for a momentum encoder is scarce.
 
 Shapes: B samples of a batch, D dimensions.
 """
@@ -17,9 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from selfadapt.data.loader import Batch
-from selfadapt.objectives.objective import Progress
-from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp, View
-from selfadapt.targets.store import TargetStore
+from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, EncodedView, Encoders, Pretraining, Ramp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +33,8 @@ class SimSiam(Pretraining):
 
     beta: Ramp = NO_MOMENTUM_ENCODER
 
-    def losses(
-        self, encoders: Encoders, batch: Batch, said: Sequence[View], targets: TargetStore | None, progress: Progress
-    ) -> Tensor:
-        pairs = zip(said, reversed(said), strict=True)
+    def losses(self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView]) -> Tensor:
+        pairs = zip(views, reversed(views), strict=True)
         return -torch.stack(
             [cosine_similarity(view.predicted_BD, other.projected_BD.detach(), dim=1) for view, other in pairs]
         ).mean(0)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.data.sources.voc import VOC, Sample
-from selfadapt.evaluation.detection import Found, detection_scores
-from selfadapt.evaluation.voc07 import voc07_scores
+from selfadapt.evaluation.detection.coco_ap import Detections, coco_scores
+from selfadapt.evaluation.detection.voc07_ap import voc07_scores
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Detection:
         found, truth = [], []
         for number, sample in enumerate(self.data.test, start=1):
             (predicted,) = model([sample.image().to(device)])
-            found.append(Found(predicted["boxes"].cpu(), predicted["labels"].cpu(), predicted["scores"].cpu()))
+            found.append(Detections(predicted["boxes"].cpu(), predicted["labels"].cpu(), predicted["scores"].cpu()))
             truth.append(self.data.boxes(sample))
             on_progress(number, len(self.data.test))
         classes = len(self.data.classes)
-        return {**detection_scores(found, truth, classes), "voc07": voc07_scores(found, truth, classes)}
+        return {**coco_scores(found, truth, classes), "voc07": voc07_scores(found, truth, classes)}
 
 
 def flipped(boxes_M4: Tensor, width: int) -> Tensor:

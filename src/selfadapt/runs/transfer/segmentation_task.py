@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.data.sources.voc import VOC, VOID, Sample
-from selfadapt.evaluation.detection import Confusion
+from selfadapt.evaluation.segmentation import Confusion
 from selfadapt.models.dense.fcn import FCN
 
 _SCALES = (0.5, 2.0)  # range of random resizing

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfadapt.data.sources.voc import Boxes
-from selfadapt.evaluation.detection import OVERLAPS, Found
-from selfadapt.evaluation.voc07 import voc07_scores
+from selfadapt.evaluation.detection.coco_ap import IOU_THRESHOLDS, Detections
+from selfadapt.evaluation.detection.voc07_ap import voc07_scores
 
 
 def _boxes(*corners: tuple[float, ...], difficult: tuple[bool, ...] = (), labels: Sequence[int] = ()) -> Boxes:
@@ -23,9 +23,9 @@ def _boxes(*corners: tuple[float, ...], difficult: tuple[bool, ...] = (), labels
     )
 
 
-def _found(*said: tuple[float, ...], labels: Sequence[int] = ()) -> Found:
+def _found(*said: tuple[float, ...], labels: Sequence[int] = ()) -> Detections:
     table = torch.tensor(said).reshape(-1, 5).float()
-    return Found(table[:, :4], torch.tensor(list(labels) or [1] * len(table), dtype=torch.int64), table[:, 4])
+    return Detections(table[:, :4], torch.tensor(list(labels) or [1] * len(table), dtype=torch.int64), table[:, 4])
 
 
 SQUARE, FAR, AWAY = (0, 0, 10, 10), (20, 20, 30, 30), (50, 50, 60, 60)
@@ -75,7 +75,7 @@ def test_a_recall_of_three_in_ten_reaches_the_fourth_point() -> None:
         assert voc07_scores([said], [_boxes(*objects)], 1)["ap50"] == pytest.approx((hits + 1) / 11, abs=1e-12)
 
 
-def _by_the_rules(found: Sequence[Found], truth: Sequence[Boxes], num_classes: int, least: float) -> float:
+def _by_the_rules(found: Sequence[Detections], truth: Sequence[Boxes], num_classes: int, least: float) -> float:
     """The rules once more, in numpy, a box at a time."""
     precisions = []
     for label in range(1, num_classes + 1):
@@ -121,7 +121,7 @@ def _by_the_rules(found: Sequence[Found], truth: Sequence[Boxes], num_classes: i
     return float(np.mean(precisions)) if precisions else 0.0
 
 
-def _draw(seed: int) -> tuple[list[Found], list[Boxes]]:
+def _draw(seed: int) -> tuple[list[Detections], list[Boxes]]:
     """Objects of three classes, some difficult, and boxes near them, doubled, astray or of another class."""
     rng = np.random.default_rng(seed)
     found, truth = [], []
@@ -141,7 +141,7 @@ def _draw(seed: int) -> tuple[list[Found], list[Boxes]]:
 @pytest.mark.parametrize("seed", range(40))
 def test_against_the_rules_in_numpy(seed: int) -> None:
     found, truth = _draw(seed)
-    expected = [_by_the_rules(found, truth, 3, least) for least in OVERLAPS]
+    expected = [_by_the_rules(found, truth, 3, least) for least in IOU_THRESHOLDS]
     scores = voc07_scores(found, truth, 3)
     assert scores["ap50"] == pytest.approx(expected[0], abs=1e-9)
     assert scores["ap75"] == pytest.approx(expected[5], abs=1e-9)
@@ -156,14 +156,14 @@ def test_what_must_always_hold(seed: int, factor: float) -> None:
     assert 0 <= scores["ap75"] <= scores["ap50"] <= 1
     assert 0 <= scores["ap"] <= scores["ap50"]
     # only the order of scores counts, and the scale of the picture does not
-    scaled = [Found(own.boxes_M4 * factor, own.labels_M, own.scores_M**2) for own in found]
+    scaled = [Detections(own.boxes_M4 * factor, own.labels_M, own.scores_M**2) for own in found]
     same = [Boxes(own.boxes_M4 * factor, own.labels_M, own.difficult_M) for own in truth]
     assert voc07_scores(scaled, same, 3) == pytest.approx(scores)
     # a wrong box that is less sure than all others costs nothing; one surer than all never helps
     astray = torch.tensor([[900.0, 900.0, 910.0, 910.0]])
     for score, least in ((0.0, True), (2.0, False)):
         worse = [
-            Found(torch.cat([own.boxes_M4, astray]), torch.cat([own.labels_M, torch.ones(1, dtype=torch.int64)]),
+            Detections(torch.cat([own.boxes_M4, astray]), torch.cat([own.labels_M, torch.ones(1, dtype=torch.int64)]),
                   torch.cat([own.scores_M, torch.tensor([score])]))
             for own in found
         ]  # fmt: skip

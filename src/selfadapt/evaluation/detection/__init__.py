@@ -1,0 +1,1 @@
+"""Average precision of object detectors, by the rules of COCO and of VOC 2007."""

@@ -1,0 +1,149 @@
+"""The self-adaptive loss: cross entropy with soft targets, re-weighted by their largest entries (Section 3.1).
+
+    w_i = max_j t_ij
+    L   = - 1 / (sum_i w_i)  sum_i w_i sum_j t_ij log p_ij,    p_i = softmax(z_i)
+
+No gradient flows through t or w. The gradient of sample i with respect to its logits is known in closed form, so the
+prediction is computed once for loss, gradient and update of the targets:
+
+    w_i (p_ij sum_k t_ik - t_ij)
+
+Shapes: B samples of a batch, K classes.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from selfadapt.core import distributed
+from selfadapt.objectives.objective import Loss
+from selfadapt.targets.store import TargetStore
+
+_MIN_TARGET = 1e-4
+_MANY_CLASSES = 256
+
+
+def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bool = True) -> Tensor:
+    """Compute the cross entropy with soft targets, each sample weighted by the largest entry of its target.
+
+    Args:
+        logits: Outputs of the network (B×K).
+        targets: Targets from `TargetStore.update` (B×K).
+        reweight: Whether to weight the samples.
+
+    Returns:
+        The weighted mean over the batch, with gradient with respect to the logits.
+
+    Raises:
+        ValueError: If logits and targets differ in shape.
+
+    Example:
+        >>> rows = targets.update(index, logits.softmax(1))
+        >>> loss = self_adaptive_cross_entropy(logits, rows)
+    """
+    if logits.shape != targets.shape:
+        raise ValueError(f"logits are {tuple(logits.shape)} but targets are {tuple(targets.shape)}; both must be B×K")
+    targets = targets.detach().float()
+    weights_B1 = _weights(targets, reweight)
+    return _cross_entropy(logits, _Prediction.of(logits), targets, weights_B1.div_(weights_B1.sum()))
+
+
+def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
+    """Return the same loss as sums over the batch."""
+    targets_BK = targets_BK.detach().float()
+    weights_B1 = _weights(targets_BK, reweight)
+    total = _cross_entropy(logits_BK, _Prediction.of(logits_BK), targets_BK, weights_B1)
+    return Loss.of(total, weights_B1.sum(), logits_BK)
+
+
+def update_and_loss(
+    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, initial_BK: Tensor | None, *, reweight: bool
+) -> Loss:
+    """Update the targets, which start from `initial_BK` if given, and return the loss with them."""
+    prediction, rows_BK = _update(logits_BK, targets, index_B, initial_BK)
+    weights_B1 = _weights(rows_BK, reweight)
+    total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, sum_to_one=targets.rows.exact)
+    return Loss.of(total, weights_B1.sum(), logits_BK)
+
+
+def moving_cross_entropy(logits_BK: Tensor, targets: TargetStore, index_B: Tensor) -> Tensor:
+    """Update the targets and return the weighted mean over the batches of all processes.
+
+    This is `update_and_loss` for a step of one micro-batch: the weights are normalised first, so that the backward pass
+    has nothing to divide.
+    """
+    prediction, rows_BK = _update(logits_BK, targets, index_B, None)
+    weights_B1 = _weights(rows_BK, reweight=True)
+    whole, processes = weights_B1.sum(), distributed.world_size()
+    weights_B1.div_(whole if processes == 1 else distributed.all_reduce_sum(whole) / processes)
+    return _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, sum_to_one=targets.rows.exact)
+
+
+def _update(
+    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, initial_BK: Tensor | None
+) -> "tuple[_Prediction, Tensor]":
+    prediction = _Prediction.of(logits_BK)
+    return prediction, targets.move(index_B, prediction.p_BK, rows=initial_BK)
+
+
+def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
+    """Return -sum_j p_j log t_j for each sample, with t_j clamped at 1e-4, because targets may be exactly zero."""
+    return -(logits_BK.float().softmax(1) * targets_BK.clamp_min(_MIN_TARGET).log()).sum(1)
+
+
+def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:
+    return targets_BK.amax(1, keepdim=True) if reweight else torch.ones_like(targets_BK[:, :1])
+
+
+class _Prediction(NamedTuple):
+    """p without gradient, and log p as scores minus a shift per row.
+
+    With few classes the number of calls determines the cost, and the scores are log p. With many classes exponentials
+    and memory traffic do, so the scores are the logits, and the shift follows from the most likely class.
+    """
+
+    p_BK: Tensor
+    scores_BK: Tensor
+    shift_B1: Tensor | None
+
+    @classmethod
+    def of(cls, logits_BK: Tensor) -> "_Prediction":
+        logits_BK = logits_BK.detach().float()
+        if logits_BK.shape[1] < _MANY_CLASSES:
+            log_p_BK = logits_BK.log_softmax(1)
+            return cls(log_p_BK.exp(), log_p_BK, None)
+        p_BK = logits_BK.softmax(1)
+        return cls(p_BK, logits_BK, logits_BK.amax(1, keepdim=True) - p_BK.amax(1, keepdim=True).log_())
+
+
+def _cross_entropy(
+    logits_BK: Tensor, prediction: _Prediction, targets_BK: Tensor, weights_B1: Tensor, *, sum_to_one: bool = False
+) -> Tensor:
+    """Return - sum_i w_i sum_j t_ij log p_ij. Overwrites the prediction."""
+    p_BK, scores_BK, shift_B1 = prediction
+    sums_B1 = None if sum_to_one else targets_BK.sum(1, keepdim=True)
+    losses_B1 = (targets_BK * scores_BK).sum(1, keepdim=True).neg_()
+    if shift_B1 is not None:
+        losses_B1 += shift_B1 if sums_B1 is None else shift_B1 * sums_B1
+    gradient_BK = (p_BK if sums_B1 is None else p_BK.mul_(sums_B1)).sub_(targets_BK)
+    loss: Tensor = _WithGradient.apply(logits_BK, (losses_B1, gradient_BK, weights_B1))
+    return loss
+
+
+class _WithGradient(torch.autograd.Function):
+    """A weighted sum of losses whose gradients with respect to the logits are given.
+
+    They are passed as one argument, because each tensor argument takes time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_BK: Tensor, known: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        losses_B1, ctx.gradient_BK, ctx.weights_B1 = known
+        return losses_B1.view(-1).dot(ctx.weights_B1.view(-1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the self-adaptive loss does not support second derivatives; leave out create_graph")
+        return ctx.gradient_BK * (ctx.weights_B1 * gradients[0]), None
