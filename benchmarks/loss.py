@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from benchmarks.timing import time_ratio
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.noisy_labels import _moving_loss, self_adaptive_cross_entropy
 from selfadapt.targets.store import TargetStore
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.engine.fit import Accumulator
 from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
 from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix

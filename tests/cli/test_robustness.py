@@ -202,7 +202,7 @@ def test_shift_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytest.Mo
     read, kinds = ShiftedImages.read, []
 
     def stopped(self: ShiftedImages, index: torch.Tensor) -> torch.Tensor:
-        kinds.append((self.kind, self.level))
+        kinds.append((self.corruption, self.level))
         if len(kinds) == 8:
             raise Interrupted("stopped by a signal")
         return read(self, index)
@@ -243,7 +243,9 @@ def test_published_arrays(tmp_path: Path) -> None:
     assert found["levels"]["1"] == pytest.approx(found["clean_accuracy"])
     np.save(tmp_path / "published/labels.npy", np.tile((labels[:12] + 1) % 3, 5))
     _refused(run("shift", "run", "--data", "published", folder=tmp_path), "not those of the test part")
-    _refused(run("shift", "run", "--data", "nowhere", folder=tmp_path), "must hold gaussian_noise.npy and labels.npy")
+    _refused(
+        run("shift", "run", "--data", "nowhere", folder=tmp_path), "must contain gaussian_noise.npy and labels.npy"
+    )
 
 
 def test_a_head_on_features_is_tried_through_the_network_that_took_them(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import check_settings
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.heads import Backbone, Classifier, learning_rate_scales
 from selfadapt.objectives.method import AttackAfterEpoch, Bench, Task, Trained
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress

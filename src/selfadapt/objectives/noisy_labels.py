@@ -31,7 +31,7 @@ from torch.nn.functional import one_hot
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels, check_start, target_loss

@@ -21,7 +21,7 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Task

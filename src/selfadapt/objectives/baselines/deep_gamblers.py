@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.heads import Backbone, Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Bench, Task, Trained

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.heads import Backbone, CorrectedClassifier, unwrapped
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.erm import ERM

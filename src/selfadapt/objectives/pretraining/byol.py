@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import Encoders, Pretraining, View, normalised_squared_distance
 from selfadapt.targets.store import TargetStore

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.heads import Backbone, projection_head, unwrapped
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.heads import Backbone, draw_anew
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.noisy_labels import NoisyLabels

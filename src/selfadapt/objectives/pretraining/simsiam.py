@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encoders, Pretraining, Ramp, View
 from selfadapt.targets.store import TargetStore

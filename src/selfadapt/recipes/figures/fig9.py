@@ -17,7 +17,8 @@ AN_IMAGE, TIMES = "milliseconds an image", "times as long as"
 
 # Appendix B.5 has the batches, Section 7.1 the rest of BYOL and ours; what is left is common practice
 IMAGENET: Settings = {
-    "data": "imagenet", "model": "resnet50", "image_size": 224, "crops": "picture", "epochs": 200, "schedule": "cosine",
+    "data": "imagenet", "model": "resnet50", "image_size": 224, "crops": "original", "epochs": 200,
+    "schedule": "cosine",
 }  # fmt: skip
 LARGE: Settings = {
     **IMAGENET, "augment": "self-supervised-blur", "optimizer": "lars", "weight_decay": 1e-6,

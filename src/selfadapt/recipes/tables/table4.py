@@ -44,7 +44,7 @@ RECIPE = Recipe(
     ),
     notes=(
         "The test part is ImageNet's official validation part; all training images are trained on. Crops are cut from "
-        "the pictures themselves; at test the shorter side is 256 pixels and the middle 224 are seen.",
+        "the original images; at test the shorter side is 256 pixels and the middle 224 are seen.",
         "The authors trained in mixed precision by apex on several GPUs: float16 here, and --devices or torchrun as "
         "you have them.",
         "At laptop scale 6,000 images of CIFAR10 without augmentation: the whitened network of width 16 in the place "

@@ -16,7 +16,7 @@ from selfadapt.runs.config.sections import PHOTOS, DataSettings, ModelSettings, 
 
 if TYPE_CHECKING:
     from selfadapt.data.dataset import Data
-    from selfadapt.data.sources.catalog import Columns
+    from selfadapt.data.tabular.table_file import TableColumns
     from selfadapt.engine.fit import FitSettings
     from selfadapt.objectives.method import Method, Task
 
@@ -129,6 +129,7 @@ class RunSettings:
         flat = {"method": method.pop("name"), **method}
         for part in _PARTS:
             for name, value in content[part].items():
+                value = "original" if (name, value) == ("crops", "picture") else value  # the name in version 0.1
                 flat[part if _WORD_FOR_PART.get(part) == name else name] = value
         return cls.given(kind, **flat, **{name: content[name] for name in ("seed", "views", "device")})
 
@@ -172,7 +173,7 @@ class RunSettings:
             has_validation=data.validation is not None,
             noise_rate=None if self.data.noise is None else actual_rate(data.train),
             linear=self._linear,
-            sees_images=len(data.train.inputs.shape) == 3 and not self.on_features,
+            sees_images=data.train.inputs.kind == "images" and not self.on_features,
         )
 
     def _with_network(self) -> "RunSettings":
@@ -211,32 +212,32 @@ class RunSettings:
     def _with_crops(self) -> "RunSettings":
         """These settings with what random crops are cut from, and the size that they are brought to."""
         from selfadapt.data.images.augment import smallest_area
-        from selfadapt.data.sources.catalog import SOURCES
+        from selfadapt.data.sources.builtin import SOURCES
         from selfadapt.models.pretrained.timm_models import timm_name
 
         data = self.data
         source = SOURCES.get(data.source)
         suits = (data.augment is None or smallest_area(data.augment) is not None) and not self.on_features
         if data.crops is None:
-            from_pictures = suits and source is not None and source.crops_from_pictures
-            data = replace(data, crops="picture" if from_pictures else "square")
+            from_original = suits and source is not None and source.crops_from_original
+            data = replace(data, crops="original" if from_original else "square")
         if data.crops == "square":
             return replace(self, data=data)
         if self.on_features:
-            raise UserError("--crops picture is for a network that sees images: add --tune all, or --weights none")
+            raise UserError("--crops original is for a network that sees images: add --tune all, or --weights none")
         if not suits:
             raise UserError(
-                f"--crops picture is for random resized crops, which --augment {data.augment} has none of; "
+                f"--crops original is for random resized crops, which --augment {data.augment} has none of; "
                 "choose resized-crop, self-supervised or self-supervised-blur"
             )
         size = data.image_size or (_PICTURE_SIZE if timm_name(self.model.name or "") is None else None)
         return replace(self, data=replace(data, augment=data.augment or "resized-crop", image_size=size))
 
     @property
-    def columns(self) -> "Columns":
-        from selfadapt.data.sources.catalog import Columns
+    def columns(self) -> "TableColumns":
+        from selfadapt.data.tabular.table_file import TableColumns
 
-        return Columns(label=self.data.label_column, text=self.data.text_column, group=self.data.group_column)
+        return TableColumns(label=self.data.label_column, text=self.data.text_column, group=self.data.group_column)
 
     @property
     def on_features(self) -> bool:
@@ -422,6 +423,6 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_named_set(source: str) -> bool:
-    from selfadapt.data.sources.catalog import SOURCES
+    from selfadapt.data.sources.builtin import SOURCES
 
     return source in SOURCES

@@ -40,13 +40,13 @@ class DataSettings:
         least=1,
         most=4096,
         unset="as they are, files of many sizes their middle, 64 at most; files for one of timm's networks what it "
-        "takes; 224 with --crops picture",
+        "takes; 224 with --crops original",
     )
-    crops: Literal["square", "picture"] | None = setting(
+    crops: Literal["square", "original"] | None = setting(
         None,
-        "What random resized crops are cut from: the square that a file was brought to, or the picture itself, decoded "
-        "anew each time; then tests see its middle, 7/8 of the shorter side.",
-        unset="picture for imagenet, else square",
+        "Source of random resized crops: the square that a file was resized to, or the original image, decoded "
+        "again for each crop; evaluation then uses the centre crop of 7/8 of the shorter side.",
+        unset="original for imagenet, otherwise square",
     )
     augment: str | None = setting(
         None,

@@ -25,13 +25,13 @@ def seen(run: Run) -> Seen:
     test, model = run.data.test, run.training.model
     if test is None:
         raise UserError(f"{run.folder.path} has no test part, so there are no images to try")
-    if len(test.inputs.shape) == 3:
+    if test.inputs.kind == "images":
         return Seen(model, test)
-    if not run.settings.on_features or test.pictures is None:
+    if not run.settings.on_features or test.display_images is None:
         raise UserError(f"{run.folder.path} was trained on vectors, and this needs a network that sees images")
     network = load_pretrained(run.settings.model, run.settings.data.image_size, run.folder.backbone_file)
     whole = nn.Sequential(network.backbone, model).to(run.training.device)
-    return Seen(whole, replace(test, inputs=framed(test.pictures, network), pictures=None))
+    return Seen(whole, replace(test, inputs=framed(test.display_images, network), display_images=None))
 
 
 def network_digest(model: nn.Module) -> str:

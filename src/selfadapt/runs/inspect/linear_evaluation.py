@@ -20,6 +20,7 @@ from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.augment import named_augment, smallest_area
 from selfadapt.data.images.decoded_cache import keep_decoded
 from selfadapt.data.images.storage import ImageFiles
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.sources.catalog import open_data
 from selfadapt.evaluation.classification import accuracy, outputs
@@ -70,7 +71,7 @@ def probe(
         "random_network_accuracy": bench.accuracy(untrained, linear_probe),
     }
     if settings.augment != "none":
-        from_pictures = content["settings"]["data"].get("crops") == "picture"
+        from_pictures = content["settings"]["data"].get("crops") in ("original", "picture")
         found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_pictures=from_pictures)
     result = {**found, "data": data.name, "settings": asdict(settings)}
     folder.write_probe({**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
@@ -84,7 +85,7 @@ def _check(settings: ProbeSettings, shape: tuple[int, ...]) -> None:
     if not 0 < settings.lr < float("inf"):
         raise UserError(f"--lr {settings.lr} must be a number above 0")
     named_augment(settings.augment, shape[-1])
-    if settings.augment != "none" and len(shape) == 1:
+    if settings.augment != "none" and InputSpec.of(shape).kind == "vectors":
         raise UserError(f"--augment {settings.augment} is for images, and the run learned from vectors; leave it out")
 
 
@@ -103,7 +104,7 @@ def _opened(
     data = open_data(source, resize=size, white=white)
     if size is not None:
         data = data.with_images(lambda images: images.brought_to(size))
-    from_pictures = run_data.get("crops") == "picture"
+    from_pictures = run_data.get("crops") in ("original", "picture")
     if from_pictures:
         data = seeing_the_middle(data)
     cuts = from_pictures and smallest_area(settings.augment) is not None
@@ -112,8 +113,9 @@ def _opened(
 
 def _differ_in_size(data: Data, shape: tuple[int, ...]) -> bool:
     """Whether both are images of as many channels, the run's square ones."""
-    own = data.train.inputs.shape
-    return len(own) == len(shape) == 3 and own[0] == shape[0] and shape[1] == shape[2]
+    own = data.train.inputs
+    images = own.kind == InputSpec.of(shape).kind == "images"
+    return images and own.shape[0] == shape[0] and shape[1] == shape[2]
 
 
 def _test_part(data: Data, shape: tuple[int, ...]) -> Samples:

@@ -13,9 +13,10 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import draw
-from selfadapt.data.dataset import Data, channel_statistics
+from selfadapt.data.dataset import Data
 from selfadapt.data.images.augment import named_augment, smallest_area
 from selfadapt.data.images.storage import ImageFiles
+from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.labels.noise import Noise, actual_rate
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine import checkpoint
@@ -131,12 +132,12 @@ def _loader(settings: RunSettings, data: Data, device: torch.device) -> SampleLo
     augment, batch_size, micro_batches = settings.data.augment, settings.fit.batch_size, settings.fit.micro_batches
     assert augment is not None
     assert batch_size is not None
-    vectors, fixed = len(data.train.inputs.shape) == 1, settings.model.name in FIXED_SIZE
-    cropped = settings.data.crops == "picture"
+    vectors, fixed = data.train.inputs.kind == "vectors", settings.model.name in FIXED_SIZE
+    cropped = settings.data.crops == "original"
     if cropped and data.train.corrupted is not None:
-        raise UserError("--crops picture cuts no crops from pictures with --noise in their pixels; leave one out")
+        raise UserError("--crops original cannot be combined with --noise in the pixels; leave one out")
     if cropped and not isinstance(data.train.inputs, ImageFiles):
-        raise UserError(f"--crops picture cuts crops from image files, and {data.name} brings none; leave it out")
+        raise UserError(f"--crops original needs image files, and {data.name} has none; leave it out")
     loader = SampleLoader(
         data.train,
         batch_size=batch_size,

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
-from selfadapt.data.dataset import Data, Samples, examples, readable
+from selfadapt.data.dataset import Data, Samples, readable
+from selfadapt.data.input_statistics import examples
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine import checkpoint
@@ -42,7 +43,7 @@ def bare_backbone(settings: RunSettings, shape: tuple[int, ...]) -> Backbone:
     model, spec = settings.model, InputSpec.of(shape)
     assert model.name is not None
     name = timm_name(model.name)
-    if spec.kind == "vector":
+    if spec.kind == "vectors":
         return backbone(model.name if name is None else model.head, spec, width=model.width)
     if name is None:
         return backbone(model.name, spec, width=model.width)
@@ -54,13 +55,13 @@ def check_images(settings: RunSettings, shape: tuple[int, ...]) -> None:
     model, progressive, augment = settings.model, settings.data.progressive, settings.data.augment
     for word, given in (
         ("--mirror", model.mirror),
-        ("--crops picture", settings.data.crops == "picture" and not settings.on_features),
+        ("--crops original", settings.data.crops == "original" and not settings.on_features),
         ("--image-size", settings.data.image_size is not None and not settings.on_features),  # features have their own
         ("--progressive", progressive is not None),
         (f"--augment {augment}", augment not in (None, "none", shared_settings(settings.kind)["augment"].default)),
         ("--sync-bn", settings.fit.sync_bn and settings.kind == "labels"),  # else a projector has it
     ):
-        if given and len(shape) == 1:
+        if given and InputSpec.of(shape).kind == "vectors":
             way = "add --tune all, or --weights none" if settings.on_features else "leave it out"
             raise UserError(f"{word} needs a network that sees images: {way}")
     for size, _ in parse_progressive(progressive):
@@ -92,7 +93,7 @@ def build_model(
     deviations of its own, and then what it has learned.
     """
     model = settings.model
-    spatial = InputSpec.of(shape).kind == "image"
+    spatial = InputSpec.of(shape).kind == "images"
     if spatial and timm_name(model.name or "") is not None:
         begun = begins_with is not None and settings.fine_tunes
         network = load_pretrained(model if begun else replace(model, weights="none"), shape[1], channels=shape[0])
@@ -144,7 +145,7 @@ def with_features(
         found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         if distributed.rank() == 0:
             distributed.barrier()
-        vectors = replace(samples, inputs=VectorInputs(found.values_NF), pictures=samples.inputs)
+        vectors = replace(samples, inputs=VectorInputs(found.values_NF), display_images=samples.inputs)
         if not found.broken:
             return vectors
         if folder is not None and name != "test":

@@ -14,13 +14,16 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import Data, Samples, channel_statistics, split_off
+from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.images.decode import Frame
 from selfadapt.data.images.decoded_cache import keep_decoded
-from selfadapt.data.images.storage import Frame
+from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.labels.class_names import UNLABELLED
-from selfadapt.data.labels.noise import Noise, corrupt, corrupt_images
+from selfadapt.data.labels.image_noise import corrupt_images
+from selfadapt.data.labels.noise import Noise, corrupt
 from selfadapt.data.labels.overrides import apply_corrected, apply_labels, corrected_validation
 from selfadapt.data.sources.catalog import check_there, kind_of, open_data
+from selfadapt.data.splits import split_off
 from selfadapt.models.pretrained.timm_models import network_shape, timm_name
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.run_settings import RunSettings
@@ -85,7 +88,7 @@ def _opened(settings: RunSettings, on_progress: ProgressCallback, begun: RunFold
         data = _for_network(data, settings)
     if (size := settings.data.image_size) is not None and not settings.on_features:  # features have their own way
         data = data.with_images(lambda images: images.brought_to(size))
-    from_pictures = settings.data.crops == "picture"
+    from_pictures = settings.data.crops == "original"
     if from_pictures:
         data = seeing_the_middle(data)
     if distributed.rank():  # the first process decodes for all
@@ -112,7 +115,7 @@ def _image_size(settings: RunSettings) -> int | None:
 def _for_network(data: Data, settings: RunSettings) -> Data:
     """The data as one of timm's networks takes them: images, and files in the colours that it has learned."""
     model = settings.model
-    if len(data.train.inputs.shape) == 1:
+    if data.train.inputs.kind == "vectors":
         raise UserError(f"--model {model.name} takes images, and {data.name} holds vectors; choose linear or mlp")
     if not settings.fine_tunes:  # from nothing it learns the colours that there are, and features have their own way
         return data
@@ -146,7 +149,7 @@ def _with_labels(data: Data, settings: RunSettings, on_progress: ProgressCallbac
         data = apply_labels(data, Path(own.labels))
     if own.noise is not None:
         data = corrupt(data, Noise.parse(own.noise), seed)
-    vectors = settings.on_features or len(data.train.inputs.shape) == 1
+    vectors = settings.on_features or data.train.inputs.kind == "vectors"
     if vectors:
         data = data.limited(own.limit, own.test_limit, seed)
         data = with_features(data, settings, on_progress) if settings.on_features else data
@@ -224,7 +227,7 @@ def recall(settings: RunSettings, folder: RunFolder, on_progress: ProgressCallba
     recalled = replace(whole, train=parts["train"], validation=parts.get("validation"))
     if settings.on_features:
         recalled = with_features(recalled, settings, on_progress, folder)
-    if len(recalled.train.inputs.shape) == 1:
+    if recalled.train.inputs.kind == "vectors":
         recalled = with_known_duplicates(recalled, folder.read_duplicates())
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:

@@ -16,7 +16,7 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import split_off
+from selfadapt.data.splits import split_off
 from selfadapt.engine.fit import Training, fit
 from selfadapt.evaluation.classification import UNKNOWN, accuracy, outputs, predict, predicted_classes
 from selfadapt.evaluation.selective.risk_coverage import aurc

@@ -9,6 +9,7 @@ from torch import Tensor
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.inputs import InputSpec
 from selfadapt.engine import checkpoint
 from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, outputs, predicted_classes
@@ -114,7 +115,7 @@ def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = Tr
     network = bare_backbone(settings, shape)
     if timm_name(settings.model.name or "") is None:  # whose networks bring their own scale
         mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
-        network = Normalised(network, mean_C, std_C, spatial=len(shape) == 3)
+        network = Normalised(network, mean_C, std_C, spatial=InputSpec.of(shape).kind == "images")
     if trained:
         network.load_state_dict(own)
     return network.to(device)

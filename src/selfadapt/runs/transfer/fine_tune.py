@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from selfadapt.core.errors import Interrupted, TrainingError, UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import draw, seeded
+from selfadapt.data.inputs import InputSpec
 from selfadapt.data.row_cache import content_digest
 from selfadapt.data.sources.voc import VOC, Sample
 from selfadapt.engine import checkpoint
@@ -201,7 +202,7 @@ def _network(folder: RunFolder, content: dict[str, Any], weights: dict[str, Tens
     """The bare network of a run with these weights, or random ones."""
     settings = RunSettings.from_json(content["settings"], content["settings"]["kind"])
     shape = tuple(content["data"]["shape"])
-    network = bare_backbone(settings, shape) if len(shape) == 3 else None
+    network = bare_backbone(settings, shape) if InputSpec.of(shape).kind == "images" else None
     if not isinstance(network, ResNet):
         raise UserError(
             f"{folder.path} has the network {content['settings']['model']['name']}; this needs a ResNet that was "
