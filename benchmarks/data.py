@@ -26,7 +26,7 @@ from selfadapt.data.images.augment import named_augment
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.sources.image_folder import folder
+from selfadapt.data.sources.image_folder import folder_data
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.engine.optim import OptimizerSettings, make_optimizer
 from selfadapt.models.backbone import Normalised
@@ -92,7 +92,7 @@ def _ratio(ours: Callable[[], float], theirs: Callable[[], float], rounds: int =
 def _pipeline(recipe: str, samples: Samples) -> float:
     assert isinstance(samples.inputs, TensorImages)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment(recipe, 32))
-    network = Normalised(backbone("mlp", InputSpec("image", (3, 32, 32))), torch.tensor(MEAN), torch.tensor(STD))
+    network = Normalised(backbone("mlp", InputSpec("images", (3, 32, 32))), torch.tensor(MEAN), torch.tensor(STD))
     theirs = DataLoader(
         PerSample(samples.inputs.values_NCHW, THEIRS[recipe]), batch_size=BATCH, shuffle=True, num_workers=2
     )
@@ -109,7 +109,7 @@ def _pipeline(recipe: str, samples: Samples) -> float:
 def _epoch(samples: Samples) -> float:
     samples = samples.take(torch.arange(2560))
     objective = ERM()
-    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
+    network = backbone("resnet-small", InputSpec("images", (3, 32, 32)))
     model = objective.build(Normalised(network, torch.tensor(MEAN), torch.tensor(STD)), 10)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment("crop-flip", 32))
     training = Training(objective, model, None, loader, FitSettings(), num_classes=10, device=CPU)
@@ -142,7 +142,7 @@ def _streaming() -> float:
             path = Path(name) / str(position % 2) / f"{position}.jpg"
             path.parent.mkdir(exist_ok=True)
             Image.fromarray(smooth[position % 50]).resize((256, 256), Image.Resampling.BICUBIC).save(path, quality=90)
-        samples = folder(Path(name)).train
+        samples = folder_data(Path(name)).train
         loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, workers=2)
         theirs = DataLoader(
             ImageFolder(name, v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])),

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from selfadapt.data.folds import deal_into_folds
+from selfadapt.data.splits import deal_into_folds
 
 FOLDS = 5
 INVERSE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C

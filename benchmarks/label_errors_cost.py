@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.grid import table
 from selfadapt.core.rng import seeded
-from selfadapt.data.folds import deal_into_folds
+from selfadapt.data.splits import deal_into_folds
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.objectives.cross_fitting.cross_fit import cross_fit

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from benchmarks.timing import time_ratio
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.self_adaptive_loss import self_adaptive_cross_entropy, update_and_loss
 from selfadapt.targets.store import TargetStore
 

@@ -51,7 +51,7 @@ def _activations(model: Classifier) -> int:
 def run() -> dict[str, float]:
     data = open_data("cifar10")
     parts = [part for part in (data.train, data.validation, data.test) if part is not None]
-    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
+    network = backbone("resnet-small", InputSpec("images", (3, 32, 32)))
     model = Classifier(Normalised(network, torch.zeros(3), torch.ones(3)), 10)
     parameters = sum(parameter.numel() * 4 for parameter in model.parameters())
     needed = {

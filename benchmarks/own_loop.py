@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from benchmarks.timing import time_ratio
 from selfadapt import SelfAdaptiveLoss
-from selfadapt.data.loader import Batch
-from selfadapt.engine.fit import Accumulator
+from selfadapt.data.batch import Batch
+from selfadapt.engine.accumulator import Accumulator
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.objective import Progress
 

@@ -7,10 +7,11 @@ the median over 100 rounds of the first side's time over the second's, alternati
 import torch
 
 from benchmarks.timing import time_ratio
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import Shape, TensorImages
 from selfadapt.data.inputs import InputSpec
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.models.backbone import Normalised
 from selfadapt.models.registry import backbone
@@ -35,7 +36,7 @@ def random_samples(count: int, shape: Shape) -> Samples:
 def training(objective: Objective, samples: Samples, name: str = "resnet-small", batch_size: int = 256) -> Training:
     """A training of a named network on these samples, before its first step."""
     torch.manual_seed(0)
-    network = backbone(name, InputSpec("image", samples.inputs.shape))
+    network = backbone(name, InputSpec("images", samples.inputs.shape))
     channels = samples.inputs.shape[0]
     statistics = torch.full((channels,), 0.5), torch.full((channels,), 0.25)
     return Training(

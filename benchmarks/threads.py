@@ -49,7 +49,7 @@ def _measured(name: str, channels: int, pixels: int, batch_size: int) -> dict[st
     shape = (channels, pixels, pixels)
     own = training(NoisyLabels(start_epoch=0), random_samples(2 * batch_size, shape), name, batch_size)
     batch = next(iter(own.loader.epoch(0)))
-    network = backbone(name, InputSpec("image", (channels, pixels, pixels)))
+    network = backbone(name, InputSpec("images", (channels, pixels, pixels)))
     work = batch_size * layer_work(network, shape) / 1e6
     busier: dict[int, list[float]] = {1: [], 2: []}
     both: dict[int, list[float]] = {1: [], 2: []}

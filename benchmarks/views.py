@@ -32,7 +32,7 @@ def _training(objective: Pretraining, views: int) -> Training:
     samples = Samples(
         inputs=TensorImages(images), labels=torch.zeros(IMAGES).long(), truth=None, ids=[str(i) for i in range(IMAGES)]
     )
-    network = backbone("resnet-small", InputSpec("image", (3, 32, 32)))
+    network = backbone("resnet-small", InputSpec("images", (3, 32, 32)))
     model = objective.build(Normalised(network, torch.full((3,), 0.5), torch.full((3,), 0.25)), 1)
     augment = named_augment("self-supervised", 32)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=cpu, augment=augment, views=views)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.data.batch import as_input
 from selfadapt.data.images.storage import TensorImages
-from selfadapt.data.loader import as_input
 from selfadapt.data.sources.catalog import open_data
 
 RADIUS = 0.1  # brings down about half of the images

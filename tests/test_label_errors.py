@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from selfadapt import find_label_errors
 from selfadapt.core.rng import seeded
-from selfadapt.data.folds import deal_into_folds
+from selfadapt.data.splits import deal_into_folds
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.report import LabelErrorReport, LabelErrorRow

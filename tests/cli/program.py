@@ -17,7 +17,7 @@ import pytest
 
 from forks import Program
 from selfadapt.cli.app import main
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.engine.fit import Training
 
 

@@ -230,7 +230,7 @@ MISTAKES = {
     "no data set or path 'dgits'": ("train", "dgits"),
     "no DATA given": ("train",),
     "--method 'magic' is not known; choose one of sat, sat-paper, sat-sce": ("train", "digits", "--method", "magic"),
-    "is not KIND:RATE": ("train", "digits", "--noise", "symmetric:7"),
+    "is neither KIND:RATE": ("train", "digits", "--noise", "symmetric:7"),
     "--epochs 0 must be at least 1": ("train", "digits", "--epochs", "0"),
     "--lr -1.0 must be at least 0": ("train", "digits", "--lr", "-1"),
     "--target-momentum 2.0 must be at least 0 and at most 1": ("train", "digits", "--target-momentum", "2"),

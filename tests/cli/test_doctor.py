@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cli.program import run, run_json
-from selfadapt.data.sources.catalog import SOURCES
+from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.models.pretrained.weights import DEFAULT
 from selfadapt.runs.machine import EXTRAS
 

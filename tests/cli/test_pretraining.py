@@ -92,7 +92,7 @@ def _written_but_once(write: Callable[..., None]) -> Callable[..., None]:
     return stop
 
 
-def test_a_probe_on_crops_that_are_cut_from_the_pictures(tmp_path: Path) -> None:
+def test_a_probe_on_crops_that_are_cut_from_the_original_images(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for part, count in (("train", 8), ("test", 4)):
         for number, name in enumerate(("red", "green")):
@@ -101,7 +101,7 @@ def test_a_probe_on_crops_that_are_cut_from_the_pictures(tmp_path: Path) -> None
                 pixels = rng.integers(0, 100, (*rng.integers(20, 60, 2), 3), np.uint8)
                 pixels[..., number] += 120
                 Image.fromarray(pixels).save(tmp_path / "photos" / part / name / f"{place}.png")
-    options = ("--crops", "picture", "--image-size", "16", "--model", "mlp", "--width", "8", "--hidden", "8")
+    options = ("--crops", "original", "--image-size", "16", "--model", "mlp", "--width", "8", "--hidden", "8")
     run_json("pretrain", "photos", *options, "--dimensions", "4", "--epochs", "1", "--out", "run", folder=tmp_path)
     found = run_json("probe", "run", "--epochs", "3", "--augment", "resized-crop", folder=tmp_path)
     assert found["augmented_accuracy"] is not None

@@ -202,7 +202,7 @@ def test_shift_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytest.Mo
     read, kinds = ShiftedImages.read, []
 
     def stopped(self: ShiftedImages, index: torch.Tensor) -> torch.Tensor:
-        kinds.append((self.kind, self.level))
+        kinds.append((self.corruption, self.level))
         if len(kinds) == 8:
             raise Interrupted("stopped by a signal")
         return read(self, index)

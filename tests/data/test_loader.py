@@ -8,12 +8,15 @@ import torch
 from PIL import Image
 
 from selfadapt.core.errors import TrainingError
-from selfadapt.data.dataset import Data, Samples, channel_statistics
+from selfadapt.data.batch import Batch
+from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.augment import named_augment
 from selfadapt.data.images.decoded_cache import keep_decoded
 from selfadapt.data.images.storage import ImageFiles
-from selfadapt.data.labels.noise import CorruptedImages, Noise, corrupt
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.input_statistics import channel_statistics
+from selfadapt.data.labels.image_noise import CorruptedImages
+from selfadapt.data.labels.noise import Noise, corrupt
+from selfadapt.data.loader import SampleLoader
 from selfadapt.data.sources.catalog import open_data
 
 CPU = torch.device("cpu")
@@ -70,7 +73,7 @@ def test_data_that_are_gone_stop_the_training(files: Data) -> None:
         path.unlink()
     loader = SampleLoader(files.train, batch_size=8, seed=1, device=CPU, workers=0)
     with pytest.raises(
-        TrainingError, match=r"no image of a whole batch can be read, such as .*are the data still there"
+        TrainingError, match=r"none of the 8 images of a batch can be read, such as .*check that the files still exist"
     ):
         next(loader.epoch(0))
 

@@ -17,9 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from networks import Smooth, small_training
 from selfadapt.core.errors import TrainingError, UserError
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.augment import named_augment
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.loader import SampleLoader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.accumulator import Accumulator
 from selfadapt.engine.fit import FitSettings, Precision, Training, fit

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from networks import small_training
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
-from selfadapt.data.loader import Batch
 from selfadapt.engine import phases
 from selfadapt.engine.fit import Training, fit
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side, timed_steps

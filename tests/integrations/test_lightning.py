@@ -16,9 +16,9 @@ from selfadapt.core import distributed
 
 pytest.importorskip("lightning")
 
-from integrations.lightning_module import DigitsModule, trainer  # noqa: E402
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
+from integrations.lightning_module import DigitsModule, trainer  # noqa: E402
 from selfadapt.integrations.lightning_callback import SelfAdaptiveCallback  # noqa: E402
 
 EPOCHS = 4

@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from oracles.softmax_regression import Oracle
 from selfadapt import TargetStore, self_adaptive_cross_entropy
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.backbone import Backbone

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Metrics, Progress
 from selfadapt.objectives.posterior_targets import PosteriorTargets, posterior_targets

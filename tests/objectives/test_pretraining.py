@@ -12,9 +12,10 @@ from distributed.group import in_processes
 from networks import Smooth
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.backbones.mlp import MLP

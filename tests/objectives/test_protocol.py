@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, normalize
 
 from networks import small_training
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
-from selfadapt.data.loader import Batch
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.models.backbone import Backbone

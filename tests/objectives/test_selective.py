@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from networks import small_training
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
-from selfadapt.data.loader import Batch
 from selfadapt.engine.fit import fit
 from selfadapt.models.backbones.mlp import MLP
 from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers, gamblers_losses, rewards_to_try

@@ -11,9 +11,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from networks import small_training
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
-from selfadapt.data.loader import Batch
 from selfadapt.engine import checkpoint
 from selfadapt.engine.fit import Training, fit
 from selfadapt.objectives.noisy_labels import NoisyLabels

@@ -164,7 +164,7 @@ def test_settings_of_the_paper() -> None:
         optimizer = fit.optimizer
         assert (optimizer.name, optimizer.momentum, optimizer.weight_decay) == ("sgd", 0.9, 5e-4)
         assert (optimizer.lr, optimizer.warmup_from, optimizer.warmup_epochs) == (0.3, 0.0003, 5)
-        assert (flat["crops"], flat["image_size"], flat["augment"]) == ("picture", 224, "resized-crop")
+        assert (flat["crops"], flat["image_size"], flat["augment"]) == ("original", 224, "resized-crop")
     for trial in RECIPES["table9"].at("paper").trials:
         flat = Request.of("pretraining", **trial.settings).values()
         assert (flat["momentum"], flat["beta"], flat["optimizer"]) == ("0.5:0.8", "0.99:1", "lars")
@@ -174,13 +174,13 @@ def test_settings_of_the_paper() -> None:
 
 def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: Path, tmp_path: Path) -> None:
     named = _reading(data="imagenet", model="resnet18").data
-    assert (named.crops, named.image_size, named.augment) == ("picture", 224, "resized-crop")
+    assert (named.crops, named.image_size, named.augment) == ("original", 224, "resized-crop")
     assert _reading(data="imagenet", model="resnet18", augment="crop-flip").data.crops == "square"
     assert _reading(data="imagenet", tune="head", model="tf_efficientnet_lite0").data.crops == "square"
     folder = str(home / "data" / "imagenet")
     assert _reading(data=folder, model="resnet18").data.crops == "square"
     options = ("--model", "resnet-small", "--width", "2", "--epochs", "1", "--batch-size", "8", "--image-size", "32")
-    run_json("train", folder, "--crops", "picture", *options, "--out", "run", folder=tmp_path)
+    run_json("train", folder, "--crops", "original", *options, "--out", "run", folder=tmp_path)
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["data"]["shape"] == [3, 32, 32]
     assert content["settings"]["data"]["augment"] == "resized-crop"
@@ -204,7 +204,7 @@ def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: P
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     model = () if "--model" in words else ("--model", "resnet-small")
-    crops = () if "--crops" in words else ("--crops", "picture")
+    crops = () if "--crops" in words else ("--crops", "original")
     result = run("train", *words, *model, *crops, "--epochs", "1", folder=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr

@@ -377,7 +377,7 @@ def test_the_theory_from_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["table2"], "the data set cifar10 is not on this machine; fetch it with: selfadapt data get cifar10"),
+        (["table2"], "the data set cifar10 is not on this machine; download it with: selfadapt data get cifar10"),
         (["table4", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["table9", "--scale", "paper"], "the data set imagenet is not on this machine; put ImageNet's class folders"),
         (["fig9", "--scale", "paper"], "put ImageNet's class folders into"),

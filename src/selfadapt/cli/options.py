@@ -20,7 +20,7 @@ from selfadapt.runs.config.sections import split_weights
 Options = Mapping[str, tuple[Any, Any]]  # type and typer option, by parameter name
 
 _PANELS = ("Data", "Model", "Training", "Output", "Options of", "Advanced", "Experiments")  # in this order
-_FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}}
+_FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}, "--crops": {"picture": "original"}}
 
 
 def run_options(kind: Kind, arguments: Sequence[str]) -> Options:

@@ -1,7 +1,7 @@
-"""The processes of a run, and what they say to each other. One process alone says nothing.
+"""Data-parallel processes and their collective operations, which are no-ops in a single process.
 
-torchrun, or `--devices`, starts the processes and tells each its place in the environment. `init` makes them a group.
-Every function below is called by all of them at the same time.
+torchrun or `--devices` starts the processes and sets the rank of each in the environment; `init` creates the process
+group. All processes must call the collective operations together.
 """
 
 import gc
@@ -13,43 +13,43 @@ import torch.distributed as dist
 from torch import Tensor
 
 if dist.is_available():
-    import torch.distributed.nn  # first imported within a group, it keeps that group and its threads for ever
+    import torch.distributed.nn  # imported inside a group, it would keep that group and its threads alive
 
-_PATIENCE = timedelta(minutes=30)  # for a process that does not answer, such as one that decodes images
+_TIMEOUT = timedelta(minutes=30)  # long, because one process may still be decoding images
 
 
 def init(device: torch.device | None = None) -> None:
-    """Become one of several processes, if the environment says so."""
+    """Join the process group if the environment defines one (WORLD_SIZE above 1)."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         return
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_TIMEOUT)
     else:
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        dist.init_process_group("gloo", timeout=_TIMEOUT)
 
 
 def shutdown() -> None:
-    if _together():
-        torch.compiler.reset()  # a network that was compiled holds the group, and its threads for ever
+    if _in_group():
+        torch.compiler.reset()  # a compiled network keeps the group and its threads alive
         gc.collect()
         dist.destroy_process_group()
 
 
-def _together() -> bool:
+def _in_group() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
 def rank() -> int:
-    return dist.get_rank() if _together() else 0
+    return dist.get_rank() if _in_group() else 0
 
 
 def world_size() -> int:
-    return dist.get_world_size() if _together() else 1
+    return dist.get_world_size() if _in_group() else 1
 
 
 def usable_cores() -> int:
-    """How many cores this process may use: its share, where several trainings run at once."""
+    """Return the number of cores this process may use: a share of them if SELFADAPT_JOBS runs train at once."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, available // int(os.environ.get("SELFADAPT_JOBS", "1")))
 
@@ -60,21 +60,21 @@ def barrier() -> None:
 
 
 def all_reduce_sum(values: Tensor) -> Tensor:
-    """The sum of this tensor over the processes, in place."""
+    """Sum a tensor over the processes, in place."""
     if world_size() > 1:
         dist.all_reduce(values)
     return values
 
 
 def all_reduce_max(values: Tensor) -> Tensor:
-    """The largest of this tensor over the processes, in place."""
+    """Take the elementwise maximum over the processes, in place."""
     if world_size() > 1:
         dist.all_reduce(values, dist.ReduceOp.MAX)
     return values
 
 
 def all_gather_objects(value: object) -> list[object]:
-    """This object of each process, in the order of their ranks."""
+    """Return the object of each process, in rank order."""
     if world_size() == 1:
         return [value]
     values: list[object] = [None] * world_size()
@@ -83,18 +83,18 @@ def all_gather_objects(value: object) -> list[object]:
 
 
 def all_gather_rows(rows: Tensor) -> Tensor:
-    """The rows of every process, one below the other in the order of their ranks. Each may have another number."""
+    """Concatenate the rows of all processes in rank order. The number of rows may differ between processes."""
     if world_size() == 1:
         return rows
     return torch.cat(all_to_all_rows([rows] * world_size()))
 
 
 def all_to_all_rows(parts: list[Tensor]) -> list[Tensor]:
-    """Send the r-th part to process r, and return what each process sent here. Parts may differ in their rows."""
+    """Send the r-th tensor to process r and return the tensors received, in rank order. Row counts may differ."""
     if world_size() == 1:
         return parts
     home = parts[0].device
-    if dist.get_backend() == "nccl" and home.type == "cpu":  # a loop of a user's own, whose processes meet on GPUs only
+    if dist.get_backend() == "nccl" and home.type == "cpu":  # a custom training loop whose group has only NCCL
         parts = [part.cuda() for part in parts]
     device = parts[0].device
     lengths_out = torch.tensor([len(part) for part in parts], device=device)

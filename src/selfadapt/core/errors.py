@@ -1,25 +1,25 @@
-"""What may go wrong for a reason that a user can mend or must know."""
+"""Errors with a defined exit code, for problems that a user can fix or must know about."""
 
 from collections.abc import Sequence
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: the message says what, where, and what to do. Exit code 2."""
+    """Invalid input from the user. The message says what is wrong, where, and what to do. Exit code 2."""
 
 
 class TrainingError(Exception):
-    """Training cannot go on, through no fault in the program. Exit code 1."""
+    """Training cannot continue, for a reason outside the program. Exit code 1."""
 
 
-INTERRUPTED = 130  # the exit code of a process that a signal stopped
+INTERRUPTED = 130  # exit code of a process that was stopped by a signal
 
 
 class Interrupted(BaseException):
-    """A signal asked for a stop; what was begun can be resumed. No handler of errors may swallow it."""
+    """A signal requested a stop; the run can be resumed. Derives from BaseException so that no handler swallows it."""
 
 
 class NonFinitePrediction(ValueError):
-    """A prediction holds NaN or infinity; `samples` are the rows of the store that it was meant for."""
+    """A prediction contains NaN or infinity; `samples` are the affected rows of the target store."""
 
     def __init__(self, message: str, samples: Sequence[int]) -> None:
         super().__init__(message)

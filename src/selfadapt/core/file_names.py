@@ -1,8 +1,8 @@
-"""Names of files, which on some systems are bytes that need not be text."""
+"""File names, which some systems store as bytes that are not valid UTF-8."""
 
-NO_TEXT = "its name holds signs that are no text; rename it"
+NO_TEXT = "the file name is not valid UTF-8; rename the file"
 
 
 def as_text(name: str) -> str:
-    """The name as it can be written down: bytes that are no text are spelled out, and all else stays as it is."""
+    """Return the name as printable UTF-8, with invalid bytes escaped."""
     return name.encode("utf-8", "backslashreplace").decode()

@@ -1,9 +1,9 @@
-"""Progress callbacks: how work that takes long tells how far it is."""
+"""Progress callbacks for long-running work."""
 
 from collections.abc import Callable
 
-ProgressCallback = Callable[[int, int], None]  # done, of how many
+ProgressCallback = Callable[[int, int], None]  # steps done, total steps
 
 
 def no_progress(done: int, total: int) -> None:
-    """For work that nobody looks at."""
+    """Ignore progress updates."""

@@ -1,4 +1,4 @@
-"""Random streams that are named, not shared: what is drawn for one purpose never shifts another."""
+"""Named random streams: each purpose has its own generator, so that draws for one never shift those of another."""
 
 import hashlib
 
@@ -6,14 +6,14 @@ import torch
 
 
 def seeded(*name: int | str) -> torch.Generator:
-    """A generator for this purpose alone, such as `seeded(seed, "order", epoch)`.
+    """Return a CPU generator for one purpose, such as `seeded(seed, "order", epoch)`.
 
-    It depends on nothing but its name, so a resumed run draws what the whole run would have drawn.
+    Its state depends only on the name, so a resumed run draws the same numbers as an uninterrupted one.
     """
     return torch.Generator().manual_seed(draw(*name))
 
 
 def draw(*name: int | str) -> int:
-    """A whole number of 63 bits for this purpose alone, to seed what takes no generator."""
+    """Return a 63-bit integer for one purpose, to seed code that does not accept a generator."""
     digest = hashlib.sha256(repr(name).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

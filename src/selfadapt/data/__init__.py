@@ -1,1 +1,1 @@
-"""Data: samples with stable ids, where they come from, what corrupts them, and how they become batches."""
+"""Data sets with stable sample ids: sources, splits, label noise, duplicates, and batches."""

@@ -1,6 +1,6 @@
-"""What the program keeps on this machine to be faster next time: decoded images, and features.
+"""Contents of the cache: decoded images and features.
 
-Everything here can be computed again. Fetched data sets (`$SELFADAPT_HOME/data`) are not part of it.
+All of it can be computed again. Downloaded data sets (`$SELFADAPT_HOME/data`) are not part of the cache.
 """
 
 import json
@@ -13,46 +13,39 @@ from typing import Literal
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.data.row_cache import rows_folder
 
-Kind = Literal["decoded", "features"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """One set of decoded images, or the features of one network with its weights and preprocessing."""
+class CacheEntry:
+    """A set of decoded images, or the features of one network with its weights and preprocessing."""
 
-    kind: Kind
+    kind: Literal["decoded", "features"]
     path: Path
     bytes: int
-    used: float  # when it was last used, in seconds since 1970
-    description: str  # what it is of, where that is known
+    used: float  # time of the last use, in seconds since 1970
+    description: str
 
 
-def kept() -> list[Kept]:
-    """All that is kept, what was used last first."""
-    found = [
-        _kept(kind, path)
-        for kind, root in _roots().items()
-        if root.is_dir()
-        for path in root.iterdir()
-        if path.is_dir()
-    ]
-    return sorted(found, key=lambda entry: -entry.used)
+def cache_entries() -> list[CacheEntry]:
+    """Return all entries, the most recently used first."""
+    decoded = [_entry("decoded", path) for path in _folders(cache_dir() / "decoded")]
+    features = [_entry("features", path) for path in _folders(rows_folder())]
+    return sorted(decoded + features, key=lambda entry: -entry.used)
 
 
-def forget(entries: Sequence[Kept]) -> int:
-    """Remove these; the bytes that this gave back."""
+def remove_entries(entries: Sequence[CacheEntry]) -> int:
+    """Remove entries; return the number of bytes that were freed."""
     for entry in entries:
         shutil.rmtree(entry.path, ignore_errors=True)
     return sum(entry.bytes for entry in entries if not entry.path.exists())
 
 
-def _roots() -> dict[Kind, Path]:
-    return {"decoded": cache_dir() / "decoded", "features": rows_folder()}
+def _folders(root: Path) -> list[Path]:
+    return [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
 
 
-def _kept(kind: Kind, path: Path) -> Kept:
+def _entry(kind: Literal["decoded", "features"], path: Path) -> CacheEntry:
     status = [file.stat() for file in path.iterdir() if file.is_file()]
-    return Kept(
+    return CacheEntry(
         kind=kind,
         path=path,
         bytes=sum(file.st_size for file in status),

@@ -1,42 +1,70 @@
-"""What a network takes: images or vectors. Everything else is read into one of them.
+"""The inputs of a network: images or vectors. Tables and texts are encoded as vectors.
 
-Shapes: B inputs of a batch, N inputs in all, C channels, H by W pixels, D values of a vector.
+Shapes: B inputs of a batch, N inputs in total, C channels, H by W pixels, D values of a vector.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
+
+InputKind = Literal["images", "vectors"]
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The kind of input and the shape of one: (C, H, W) of an image, (D,) of a vector."""
+    """The kind of input and the shape of one: (C, H, W) for images, (D,) for vectors."""
 
-    kind: Literal["image", "vector"]
+    kind: InputKind
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> "InputSpec":
-        return cls("image" if len(shape) == 3 else "vector", tuple(shape))
+        """Derive the kind from a stored shape. Where `Inputs` are available, use their `kind` instead."""
+        return cls("images" if len(shape) == 3 else "vectors", tuple(shape))
 
 
 class Inputs(Protocol):
-    """N inputs of one shape: images read as uint8, or vectors read as float32."""
+    """N inputs of one shape: images (uint8) or vectors (float32)."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def kind(self) -> InputKind: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input: (C, H, W) for images, (D,) for vectors."""
+        ...
 
     def __len__(self) -> int: ...
 
     def read(self, index_B: Tensor) -> Tensor:
-        """These inputs, one below the other."""
+        """Return the inputs at these positions, stacked along the first dimension."""
         ...
 
     def take(self, index_n: Tensor) -> "Inputs":
-        """The set that holds these inputs only."""
+        """Return a view or copy that contains only the inputs at these positions."""
         ...
 
     def signature(self) -> bytes:
-        """A hash that changes when an input does."""
+        """Return a hash that changes whenever an input changes."""
         ...
+
+
+def take_rows(values: Tensor, index_n: Tensor) -> Tensor:
+    """Return these rows of a tensor, as a view if they are consecutive."""
+    if not len(index_n):
+        return values[:0]
+    first, size = int(index_n[0]), len(index_n)
+    if bool((index_n == torch.arange(first, first + size)).all()):
+        return values[first : first + size]
+    return values[index_n]
+
+
+def content_hash(values: Tensor) -> bytes:
+    """Return a hash of all values of a tensor."""
+    digest = hashlib.sha256()
+    for block in values.split(4096):
+        digest.update(block.contiguous().numpy().data)
+    return digest.digest()

@@ -21,7 +21,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from selfadapt.core import distributed
 from selfadapt.core.errors import Interrupted, NonFinitePrediction, TrainingError
 from selfadapt.core.rng import draw
-from selfadapt.data.loader import Batch, Loader
+from selfadapt.data.batch import Batch
+from selfadapt.data.loader import Loader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.accumulator import Accumulator
 from selfadapt.engine.checkpoint import Checkpoint

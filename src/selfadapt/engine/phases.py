@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.engine.fit import Training
 from selfadapt.objectives.objective import Loss, Objective, Progress
 from selfadapt.targets.store import TargetStore

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from selfadapt.core import distributed
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.data.batch import as_input
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.loader import as_input
 
 UNKNOWN = -1  # predicted class of an unreadable sample
 

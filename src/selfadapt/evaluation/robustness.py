@@ -20,9 +20,9 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
+from selfadapt.data.batch import as_input
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.loader import as_input
 from selfadapt.models.registry import LARGE_IMAGE
 
 UNTRIED = -1

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
 from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix
 from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core import distributed
-from selfadapt.engine.fit import Accumulator
+from selfadapt.engine.accumulator import Accumulator
 from selfadapt.objectives.objective import Loss, Metrics, Progress
 from selfadapt.targets.store import TargetStore
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from selfadapt.loops.labelled_loss import LabelledLoss
-from selfadapt.objectives.selective import Selective, abstaining
+from selfadapt.objectives.selective import Selective, abstain_confidence
 from selfadapt.targets.store import Storage
 from selfadapt.targets.validation import check_momentum
 
@@ -45,4 +45,4 @@ class SelectiveLoss(LabelledLoss):
     @staticmethod
     def confidence(outputs: Tensor) -> Tensor:
         """-log p[abstain] for outputs B×(K+1): abstain where it is low."""
-        return abstaining(outputs)["abstain"]
+        return abstain_confidence(outputs)["abstain"]

@@ -34,8 +34,8 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
     if name not in NAMES:
         raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     if name == "mlp":
-        return MLP(math.prod(spec.shape), width=width or 256, depth=2 if spec.kind == "image" else 1)
-    if (spec.kind == "vector") != (name == "linear"):
+        return MLP(math.prod(spec.shape), width=width or 256, depth=2 if spec.kind == "images" else 1)
+    if (spec.kind == "vectors") != (name == "linear"):
         takes, these = ("vectors", "images") if name == "linear" else ("images", "vectors")
         raise UserError(f"--model {name} takes {takes}, but the inputs are {these}; choose another, such as mlp")
     if name == "linear":

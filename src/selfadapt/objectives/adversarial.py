@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from selfadapt.attacks.pgd import PGD, LossName, StartName, perturb
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import AttackAfterEpoch, Task

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import check_settings
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.heads import Classifier
 from selfadapt.objectives.method import AttackAfterEpoch, Bench, Task, Trained

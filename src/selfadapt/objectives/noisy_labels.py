@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.moving_targets import MovingTargets
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress

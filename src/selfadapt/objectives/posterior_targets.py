@@ -28,7 +28,7 @@ from torch import Tensor
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.moving_targets import MovingTargets, target_momentum

@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import label_loss

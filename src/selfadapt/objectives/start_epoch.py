@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.objective import Loss, Metrics
 from selfadapt.targets.store import TargetStore

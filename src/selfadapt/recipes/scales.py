@@ -60,12 +60,12 @@ LONG_VIEW_MINUTES = 22.0  # 1.2 million images
 
 # Appendix "Supervised learning on ImageNet", and Section 7.1: a base learning rate of 2.0 per 256 images is 8 for 1,024
 IMAGENET: Settings = {
-    "data": "imagenet", "image_size": 224, "crops": "picture", "augment": "resized-crop", "validation": 0.0,
+    "data": "imagenet", "image_size": 224, "crops": "original", "augment": "resized-crop", "validation": 0.0,
     "optimizer": "sgd", "lr": 0.3, "weight_decay": 5e-4, "batch_size": 768, "epochs": 95, "schedule": "cosine",
     "warmup_epochs": 5.0, "warmup_from": 0.0003, "precision": "float16",
 }  # fmt: skip
 IMAGENET_PRETRAINING: Settings = {
-    "data": "imagenet", "image_size": 224, "crops": "picture", "augment": "self-supervised-blur", "model": "resnet50",
+    "data": "imagenet", "image_size": 224, "crops": "original", "augment": "self-supervised-blur", "model": "resnet50",
     "optimizer": "lars", "lr": 8.0, "weight_decay": 1e-6, "batch_size": 1024, "epochs": 200, "schedule": "cosine",
     "warmup_epochs": 10.0, "sync_bn": True, "hidden": 4096, "dimensions": 256,
 }  # fmt: skip

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.images.storage import ORIENTATION, plain_image
+from selfadapt.data.images.decode import ORIENTATION, plain_image
 from selfadapt.data.tabular.table_data import rows_by_id
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import Verdicts
@@ -142,7 +142,7 @@ class TableRows:
         with self._lock:
             if self._rows is None:
                 try:
-                    self._rows = rows_by_id(self._source, self._special)
+                    self._rows = rows_by_id(self._source, *self._special)
                 except UserError as error:
                     raise NoPicture(str(error)) from error
         sample_id = self._verdicts.ids[row]
@@ -198,12 +198,13 @@ class _Opened:
         return found
 
     def _open(self) -> "dict[str, tuple[Inputs, int]]":
-        from selfadapt.data.sources.catalog import Columns, open_data
+        from selfadapt.data.sources.catalog import open_data
+        from selfadapt.data.tabular.table_file import TableColumns
 
         run = self._folder.read_run()
         own = run["settings"]["data"]
         try:
-            columns = Columns(label=own.get("label_column", "label"), group=own.get("group_column"))
+            columns = TableColumns(label=own.get("label_column", "label"), group=own.get("group_column"))
             data = open_data(own["source"], resize=own["image_size"], white=run["data"].get("white"), columns=columns)
         except UserError as error:
             raise NoPicture(str(error)) from error

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d
 
 from selfadapt.core import distributed
 from selfadapt.core.cache_dir import cache_dir
-from selfadapt.data.sources.catalog import SOURCES
+from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.models.pretrained.weights import SHIPPED
 from selfadapt.runs.lifecycle.environment import device_name
 

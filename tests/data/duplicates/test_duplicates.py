@@ -211,6 +211,6 @@ def test_a_class_of_one_image_is_not_kept_together_and_a_warning_names_it() -> N
 
 
 def test_too_few_samples_besides_duplicates_are_a_warning() -> None:
-    with pytest.warns(UserWarning, match="2 of 6 samples are left, too few for folds"):
+    with pytest.warns(UserWarning, match="only 2 of 6 samples are distinct, too few for folds"):
         number_N = separable_groups([[0, 1, 2], [3, 4, 5]], torch.tensor([0, 1, 0, 1, 0, 1]), ["cat", "dog"])
     assert number_N.tolist() == list(range(6))

@@ -31,7 +31,7 @@ from selfadapt.data.imagenet_c.corruptions import (
     ShiftedImages,
     corrupted,
     drawn_frost,
-    frost_pictures,
+    frost_textures,
 )
 from selfadapt.data.imagenet_c.filters import correlated, gaussian_filter, plasma, sampled, zoomed
 from selfadapt.data.images.storage import TensorImages
@@ -109,7 +109,7 @@ def _settings(kind: str, level: int) -> dict[str, Any]:
         strength = (0.05, 0.065, 0.085, 0.1, 0.12)[level - 1]
         return {"bend": 250 * strength * 0.005, "smooth": 0.01, "shear": 0.0}
     if kind == "frost":
-        settings |= {"scale": 1.1, "pictures": frost_pictures().pictures}
+        settings |= {"scale": 1.1, "textures": frost_textures().textures}
     return settings
 
 
@@ -136,7 +136,7 @@ def test_by_chance_the_images_are_distributed_as_the_packages(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_grey_and_odd_shapes_and_every_level_of_both_tables(kind: str) -> None:
-    frost = frost_pictures()
+    frost = frost_textures()
     for shape in ((3, 1, 8, 8), (2, 3, 20, 33)):
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         for levels in TABLES:
@@ -165,7 +165,7 @@ def test_the_same_seed_gives_the_same_images_whatever_follows() -> None:
 
 def test_a_set_is_corrupted_as_it_is_read() -> None:
     values = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    fog = ShiftedImages(images=TensorImages(values), kind="fog", level=2, levels="cifar", seed=3)
+    fog = ShiftedImages(images=TensorImages(values), corruption="fog", level=2, levels="cifar", seed=3)
     assert torch.equal(fog.read(torch.arange(40)), corrupted(values, "fog", 2, seed=3))
     assert torch.equal(fog.read(torch.arange(20, 40)), corrupted(values[20:], "fog", 2, seed=3, first=20))
     half = fog.take(torch.arange(20))
@@ -195,10 +195,10 @@ def test_another_kind_or_level_is_a_clear_error(kind: str, level: int) -> None:
 
 def test_without_the_extra_frost_is_drawn_and_it_is_said(monkeypatch: pytest.MonkeyPatch, photos: Tensor) -> None:
     monkeypatch.setattr(corruptions, "find_spec", lambda name: None)
-    drawn = frost_pictures()
+    drawn = frost_textures()
     assert "not the published" in drawn.origin
-    assert torch.equal(drawn.pictures[0], drawn_frost(0))
-    means = torch.stack([picture.mean((1, 2)) for picture in drawn.pictures])
+    assert torch.equal(drawn.textures[0], drawn_frost(0))
+    means = torch.stack([texture.mean((1, 2)) for texture in drawn.textures])
     assert 0.25 < means.min() < means.max() < 0.95  # that of the published ones: 0.31 to 0.84
     whiter = corrupted(photos, "frost", 5, frost=drawn).float().mean() - photos.float().mean()
     assert whiter > 10

@@ -13,7 +13,7 @@ from torchvision.transforms.v2.functional import InterpolationMode
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
-from selfadapt.data.images import augment
+from selfadapt.data.images import augment, transforms
 
 IMAGES = torch.randint(0, 256, (40, 3, 12, 10), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 FLOATS = IMAGES.float() / 255
@@ -31,7 +31,7 @@ def _each(function: object, *parameters: Tensor) -> Tensor:
 
 def test_crop_equals_torchvision() -> None:
     top, left = torch.randint(0, 5, (40,)), torch.randint(0, 4, (40,))
-    ours = augment.crop(IMAGES, top, left, 8, 7)
+    ours = transforms.crop(IMAGES, top, left, 8, 7)
     theirs = [functional.crop(image, int(t), int(x), 8, 7) for image, t, x in zip(IMAGES, top, left, strict=True)]
     assert torch.equal(ours, torch.stack(theirs))
 
@@ -60,7 +60,7 @@ def test_resized_crop_equals_torchvision(size: tuple[int, int]) -> None:
     wide = torch.randint(1, 11, (40,), generator=generator)
     top = (torch.rand(40, generator=generator) * (13 - tall)).long()
     left = (torch.rand(40, generator=generator) * (11 - wide)).long()
-    ours = augment.resized_crop(FLOATS, top, left, tall, wide, size)
+    ours = transforms.resized_crop(FLOATS, top, left, tall, wide, size)
     theirs = [
         functional.resized_crop(
             FLOATS[i], int(top[i]), int(left[i]), int(tall[i]), int(wide[i]), list(size), antialias=True
@@ -69,7 +69,7 @@ def test_resized_crop_equals_torchvision(size: tuple[int, int]) -> None:
     ]
     torch.testing.assert_close(ours, torch.stack(theirs), atol=1e-5, rtol=0)
     mirrored = torch.arange(40) % 2 == 0
-    both = augment.resized_crop(FLOATS, top, left, tall, wide, size, mirrored)
+    both = transforms.resized_crop(FLOATS, top, left, tall, wide, size, mirrored)
     torch.testing.assert_close(both[mirrored], ours[mirrored].flip(3))
     torch.testing.assert_close(both[~mirrored], ours[~mirrored])
 
@@ -116,10 +116,10 @@ def test_random_resized_crop_has_the_areas_and_shapes_it_should() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "low", "high"),
     [
-        (augment.adjust_brightness, functional.adjust_brightness, 0.2, 1.8),
-        (augment.adjust_contrast, functional.adjust_contrast, 0.2, 1.8),
-        (augment.adjust_saturation, functional.adjust_saturation, 0.2, 1.8),
-        (augment.adjust_hue, functional.adjust_hue, -0.5, 0.5),
+        (transforms.adjust_brightness, functional.adjust_brightness, 0.2, 1.8),
+        (transforms.adjust_contrast, functional.adjust_contrast, 0.2, 1.8),
+        (transforms.adjust_saturation, functional.adjust_saturation, 0.2, 1.8),
+        (transforms.adjust_hue, functional.adjust_hue, -0.5, 0.5),
     ],
     ids=["brightness", "contrast", "saturation", "hue"],
 )
@@ -146,7 +146,7 @@ def test_jitter_has_an_order_for_each_image() -> None:
             image = theirs[kind](image, float(strengths[kind, i]))
         expected.append(image)
     for images in (FLOATS, IMAGES):
-        ours = augment.jitter(images, strengths, torch.tensor(chosen))
+        ours = transforms.jitter(images, strengths, torch.tensor(chosen))
         torch.testing.assert_close(ours, torch.stack(expected), atol=5e-5, rtol=0)
     drawn: list[Tensor] = []
 
@@ -164,19 +164,19 @@ def test_jitter_has_an_order_for_each_image() -> None:
 
 def test_greyscale_equals_torchvision() -> None:
     expected = functional.rgb_to_grayscale(FLOATS, num_output_channels=3)
-    torch.testing.assert_close(augment.greyscale(FLOATS), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(transforms.greyscale(FLOATS), expected, atol=1e-4, rtol=0)
 
 
 def test_blur_equals_torchvision() -> None:
     sigma = _uniform(0.1, 2.0)
     expected = _each(lambda image, s: functional.gaussian_blur(image, [7, 7], [s, s]), sigma)
-    torch.testing.assert_close(augment.gaussian_blur(FLOATS, sigma, radius=3), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(transforms.gaussian_blur(FLOATS, sigma, radius=3), expected, atol=1e-5, rtol=0)
 
 
 def test_rotation_equals_torchvision() -> None:
     degrees = _uniform(-90, 90)
     expected = _each(lambda image, angle: functional.rotate(image, angle, InterpolationMode.BILINEAR), degrees)
-    torch.testing.assert_close(augment.rotate(FLOATS, degrees), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(transforms.rotate(FLOATS, degrees), expected, atol=1e-4, rtol=0)
     turned = augment.random_rotation(FLOATS, 10, seeded("turn"))
     assert (turned - FLOATS).abs().mean() > 0.01
 
@@ -238,7 +238,7 @@ def test_operators_can_be_left_out_down_to_the_crop(flip: bool) -> None:
     greyed = augment.named_augment("self-supervised,no-jitter" + ("" if flip else ",no-flip"), 32)
     assert greyed is not None
     found = greyed(images, seeded(3))
-    grey = (found - augment.greyscale(found)).abs().amax((1, 2, 3)) < 1e-3
+    grey = (found - transforms.greyscale(found)).abs().amax((1, 2, 3)) < 1e-3
     assert 0 < grey.sum() < 16
     assert torch.equal(found[~grey], expected[~grey])
 
@@ -264,7 +264,7 @@ def test_resized_crops_keep_the_size_where_a_network_needs_it() -> None:
 def test_whole_images_are_resized_as_torchvision_does(size: int) -> None:
     images = torch.rand(3, 3, 12, 16, generator=seeded(0, "resized"))
     theirs = functional.resize(images, [size, size], interpolation=InterpolationMode.BILINEAR, antialias=True)
-    torch.testing.assert_close(augment.resized(images, size), theirs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(transforms.resized(images, size), theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_shifted_images_are_filled_with_what_they_mirror() -> None:

@@ -11,11 +11,13 @@ from scipy.stats import ks_2samp
 from torchvision import transforms
 from torchvision.transforms import functional
 
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.augment import named_augment
 from selfadapt.data.images.crops import RandomCrops
-from selfadapt.data.images.storage import Box, Frame, ImageFiles, UnreadableImage, decode_crops
-from selfadapt.data.loader import Batch, SampleLoader
+from selfadapt.data.images.decode import Box, Frame, UnreadableImage, decode_crops
+from selfadapt.data.images.storage import ImageFiles
+from selfadapt.data.loader import SampleLoader
 
 CPU = torch.device("cpu")
 SIZES = [(61, 40), (40, 83), (50, 50), (200, 31), (90, 70), (33, 64), (47, 45)]  # width and height

@@ -12,20 +12,22 @@ from scipy import stats
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import Data, Samples, channel_statistics
+from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.input_statistics import channel_statistics
+from selfadapt.data.labels.image_noise import corrupt_images
 from selfadapt.data.labels.noise import (
     CIFAR10_FLIPS,
     Noise,
     actual_rate,
     corrupt,
-    corrupt_images,
     flips,
-    instance_odds,
+    instance_probabilities,
     noisy_labels,
     truncated_normal,
 )
-from selfadapt.data.sources.catalog import CIFAR10_CLASSES, open_data
+from selfadapt.data.sources.builtin import CIFAR10_CLASSES
+from selfadapt.data.sources.catalog import open_data
 
 CASES = given(seed=st.integers(0, 10_000), rate=st.floats(0, 1), classes=st.integers(2, 12))
 
@@ -124,7 +126,7 @@ def test_the_odds_of_instance_noise_are_the_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     values, weights = torch.rand(7, 5, generator=generator), torch.randn(5, 4, generator=generator)
     rate = torch.rand(7, generator=generator)
-    ours = instance_odds(values, weights, 2, rate).numpy()
+    ours = instance_probabilities(values, weights, 2, rate).numpy()
     for i in range(7):
         scores = np.exp(values[i].double().numpy() @ weights.double().numpy())
         scores[2] = 0.0
@@ -162,7 +164,7 @@ def test_a_user_s_matrix_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1,0\n0,1\n", "is .2, 2.; the data have 3 classes"),
+        ("1,0\n0,1\n", "has shape .2, 2., but the data have 3 classes"),
         ("1,0,0\n0,1,0\n0,1,1\n", "row 2 must"),
         ("a,b", "cannot be read"),
     ],
@@ -232,5 +234,5 @@ def test_image_noise_depends_on_the_id_and_not_on_the_order() -> None:
     "text", ["symmetric", "symmetric:", "symmetric:1.2", "symmetric:-1", "upside:0.4", "symmetric:nan", "matrix:"]
 )
 def test_bad_noise_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="is not KIND:RATE"):
+    with pytest.raises(UserError, match="is neither KIND:RATE"):
         Noise.parse(text)

@@ -12,11 +12,12 @@ from torch.utils.data import TensorDataset
 from data.tables import write_table
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import Samples, split_off
+from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.labels.overrides import apply_labels
-from selfadapt.data.sources.arrays import IndexedDataset, samples_from_dataset
+from selfadapt.data.sources.arrays import IndexedDataset
 from selfadapt.data.sources.catalog import open_data
+from selfadapt.data.splits import split_off
 
 
 def test_arrays_come_with_their_parts_and_names(npz_file: Path) -> None:
@@ -81,17 +82,17 @@ def test_a_tenth_of_each_class_is_set_aside(tmp_path: Path) -> None:
 
 
 BAD_ARRAYS: dict[str, dict[str, Any]] = {
-    "it must hold x_train and y_train": {"x_train": X},
+    "it must contain x_train and y_train": {"x_train": X},
     "images must be uint8": {"x_train": X.astype(np.float32), "y_train": Y},
     "shape N×H×W": {"x_train": X[:, 0], "y_train": Y},
-    "has 8 channels; channels come last": {"x_train": np.zeros((20, 3, 8, 8), np.uint8), "y_train": Y},
+    "has 8 channels; the last dimension must be": {"x_train": np.zeros((20, 3, 8, 8), np.uint8), "y_train": Y},
     "x_train is empty": {"x_train": np.zeros((20, 0, 4), np.uint8), "y_train": Y},
-    "y_train has shape .19,., but x_train holds 20": {"x_train": X, "y_train": Y[:19]},
+    "y_train has shape .19,., but x_train contains 20": {"x_train": X, "y_train": Y[:19]},
     r"y_train\[3\] is -1; labels must not be negative": {"x_train": X, "y_train": np.where(np.arange(20) == 3, -1, Y)},
-    "labels must be whole numbers or words": {"x_train": X, "y_train": Y + 0.5},
+    "labels must be integers or text": {"x_train": X, "y_train": Y + 0.5},
     r"y_test\[1\] has the label '7', which no": {"x_train": X, "y_train": Y, "x_test": X[:2], "y_test": [0, 7]},
-    "holds x_val but no y_val": {"x_train": X, "y_train": Y, "x_val": X},
-    "x_test holds images of C×H×W .1, 5, 5.": {
+    "contains x_val but not y_val": {"x_train": X, "y_train": Y, "x_val": X},
+    "x_test contains images of shape .1, 5, 5.": {
         "x_train": X, "y_train": Y, "x_test": np.zeros((2, 5, 5), np.uint8), "y_test": [0, 1],
     },
     "plain arrays": {"x_train": X, "y_train": np.array([None] * 20, dtype=object)},
@@ -118,7 +119,7 @@ def test_a_file_that_is_no_archive_is_refused(content: bytes, tmp_path: Path) ->
 
 def test_too_few_samples_to_split_are_refused() -> None:
     train = open_data("digits").limited(3, None).train
-    with pytest.raises(UserError, match="too few to set 10% of each class aside"):
+    with pytest.raises(UserError, match="too few to hold out 10% of each class"):
         split_off(train, 0.1, seeded("x"))
 
 
@@ -130,7 +131,7 @@ def test_labels_from_a_file_make_the_data_s_own_the_truth(tmp_path: Path) -> Non
     assert noisy.train.truth is not None
     assert noisy.train.truth.tolist() == Y.tolist()
     write_table(tmp_path / "few.csv", [{"id": data.train.ids[4], "label": "1"}, {"id": "unknown", "label": "1"}])
-    with pytest.warns(UserWarning, match="left out, such as 'unknown'"):
+    with pytest.warns(UserWarning, match="ignored, such as 'unknown'"):
         few = apply_labels(data, tmp_path / "few.csv").train
     assert (few.labels != data.train.labels).nonzero().flatten().tolist() == [4]
 
@@ -148,7 +149,7 @@ def test_bad_label_files_are_refused(tmp_path: Path) -> None:
     cases = {
         "short.npy": "the training set has 20 samples",
         "range.npy": "entry 1 has the label '2', which no training sample has",
-        "real.npy": "whole numbers or words",
+        "real.npy": "integers or text",
         "junk.npy": "cannot be read",
         "other.txt": r"give a .npy or a .csv file",
         "columns.csv": "columns id and label",
@@ -166,11 +167,6 @@ def test_any_dataset_gets_an_index() -> None:
     image, label, index = IndexedDataset(dataset)[4]
     assert torch.equal(image, dataset.tensors[0][4])
     assert (int(label), index) == (4, 4)
-    samples = samples_from_dataset(dataset, "mine")
-    assert torch.equal(samples.inputs.read(torch.arange(6)), dataset.tensors[0])
-    assert list(samples.ids[:2]) == ["mine/0", "mine/1"]
-    with pytest.raises(UserError, match=r"item 0 of the dataset is torch.float32"):
-        samples_from_dataset(TensorDataset(torch.rand(2, 3, 4, 4), torch.arange(2)), "mine")
 
 
 def test_label_files_name_classes_as_the_data_do(tmp_path: Path) -> None:
@@ -195,7 +191,7 @@ def test_label_tables_are_taken_to_the_letter(tmp_path: Path) -> None:
     path.write_text(f"id,label\n {first}, dog\n")
     assert data.classes[int(apply_labels(data, path).train.labels[0])] == "dog"
     path.write_text(f"id,label\n{first},dog\n{first},cat\n")
-    with pytest.raises(UserError, match="one label in line 2 and another in line 3"):
+    with pytest.raises(UserError, match="is 'dog' in row 2 but 'cat' in row 3"):
         apply_labels(data, path)
     path.write_text(f"id,label\n{first},dog\nnobody,dog\n")
     with pytest.warns(UserWarning, match="1 ids are not in the training set"):

@@ -23,10 +23,11 @@ from torchvision.datasets import CIFAR100, SVHN
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import channel_statistics
 from selfadapt.data.images.storage import TensorImages
-from selfadapt.data.sources import catalog, download
-from selfadapt.data.sources.catalog import cifar10c, get_data, open_data
+from selfadapt.data.input_statistics import channel_statistics
+from selfadapt.data.sources import download
+from selfadapt.data.sources.builtin import SOURCES, cifar10c
+from selfadapt.data.sources.catalog import get_data, open_data
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -77,13 +78,13 @@ def test_channel_statistics_equal_numpy() -> None:
 
 
 def test_a_set_that_is_not_here_says_how_to_get_it() -> None:
-    with pytest.raises(UserError, match="fetch it with: selfadapt data get cifar10"):
+    with pytest.raises(UserError, match="download it with: selfadapt data get cifar10"):
         open_data("cifar10")
     with pytest.raises(UserError, match=r"ImageNet's class folders into .*imagenet/train"):
         open_data("imagenet")
     with pytest.raises(UserError, match="ImageNet's class folders into"):
         get_data("imagenet")
-    with pytest.raises(UserError, match="no data set 'cifar11'; names are digits, fashion-mnist"):
+    with pytest.raises(UserError, match="no data set 'cifar11'; the data sets are digits, fashion-mnist"):
         get_data("cifar11")
     with pytest.raises(UserError, match="no data set or path 'dgits'"):
         open_data("dgits")
@@ -154,7 +155,7 @@ def test_a_partial_file_is_completed_by_a_range(shop: Any, tmp_path: Path) -> No
 def test_a_wrong_checksum_keeps_nothing(shop: Any, tmp_path: Path) -> None:
     handler, address = shop
     handler.content = b"not what was promised"
-    with pytest.raises(UserError, match="does not have the checksum it should; it was removed, run the command again"):
+    with pytest.raises(UserError, match="has the wrong checksum and was removed; run the command again"):
         download.download(address, tmp_path / "file.tgz", "sha512-AAAA", _on_progress)
     assert list(tmp_path.glob("file*")) == []
 
@@ -333,12 +334,12 @@ def test_cifar10c_gives_a_corruption_at_a_level(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.tile(np.arange(10), 5))
     samples = cifar10c(tmp_path, "fog", 3)
     np.testing.assert_array_equal(samples.inputs.read(torch.arange(10)).numpy(), images[20:30].transpose(0, 3, 1, 2))
-    with pytest.raises(UserError, match="level 6 of fog is not there"):
+    with pytest.raises(UserError, match="there is no level 6 of fog"):
         cifar10c(tmp_path, "fog", 6)
-    with pytest.raises(UserError, match=r"must hold rain.npy and labels.npy"):
+    with pytest.raises(UserError, match=r"must contain rain.npy and labels.npy"):
         cifar10c(tmp_path, "rain", 1)
 
 
 def test_every_name_has_a_way_to_its_data() -> None:
-    for name, source in catalog.SOURCES.items():
+    for name, source in SOURCES.items():
         assert name == "digits" or source.fetch or "{folder}" in source.by_hand

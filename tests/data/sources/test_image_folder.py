@@ -18,10 +18,12 @@ from PIL.PngImagePlugin import PngImageFile
 from data.tables import write_table
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
+from selfadapt.data.images.decode import UnreadableImage, decode
 from selfadapt.data.images.decoded_cache import keep_decoded
 from selfadapt.data.images.metadata import header
-from selfadapt.data.images.storage import ImageFiles, TensorImages, UnreadableImage, decode
-from selfadapt.data.sources.catalog import Columns, open_data
+from selfadapt.data.images.storage import ImageFiles, TensorImages
+from selfadapt.data.sources.catalog import open_data
+from selfadapt.data.tabular.table_file import TableColumns
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -103,7 +105,7 @@ def test_columns_of_a_table_of_images(zoo: Path) -> None:
         for i in range(10)
     ]
     path = str(write_table(zoo / "patients.csv", rows))
-    data = open_data(path, columns=Columns(label="species", group="patient"))
+    data = open_data(path, columns=TableColumns(label="species", group="patient"))
     assert (data.classes, set(data.train.groups or ())) == (("cat", "dog"), {"cat 0", "cat 1", "dog 0", "dog 1"})
     split = data.with_validation(0.5, seeded("any"))
     assert split.validation is not None
@@ -111,16 +113,19 @@ def test_columns_of_a_table_of_images(zoo: Path) -> None:
     assert split.validation.groups is not None
     assert not set(split.train.groups) & set(split.validation.groups), "what belongs together is not parted"
     for columns, words in (
-        (Columns(label="kind"), "lacks the column kind"),
-        (Columns(label="species", group="ward"), "lacks the column ward"),
+        (TableColumns(label="kind"), "has no column 'kind'"),
+        (TableColumns(label="species", group="ward"), "has no column 'ward'"),
     ):
         with pytest.raises(UserError, match=words):
             open_data(path, columns=columns)
     blank = write_table(zoo / "blank.csv", [*rows[:-1], {**rows[-1], "patient": ""}])
     with pytest.raises(UserError, match="row 21: patient is empty"):
-        open_data(str(blank), columns=Columns(group="patient"))
+        open_data(str(blank), columns=TableColumns(group="patient"))
     for source in (str(zoo), "digits"):
-        for other, option in ((Columns(group="patient"), "--group-column"), (Columns(text="words"), "--text-column")):
+        for other, option in (
+            (TableColumns(group="patient"), "--group-column"),
+            (TableColumns(text="words"), "--text-column"),
+        ):
             with pytest.raises(UserError, match=f"{option} is for tables"):
                 open_data(source, columns=other)
 
@@ -168,19 +173,19 @@ def _untidy(zoo: Path, case: str) -> str:
 
 
 UNTIDY = {
-    "no column": "no column tells samples apart",
+    "no column": "no column distinguishes samples",
     "no rows": "has no rows",
-    "duplicate id": "the id 'same' stands in rows 2 and 3",
-    "empty label": "row 2: label is empty",
+    "duplicate id": "the id 'same' is used in rows 2 and 3",
+    "empty label": r"row 2 \(cat/0.png\): label is empty",
     "bad split": "row 2: split is 'exam'; write train, val or test",
-    "control character": "cannot be the name of a class",
+    "control character": "is not a valid class name",
     "no files": "none of 2 files can be read as an image, such as gone0.png: there is no such file",
     "label that training lacks": "dog/1.png has the label 'emu', which no training sample has",
     "not a table": r"cannot be read as a .csv file",
     "not parquet": r"cannot be read as a .parquet file",
-    "empty class": "emu holds no image; fill it or remove it",
-    "flat folder": "holds no class folders",
-    "strange file": "is none of: a folder of class folders",
+    "empty class": "emu contains no images; add some or remove it",
+    "flat folder": "contains no class folders",
+    "strange file": "is not a supported kind of data; give a folder of class folders",
 }
 
 
@@ -235,7 +240,7 @@ def test_a_home_that_cannot_be_written_is_a_clear_error(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"decoded images cannot be kept in .*set SELFADAPT_HOME"):
+    with pytest.raises(UserError, match=r"decoded images cannot be cached in .*set SELFADAPT_HOME"):
         keep_decoded(open_data(str(zoo)))
     assert isinstance(keep_decoded(open_data(str(zoo)), stream=True).train.inputs, ImageFiles)
 
@@ -309,7 +314,7 @@ def test_a_class_whose_name_is_no_text_is_an_error_that_names_it(zoo: Path) -> N
     with pytest.raises(UserError) as error:
         open_data(str(zoo))
     assert str(error.value).startswith(f"zoo: no training file of the class {name!r} can be used, such as")
-    assert "rename it" in str(error.value)
+    assert "rename the file" in str(error.value)
     str(error.value).encode()  # it can be printed
 
 
@@ -319,7 +324,7 @@ def test_a_class_stands_in_tables_and_figures_so_its_name_is_printable(name: str
     _picture(zoo / name / "0.png")
     with pytest.raises(UserError) as error:
         open_data(str(zoo))
-    assert f"{name!r} cannot be the name of a class; use printable characters" in str(error.value)
+    assert f"{name!r} is not a valid class name; use printable characters" in str(error.value)
 
 
 def test_a_class_of_broken_files_is_an_error_that_names_it(zoo: Path) -> None:
@@ -371,7 +376,7 @@ def test_a_run_keeps_its_scale(tmp_path: Path) -> None:
     _sixteen(tmp_path / "set" / "a" / "later.png", np.full((4, 4), 60000))
     assert open_data(str(tmp_path / "set")).white == 65535
     data = keep_decoded(open_data(str(tmp_path / "set"), white=white))
-    assert data.unreadable == [("a/later.png", "it holds the value 60000, and white is 4095 in these data")]
+    assert data.unreadable == [("a/later.png", "its pixel value 60000 exceeds the white level 4095 of these data")]
     assert data.train.inputs.read(torch.tensor([0]))[0, 0, 0, 0] == round(1000 * 255 / 4095)
 
 

@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     cat = ("cat", 0, 1, 1, 40, 30)
     first = _folder(tmp_path / "a", {"trainval": ["1"], "test": ["2"]}, cat)
     other = _folder(tmp_path / "b", {"train": ["1"], "val": ["2"]}, cat)
-    with pytest.raises(UserError, match=r"b cannot be learned from beside .*no ImageSets/Main/trainval.txt"):
+    with pytest.raises(UserError, match=r"b cannot be combined with .*no ImageSets/Main/trainval.txt"):
         VOC.detection([first, other])
     with pytest.raises(UserError, match="listed twice"):
         VOC.detection([first, first])
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has an object in Annotations/"):
         VOC.detection([_folder(tmp_path / "d", {"train": ["1"], "val": ["2"]})])
     (first / "JPEGImages/2.png").unlink()
-    with pytest.raises(UserError, match="holds no image 2"):
+    with pytest.raises(UserError, match="contains no image 2"):
         VOC.detection([first])
 
 

@@ -15,12 +15,15 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from data.tables import write_table
 from selfadapt.core.errors import UserError
-from selfadapt.data.dataset import Data, channel_statistics
+from selfadapt.data.dataset import Data
+from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.inputs import InputSpec
-from selfadapt.data.tabular.column_encoder import ColumnReader, fit_columns
+from selfadapt.data.sources.arrays import npz_data
+from selfadapt.data.tabular.column_encoder import ColumnEncoder, fit_columns
 from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
 from selfadapt.data.tabular.table_data import table_data
-from selfadapt.data.tabular.vectors import VectorInputs, vector_arrays
+from selfadapt.data.tabular.table_file import TableColumns
+from selfadapt.data.tabular.vectors import VectorInputs
 
 X = np.random.default_rng(0).normal(size=(20, 3))
 Y = np.arange(20) % 2
@@ -32,15 +35,15 @@ def _save(path: Path, **arrays: Any) -> Path:
 
 
 def test_vectors_come_with_their_parts(tmp_path: Path) -> None:
-    data = vector_arrays(_save(tmp_path / "v.npz", x_train=X, y_train=Y, x_test=X[:5], y_test=Y[:5]))
+    data = npz_data(_save(tmp_path / "v.npz", x_train=X, y_train=Y, x_test=X[:5], y_test=Y[:5]))
     inputs = data.train.inputs
     assert isinstance(inputs, VectorInputs)
     np.testing.assert_array_equal(inputs.read(torch.arange(20)).numpy(), X.astype(np.float32))
-    assert InputSpec.of(inputs.shape) == InputSpec("vector", (3,))
+    assert InputSpec.of(inputs.shape) == InputSpec("vectors", (3,))
     assert data.test is not None
     assert (len(data.test), data.validation) == (5, None)
     assert data.train.labels.tolist() == Y.tolist()
-    reordered = vector_arrays(_save(tmp_path / "r.npz", x_train=X[::-1], y_train=Y[::-1]))
+    reordered = npz_data(_save(tmp_path / "r.npz", x_train=X[::-1], y_train=Y[::-1]))
     assert list(reordered.train.ids) == list(data.train.ids)[::-1]
 
 
@@ -74,19 +77,22 @@ def _with(value: float) -> Any:
 
 
 BAD_VECTORS: dict[str, dict[str, Any]] = {
-    r"v.npz: x_train\[4, 2\] is nan, which is no finite float32; 2 rows have": {"x_train": _with(np.nan), "y_train": Y},
+    r"v.npz: x_train\[4, 2\] is nan, which is not a finite float32; 2 rows have": {
+        "x_train": _with(np.nan),
+        "y_train": Y,
+    },
     r"x_train\[4, 2\] is inf": {"x_train": _with(np.inf), "y_train": Y},
     r"x_train\[4, 2\] is 1e\+300": {"x_train": _with(1e300), "y_train": Y},
     r"x_test\[4, 2\] is nan": {"x_train": X, "y_train": Y, "x_test": _with(np.nan), "y_test": Y},
-    "x_test holds vectors of 2 values, but x_train had 3": {
+    r"x_test contains vectors of shape \(2,\), but x_train of \(3,\)": {
         "x_train": X,
         "y_train": Y,
         "x_test": X[:, :2],
         "y_test": Y,
     },
-    "vectors must be float of shape N×D": {"x_train": X.astype(int), "y_train": Y},
+    "vectors float of shape N×D": {"x_train": X.astype(int), "y_train": Y},
     "x_train is empty": {"x_train": X[:, :0], "y_train": Y},
-    "y_train has shape .19,., but x_train holds 20": {"x_train": X, "y_train": Y[:19]},
+    "y_train has shape .19,., but x_train contains 20": {"x_train": X, "y_train": Y[:19]},
 }
 
 
@@ -94,7 +100,7 @@ BAD_VECTORS: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_bad_vectors_are_refused(message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        vector_arrays(_save(tmp_path / "v.npz", **BAD_VECTORS[message]))
+        npz_data(_save(tmp_path / "v.npz", **BAD_VECTORS[message]))
 
 
 COLOURS = ["red", "green", "blue", ""]
@@ -116,7 +122,7 @@ def _rows(count: int, seed: int = 0) -> list[dict[str, str]]:
 
 
 def _open(path: Path, rows: list[dict[str, str]], **options: Any) -> Data:
-    return table_data(write_table(path, rows), fit_columns, label_column="kind", **options)
+    return table_data(write_table(path, rows), fit_columns, TableColumns(label="kind", **options))
 
 
 def test_columns_are_read_as_scikit_learn_does(tmp_path: Path) -> None:
@@ -150,48 +156,46 @@ def test_columns_are_read_as_scikit_learn_does(tmp_path: Path) -> None:
     assert [found.classes[k] for k in found.test.labels] == [row["kind"] for row in new]
 
 
-def test_a_reader_answers_for_new_rows_from_its_state(tmp_path: Path) -> None:
+def test_an_encoder_is_restored_from_its_state(tmp_path: Path) -> None:
     rows = _rows(30)
     found = _open(tmp_path / "t.csv", rows)
     assert found.reader is not None
-    reader = row_encoder_from_state(json.loads(json.dumps(found.reader.state_dict())))
+    encoder = row_encoder_from_state(json.loads(json.dumps(found.reader.state_dict())))
     assert isinstance(found.train.inputs, VectorInputs)
+
+    def encode(row: dict[str, str]) -> torch.Tensor:
+        return encoder.encode(Table(rows=[row], location=lambda i: "new.csv, row 2"))[0]
+
     for row, vector in zip(rows, found.train.inputs.values_ND, strict=True):
-        assert torch.equal(reader.read(row), vector)
-    assert reader.size == len(reader.read(rows[0]))
-    strange = reader.read({**rows[1], "colour": "mauve", "size": "", "extra": "1"})
+        assert torch.equal(encode(row), vector)
+    with pytest.warns(UserWarning, match="'colour' has 1 values that do not occur in the training rows, such as 'mau"):
+        strange = encode({**rows[1], "colour": "mauve", "size": "", "extra": "1"})
     assert strange[0] == 0
     assert strange[3:].sum() == 0
-    with pytest.warns(UserWarning, match="'colour' holds 1 values that no training row has, such as 'mauve'"):
-        reader.read_all(Table(rows=[{**rows[1], "colour": "mauve"}], place=str))
-    with pytest.raises(UserError, match="the row, column 'age': 'old' is no finite number"):
-        reader.read({**rows[0], "age": "old"})
-    with pytest.raises(UserError, match="the row lacks the column 'age'"):
-        reader.read({"size": "1", "colour": "red"})
+    with pytest.raises(UserError, match=r"new.csv, row 2, column 'age': 'old' is not a finite number"):
+        encode({**rows[0], "age": "old"})
+    with pytest.raises(UserError, match=r"new.csv, row 2 has no column 'age'"):
+        encode({"size": "1", "colour": "red"})
 
 
 def test_ids_and_groups_of_rows(tmp_path: Path) -> None:
     rows = [{**row, "owner": f"p{i % 3}"} for i, row in enumerate(_rows(12))]
-    found = _open(tmp_path / "t.csv", rows, group_column="owner")
+    found = _open(tmp_path / "t.csv", rows, group="owner")
     assert found.train.groups == [row["owner"] for row in rows]
     corrected = [{**row, "kind": "cat"} for row in rows[:4]] + rows[4:]
-    again = _open(tmp_path / "u.csv", corrected[::-1], group_column="owner")
+    again = _open(tmp_path / "u.csv", corrected[::-1], group="owner")
     assert list(again.train.ids)[::-1] == list(found.train.ids)  # neither order nor label counts
-    assert isinstance(found.reader, ColumnReader)
+    assert isinstance(found.reader, ColumnEncoder)
     assert [column.name for column in found.reader.columns] == ["size", "age", "colour"]
     named = _open(tmp_path / "n.csv", [{"id": f"a{i}", **row} for i, row in enumerate(_rows(12))])
     assert list(named.train.ids) == [f"a{i}" for i in range(12)]
 
 
-def test_words_that_are_no_categories_are_left_out_and_numbers_may_be(tmp_path: Path) -> None:
-    rows = [{**row, "name": f"number {i}", "code": str(i % 3)} for i, row in enumerate(_rows(12))]
-    with pytest.warns(UserWarning, match="'name' holds 12 different words in 12 rows and is left out"):
-        reader = fit_columns(Table(rows=rows, place=str), categorical=["code"])
-    assert "name" not in [column.name for column in reader.columns]
-    code = next(column for column in reader.columns if column.name == "code")
-    assert code.size == 3
-    with pytest.raises(UserError, match="there is no column 'cod'"):
-        fit_columns(Table(rows=rows, place=str), categorical=["cod"])
+def test_texts_that_hardly_repeat_are_ignored() -> None:
+    rows = [{**row, "name": f"number {i}"} for i, row in enumerate(_rows(12))]
+    with pytest.warns(UserWarning, match="'name' is ignored: it has 12 different texts in 12 rows"):
+        encoder = fit_columns(Table(rows=rows, location=str))
+    assert "name" not in [column.name for column in encoder.columns]
 
 
 def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
@@ -201,7 +205,7 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     rows = _rows(20)
     typed = [{**r, "size": float(r["size"]), "age": int(r["age"]) if r["age"] else None} for r in rows]
     parquet.write_table(pyarrow.Table.from_pylist(typed), tmp_path / "t.parquet")
-    found = table_data(tmp_path / "t.parquet", fit_columns, label_column="kind").train
+    found = table_data(tmp_path / "t.parquet", fit_columns, TableColumns(label="kind")).train
     expected = _open(tmp_path / "t.csv", rows).train
     assert found.inputs.signature() == expected.inputs.signature()
 
@@ -213,18 +217,20 @@ def _changed(column: str, value: str, row: int = 13) -> list[dict[str, str]]:
 
 
 BAD_TABLES: dict[str, list[dict[str, str]]] = {
-    "t.csv, row 15, column 'age': 'seven' is no finite number, as the others": _changed("age", "seven"),
-    "t.csv, row 15, column 'size': 'inf' is no finite number": _changed("size", "inf"),
+    "t.csv, row 15, column 'age': 'seven' is not a finite number, unlike the other": _changed("age", "seven"),
+    "t.csv, row 15, column 'size': 'inf' is not a finite number": _changed("size", "inf"),
     "t.csv, row 15: kind is empty": _changed("kind", " "),
-    "t.csv has no column 'kind'; it has a, b. Name one with --label-column": [{"a": "1", "b": "2"}],
+    "t.csv has no column 'kind'; it has a, b. Name others with --label-column": [{"a": "1", "b": "2"}],
     "t.csv, row 3: split is 'dev'": [{**row, "split": s} for row, s in zip(_rows(2), ("train", "dev"), strict=True)],
-    "no row is for training": [{**row, "split": "test"} for row in _rows(2)],
-    "the id 'a' stands in rows 2 and 4": [{**row, "id": i} for row, i in zip(_rows(3), "aba", strict=True)],
-    "row 4 has the label 'emu', which no training": [
+    "t.csv has no training rows": [{**row, "split": "test"} for row in _rows(2)],
+    "the id 'a' is used in rows 2 and 4; make ids unique": [
+        {**row, "id": i} for row, i in zip(_rows(3), "aba", strict=True)
+    ],
+    "t.csv, row 4 has the label 'emu', which no training": [
         {**row, "kind": k, "split": s}
         for row, k, s in zip(_rows(3), ("cat", "dog", "emu"), ("train", "train", "test"), strict=True)
     ],
-    "no column tells samples apart": [{"a": "1", "kind": "cat"}, {"a": "1", "kind": "dog"}],
+    "t.csv, row 2: no column distinguishes samples": [{"a": "1", "kind": "cat"}, {"a": "1", "kind": "dog"}],
 }
 
 
@@ -236,14 +242,14 @@ def test_bad_tables_are_refused(message: str, tmp_path: Path) -> None:
 
 def test_a_number_that_is_text_in_a_later_part_is_refused(tmp_path: Path) -> None:
     rows = [{**row, "split": "train" if i < 15 else "test"} for i, row in enumerate(_changed("age", "seven", 18))]
-    with pytest.raises(UserError, match=r"t.csv, row 20, column 'age': 'seven' is no finite number"):
+    with pytest.raises(UserError, match=r"t.csv, row 20, column 'age': 'seven' is not a finite number"):
         _open(tmp_path / "t.csv", rows)
 
 
 def test_rows_longer_than_the_head_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,kind\n1,cat\n2,dog,3\n")
     with pytest.raises(UserError, match="row 3 has more values than the 2 columns"):
-        table_data(tmp_path / "t.csv", fit_columns, label_column="kind")
+        table_data(tmp_path / "t.csv", fit_columns, TableColumns(label="kind"))
     (tmp_path / "t.csv").write_text("a,kind\n")
     with pytest.raises(UserError, match="has no rows"):
-        table_data(tmp_path / "t.csv", fit_columns, label_column="kind")
+        table_data(tmp_path / "t.csv", fit_columns, TableColumns(label="kind"))

@@ -12,7 +12,7 @@ from selfadapt.models.registry import backbone
 
 @pytest.mark.parametrize("side", [1, 8, 32, 96, 131])
 def test_every_size_gives_the_features(side: int) -> None:
-    network = backbone("alexnet", InputSpec("image", (3, side, side)), width=4).eval()
+    network = backbone("alexnet", InputSpec("images", (3, side, side)), width=4).eval()
     assert network(torch.rand(2, 3, side, side)).shape == (2, network.num_features) == (2, 16)
 
 

@@ -17,7 +17,7 @@ from selfadapt.models.registry import NAMES, backbone
 def test_large_images_equal_torchvision(name: str) -> None:
     torch.manual_seed(0)
     theirs = getattr(torchvision.models, name)()
-    ours = backbone(name, InputSpec("image", (3, 224, 224)))
+    ours = backbone(name, InputSpec("images", (3, 224, 224)))
     weights = {key: value for key, value in theirs.state_dict().items() if not key.startswith("fc.")}
     ours.load_state_dict(weights, strict=True)
     theirs.fc = torch.nn.Identity()
@@ -28,7 +28,7 @@ def test_large_images_equal_torchvision(name: str) -> None:
 
 
 def test_small_images_keep_their_size_through_the_stem() -> None:
-    network = backbone("resnet18", InputSpec("image", (3, 32, 32)))
+    network = backbone("resnet18", InputSpec("images", (3, 32, 32)))
     assert isinstance(network, ResNet)
     stem = network.maxpool(network.relu(network.bn1(network.conv1(torch.zeros(1, 3, 32, 32)))))
     assert stem.shape == (1, 64, 32, 32)
@@ -39,13 +39,13 @@ def test_small_images_keep_their_size_through_the_stem() -> None:
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"linear"}))
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (1, 28), (3, 32)])
 def test_every_network_takes_every_small_image(name: str, channels: int, size: int) -> None:
-    network = backbone(name, InputSpec("image", (channels, size, size)), width=4)
+    network = backbone(name, InputSpec("images", (channels, size, size)), width=4)
     features = network(torch.zeros(2, channels, size, size))
     assert features.shape == (2, network.num_features)
 
 
 def test_width_scales_the_stages() -> None:
-    narrow = backbone("resnet18", InputSpec("image", (3, 32, 32)), width=8)
+    narrow = backbone("resnet18", InputSpec("images", (3, 32, 32)), width=8)
     assert narrow.num_features == 64
 
 
@@ -61,7 +61,7 @@ def test_normalisation_is_a_layer_with_saved_statistics() -> None:
 @pytest.mark.parametrize(("name", "width"), [("vgg99", None), ("resnet18", 0)])
 def test_an_unknown_network_is_a_clear_error(name: str, width: int | None) -> None:
     with pytest.raises(UserError, match=r"vgg99' is not known; choose one of|--width 0"):
-        backbone(name, InputSpec("image", (1, 8, 8)), width=width)
+        backbone(name, InputSpec("images", (1, 8, 8)), width=width)
 
 
 @pytest.mark.parametrize("width", [2, 4, 8, 12, 16])
@@ -71,7 +71,7 @@ def test_every_width_gives_the_same_bits_each_time(width: int) -> None:
     outcomes = set()
     for _ in range(4):
         torch.manual_seed(0)
-        network = backbone("resnet-small", InputSpec("image", (3, 16, 16)), width=width)
+        network = backbone("resnet-small", InputSpec("images", (3, 16, 16)), width=width)
         model = Classifier(Normalised(network, torch.zeros(3), torch.ones(3)), 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
@@ -84,7 +84,7 @@ def test_every_width_gives_the_same_bits_each_time(width: int) -> None:
 
 def test_a_width_of_8_survives_larger_images() -> None:
     """Its strided 1×1 convolutions crash oneDNN in the backward pass from 48 pixels on, with the channels last."""
-    network = backbone("resnet-small", InputSpec("image", (3, 48, 48)), width=8)
+    network = backbone("resnet-small", InputSpec("images", (3, 48, 48)), width=8)
     model = Classifier(Normalised(network, torch.zeros(3), torch.ones(3)), 2)
     model(torch.rand(2, 3, 48, 48)).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

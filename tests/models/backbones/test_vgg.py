@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("side", [8, 28, 32, 64])
 def test_every_size_gives_the_features(side: int) -> None:
-    network = backbone("vgg16", InputSpec("image", (3, side, side)), width=4)
+    network = backbone("vgg16", InputSpec("images", (3, side, side)), width=4)
     assert network(torch.rand(2, 3, side, side)).shape == (2, network.num_features) == (2, 32)
 
 
@@ -25,13 +25,13 @@ def test_the_convolutions_are_those_of_torchvision() -> None:
     from torchvision.models import vgg16_bn
 
     theirs = [(m.in_channels, m.out_channels) for m in vgg16_bn().modules() if isinstance(m, nn.Conv2d)]
-    ours = backbone("vgg16", InputSpec("image", (3, 32, 32)))
+    ours = backbone("vgg16", InputSpec("images", (3, 32, 32)))
     assert [(m.in_channels, m.out_channels) for m in ours.modules() if isinstance(m, nn.Conv2d)] == theirs
 
 
 def test_the_layers_are_those_of_the_programs_of_sat_and_deep_gamblers() -> None:
     """Convolution, ReLU, batch normalisation; channel dropout 0.3, then 0.4 within the blocks, 0.5 after the last."""
-    ours = backbone("vgg16", InputSpec("image", (3, 32, 32)), width=4)
+    ours = backbone("vgg16", InputSpec("images", (3, 32, 32)), width=4)
     kinds: dict[type[nn.Module], str] = {
         nn.Conv2d: "C",
         nn.ReLU: "R",
@@ -57,7 +57,7 @@ def test_the_layers_are_those_of_the_programs_of_sat_and_deep_gamblers() -> None
 
 def test_dropout_at_test_time_leaves_the_model_and_the_random_numbers_as_they_were() -> None:
     torch.manual_seed(0)
-    model = Classifier(backbone("vgg16", InputSpec("image", (1, 8, 8)), width=4), 3)
+    model = Classifier(backbone("vgg16", InputSpec("images", (1, 8, 8)), width=4), 3)
     images = TensorImages(torch.randint(0, 256, (7, 1, 8, 8), dtype=torch.uint8))
     before, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
     predicted, confidence = mc_dropout(model, images, 3, CPU, passes=20)

@@ -41,7 +41,7 @@ def test_few_samples_make_fewer_parts() -> None:
 
 
 def test_an_ordinary_network_takes_the_weights() -> None:
-    spec = InputSpec("image", (3, 8, 8))
+    spec = InputSpec("images", (3, 8, 8))
     split, plain = backbone("resnet-small", spec), backbone("resnet-small", spec)
     split_batch_norms(split, 4)
     split(torch.rand(8, 3, 8, 8))

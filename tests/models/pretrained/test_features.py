@@ -16,9 +16,10 @@ from sklearn.datasets import load_sample_images
 from timm.data import create_transform, resolve_data_config
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.cache_usage import forget, kept
+from selfadapt.data.cache_usage import cache_entries, remove_entries
+from selfadapt.data.images.decode import Frame, decode
 from selfadapt.data.images.prefetch import read_batches
-from selfadapt.data.images.storage import Frame, ImageFiles, TensorImages, decode
+from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained, pretrained
 
@@ -208,7 +209,7 @@ def test_the_cache_has_a_limit_and_can_be_emptied(
     first, second = photos.take(torch.arange(20)), photos.take(torch.arange(20, 40))
     features_of(first, network)
     features_of(second, network)
-    (entry,) = kept()
+    (entry,) = cache_entries()
     assert entry.kind == "features"
     assert "test_efficientnet" in entry.description
     features_of(first, network)  # used last, so the other part goes first
@@ -216,9 +217,9 @@ def test_the_cache_has_a_limit_and_can_be_emptied(
     features_of(first.take(torch.arange(1)), network)
     assert features_of(first, network).taken == 0
     assert features_of(second, network).taken == 20
-    freed = sum(found.bytes for found in kept())
-    assert forget(kept()) == freed > 0
-    assert kept() == []
+    freed = sum(found.bytes for found in cache_entries())
+    assert remove_entries(cache_entries()) == freed > 0
+    assert cache_entries() == []
     assert features_of(first, network).taken == 20
 
 
@@ -226,7 +227,7 @@ def test_where_nothing_can_be_kept_features_come_all_the_same(
     photos: ImageFiles, network: Pretrained, tmp_path: Path
 ) -> None:
     (tmp_path / "home").write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="cannot be kept"):
+    with pytest.warns(UserWarning, match="cannot be cached"):
         assert not features_of(photos, network).values_NF.isnan().any()
 
 

@@ -16,7 +16,7 @@ from sklearn.datasets import load_sample_images
 from timm.data import ImageNetInfo, create_transform, resolve_data_config
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.images.storage import decode
+from selfadapt.data.images.decode import decode
 from selfadapt.models.backbone import WrappedBackbone
 from selfadapt.models.pretrained.folding import folded
 from selfadapt.models.pretrained.timm_models import pretrained, timm_name

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from selfadapt.core.progress import no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.folds import deal_into_folds
+from selfadapt.data.splits import deal_into_folds
 from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.models.linear.discriminant import FoldSums
 from selfadapt.models.linear.softmax_regression import PrincipalAxes

@@ -59,7 +59,7 @@ def _facts(source: SourceFacts, shape: tuple[int, ...], about: Given) -> Any:
         # Crops from image files, where papers on the set do so.
         (
             "labels", {"model": "resnet18"}, IMAGENET, PHOTO, {"image_files": True},
-            {"crops": "picture", "augment": "resized-crop", "image_size": 224},
+            {"crops": "original", "augment": "resized-crop", "image_size": 224},
         ),
         (
             "labels", {"model": "resnet18", "augment": "crop-flip"}, IMAGENET, PHOTO, {"image_files": True},
@@ -113,12 +113,12 @@ def test_views_are_those_of_the_paper(method: str, views: int) -> None:
         ("labels", {"width": 4}, PHOTOS, VECTOR, {}, "the width of tf_efficientnet_lite0 is fixed"),
         ("labels", {"width": 4}, VECTORS, VECTOR, {}, "the width of linear is fixed"),
         ("labels", {"noise": "gaussian:0.1"}, PHOTOS, VECTOR, {}, "--noise gaussian:0.1 changes images, and"),
-        ("labels", {"crops": "picture"}, PHOTOS, VECTOR, {}, "--crops picture cuts crops from images, and this needs"),
-        ("labels", {"crops": "picture", "augment": "crop"}, NAMED, IMAGE, {}, "and --augment crop has none"),
-        ("labels", {"crops": "picture"}, NAMED, IMAGE, {}, "cuts crops from image files, and data has none"),
+        ("labels", {"crops": "original"}, PHOTOS, VECTOR, {}, "--crops original cuts crops from images, and this needs"),
+        ("labels", {"crops": "original", "augment": "crop"}, NAMED, IMAGE, {}, "and --augment crop has none"),
+        ("labels", {"crops": "original"}, NAMED, IMAGE, {}, "cuts crops from image files, and data has none"),
         (
-            "labels", {"crops": "picture", "noise": "gaussian:0.1"}, NAMED, IMAGE, {"image_files": True},
-            "--crops picture cannot cut crops from images that --noise changed",
+            "labels", {"crops": "original", "noise": "gaussian:0.1"}, NAMED, IMAGE, {"image_files": True},
+            "--crops original cannot cut crops from images that --noise changed",
         ),
         ("labels", {"lr": 9.0}, VECTORS, VECTOR, {}, "--method sat-folds takes no steps, so --lr would do nothing"),
         ("labels", {"dropout": 0.5}, VECTORS, VECTOR, {}, "takes no steps, so --dropout would do nothing"),

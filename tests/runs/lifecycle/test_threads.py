@@ -36,7 +36,7 @@ def test_each_thread_has_enough_to_do(work: float, cores: int, expected: int) ->
 
 @pytest.mark.parametrize("name", ["resnet-small", "resnet50", "vgg16", "alexnet", "mlp"])
 def test_the_work_of_a_layer_is_what_torch_counts(name: str) -> None:
-    network = backbone(name, InputSpec("image", (3, 32, 32)), width=8)
+    network = backbone(name, InputSpec("images", (3, 32, 32)), width=8)
     before = {key: value.clone() for key, value in network.state_dict().items()}
     found = threads.layer_work(network, (3, 32, 32))
     assert network.training

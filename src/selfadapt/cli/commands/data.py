@@ -37,7 +37,7 @@ def get(
 def list_sources(as_json: bool = Json) -> None:
     """List the named data sets, and which are on this machine."""
     from selfadapt.core.cache_dir import cache_dir
-    from selfadapt.data.sources.catalog import SOURCES
+    from selfadapt.data.sources.builtin import SOURCES
 
     here = {name: name == "digits" or (cache_dir() / "data" / name).exists() for name in SOURCES}
     if as_json:
@@ -55,10 +55,10 @@ def cache(
 ) -> None:
     """Show the cache in $SELFADAPT_HOME: decoded images and features."""
     from selfadapt.core.cache_dir import cache_dir
-    from selfadapt.data.cache_usage import forget, kept
+    from selfadapt.data.cache_usage import cache_entries, remove_entries
 
-    entries = kept()
-    freed = forget(entries) if empty else 0
+    entries = cache_entries()
+    freed = remove_entries(entries) if empty else 0
     if as_json:
         shown = [
             {"kind": own.kind, "path": str(own.path), "bytes": own.bytes, "words": own.description} for own in entries

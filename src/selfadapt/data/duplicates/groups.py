@@ -1,19 +1,20 @@
-"""Duplicates: groups of samples that must stay on one side of every split.
+"""Groups of duplicates, which must stay on one side of every split.
 
-There are three kinds. Samples of the same file have equal content. The same image was re-encoded, scaled or cropped. Of
-the same scene large parts agree, but something was changed, such as a watermark or a moved object. The first two kinds
-are evidence about labels, because there is one thing to label; the third is not.
+    same file    equal content
+    same image   re-encoded, scaled or cropped
+    same scene   large parts agree, but something differs, such as a watermark or a moved object
 
-Where pixels are available, they decide (near_duplicates.py): features of a strong network move more when an image is
-saved again at half its size than two images of one class differ. Without pixels, samples are duplicates if their
-features are equal, or, where features are many, if standardised ones point the same way (cosine above 0.95). A few
-features are alike by chance too often. And where less than half of the rows are distinct, as in a table of a few
-yes-or-no columns, equal rows are samples that are alike, not one sample that was duplicated.
+The first two kinds are evidence about labels, because all members show the same thing; the third is not.
 
-A group forms around one member of which all others are duplicates: if A is like B and B like C, that says little about
-A and C, and chains of such steps lead anywhere.
+If pixels are available, they decide (near_duplicates.py), because re-encoding an image at half its size changes the
+features of a strong network more than the difference between two images of one class. Without pixels, samples are
+duplicates if their features are equal or, with many features, if the standardised features have a cosine similarity
+above 0.95; with few features that happens too often by chance. If less than half of the rows are distinct, as in a
+table of a few yes-or-no columns, equal rows are not duplicates.
 
-Shapes: N samples, F features, K classes.
+A group consists of a centre and its duplicates. Similarity is not transitive, so groups are never extended by chains.
+
+Shapes: N samples, n of them distinct, F features, K classes.
 """
 
 import warnings
@@ -31,9 +32,9 @@ from selfadapt.data.duplicates.near_duplicates import Kind, Link, ReadPixels, ne
 
 _SAME_FEATURES = 0.95
 _MANY_FEATURES = 256
-_LEAST_DISTINCT = 0.5  # of the rows, for equal ones to be duplicates of one sample
-_CELLS = 2**24  # cosines that are held at once
-_FEWEST_APART = 3  # samples, for folds
+_LEAST_DISTINCT = 0.5  # share of distinct rows, below which equal rows are not duplicates
+_CELLS = 2**24  # similarities in memory at once
+_FEWEST_GROUPS = 3  # needed for folds
 
 Neighbours = Callable[[int], set[int]]
 Sample = TypeVar("Sample", int, str)
@@ -41,7 +42,7 @@ Sample = TypeVar("Sample", int, str)
 
 @dataclass(frozen=True)
 class DuplicateGroup(Generic[Sample]):
-    """Samples, by position or id, that are duplicates of one of them. `kind` is the weakest that occurs."""
+    """Samples, by position or id, that are duplicates of one of them; `kind` is the weakest kind among them."""
 
     members: tuple[Sample, ...]
     kind: Kind
@@ -55,10 +56,16 @@ class DuplicateGroup(Generic[Sample]):
 def find_duplicates(
     features_NF: Tensor, *, hashes: Sequence[str] | None = None, read_pixels: ReadPixels | None = None
 ) -> list[DuplicateGroup[int]]:
-    """The groups of duplicates, those that are evidence about labels first.
+    """Find groups of duplicates, those that are evidence about labels first.
 
-    `hashes` are of the samples' content. `read_pixels(sample, most)` gives one image, H×W×C of 0..255; sides that are
-    longer than `most` pixels may be resized to that. A group of one scene includes all members of groups that it joins.
+    Args:
+        features_NF: Features of the samples, used if there are no pixels.
+        hashes: Hashes of the samples' content.
+        read_pixels: Called with a sample and a size; returns the image as H×W×C in 0..255, whose sides may be resized
+            to that size if they are longer.
+
+    Returns:
+        The groups. A group of the same scene includes all members of the groups that it joins.
     """
     count = len(features_NF)
     if read_pixels is None:
@@ -71,31 +78,30 @@ def find_duplicates(
 
 
 def group_numbers(groups: Sequence[Sequence[int]], count: int) -> Tensor:
-    """A number for each sample, equal for all that share a group."""
-    return _joined([pair for members in groups for pair in pairwise(members)], count)
+    """Return a group number for each sample, equal for all members of a group."""
+    return _components([pair for members in groups for pair in pairwise(members)], count)
 
 
 def joined_groups(first_N: Tensor, second_N: Tensor) -> Tensor:
-    """Groups that hold together what either of two groupings does."""
+    """Merge two groupings: samples that share a group in either share one in the result."""
     pairs = []
     for number_N in (first_N, second_N):
         order = number_N.argsort(stable=True).tolist()
         pairs += [(a, b) for a, b in pairwise(order) if number_N[a] == number_N[b]]
-    return _joined(pairs, len(first_N))
+    return _components(pairs, len(first_N))
 
 
 def separable_groups(groups: Sequence[Sequence[int]], labels_N: Tensor, classes: Sequence[str]) -> Tensor:
-    """A number for each sample as of `group_numbers`, by which samples can still be dealt into folds.
+    """Return group numbers as `group_numbers` does, but such that the samples can still be assigned to folds.
 
-    Duplicates that are all there is of a class, or that leave fewer than three samples, are not kept together, with a
-    warning.
+    Duplicates are not kept together, with a warning, if they form a whole class or if fewer than three groups remain.
     """
     count = len(labels_N)
     number_N = group_numbers(groups, count)
-    if len(number_N.unique()) < _FEWEST_APART <= count:
+    if len(number_N.unique()) < _FEWEST_GROUPS <= count:
         warnings.warn(
-            f"without duplicates, {len(number_N.unique())} of {count} samples are left, too few for folds that keep "
-            "duplicates together; accuracy and the list of label errors are too optimistic",
+            f"only {len(number_N.unique())} of {count} samples are distinct, too few for folds that keep duplicates "
+            "together; leakage inflates the accuracy and hides label errors. Add other samples",
             stacklevel=2,
         )
         return torch.arange(count)
@@ -112,7 +118,7 @@ def separable_groups(groups: Sequence[Sequence[int]], labels_N: Tensor, classes:
 
 
 def single_image_classes(groups: Sequence[Sequence[int]], labels_N: Tensor, num_classes: int) -> Tensor:
-    """For each class, whether it has several samples and all are duplicates of one."""
+    """Return, for each class, whether it has several samples that are all duplicates of one."""
     number_N = group_numbers(groups, len(labels_N))
     pairs_n2 = torch.stack((labels_N, number_N), 1).unique(dim=0)
     distinct_K = torch.bincount(pairs_n2[:, 0], minlength=num_classes)
@@ -129,56 +135,57 @@ def _by_features(features_NF: Tensor, hashes: Sequence[str] | None) -> list[Dupl
         return []
     links: list[Link] = []
     if features_NF.shape[1] >= _MANY_FEATURES:
-        apart = [sample for sample in range(len(features_NF)) if sample not in repeated]
-        links = [Link(apart[a], apart[b], "same image") for a, b in _same_direction(features_NF, torch.tensor(apart))]
+        distinct = [sample for sample in range(len(features_NF)) if sample not in repeated]
+        pairs = _same_direction(features_NF, torch.tensor(distinct))
+        links = [Link(distinct[a], distinct[b], "same image") for a, b in pairs]
     return _evidence(links, equal)
 
 
-def _same_direction(features_NF: Tensor, apart_n: Tensor) -> Iterator[tuple[int, int]]:
-    """Pairs, by their places in `apart_n`, whose standardised features point the same way and are about as long.
+def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[int, int]]:
+    """Yield pairs of positions in `distinct_n` whose standardised features have nearly the same direction and length.
 
-    Of each group, the pairs with its common member: all pairs would take memory that grows with their square.
+    Only pairs with the centre of a group are yielded: all pairs would take quadratic memory.
     """
     scaled_nF = (features_NF - features_NF.mean(0)) / features_NF.std(0, correction=0).clamp_min(1e-6)
-    scaled_nF = scaled_nF[apart_n]
+    scaled_nF = scaled_nF[distinct_n]
     length_n = scaled_nF.norm(dim=1)
     unit_nF, log_n = normalize(scaled_nF) * (length_n > 1e-6).unsqueeze(1), length_n.clamp_min(1e-12).log()
 
-    def alike(rows: Tensor) -> Tensor:
+    def similar(rows: Tensor) -> Tensor:
         near = (log_n[rows].unsqueeze(1) - log_n).abs() < 1 - _SAME_FEATURES + 1e-6
         found: Tensor = (unit_nF[rows] @ unit_nF.T >= _SAME_FEATURES) & near
         found[torch.arange(len(rows)), rows] = False
         return found
 
     blocks = torch.arange(len(unit_nF)).split(max(1, _CELLS // len(unit_nF)))
-    degree_n = torch.cat([alike(rows).sum(1) for rows in blocks])
+    degree_n = torch.cat([similar(rows).sum(1) for rows in blocks])
 
-    def neighbours(place: int) -> set[int]:
-        return set(alike(torch.tensor([place]))[0].nonzero().flatten().tolist())
+    def neighbours(position: int) -> set[int]:
+        return set(similar(torch.tensor([position]))[0].nonzero().flatten().tolist())
 
     for centre, others in _stars(dict(enumerate(degree_n.tolist())), neighbours):
         yield from ((centre, other) for other in others)
 
 
 def _evidence(links: Sequence[Link], equal: dict[int, list[int]]) -> list[DuplicateGroup[int]]:
-    """Groups of the same file or image; links are between the first samples of each content."""
+    """Form groups of the same file or image; links are between the first samples of each content."""
     near: dict[int, set[int]] = {sample: set() for sample in equal}
     for first, second, kind in links:
         if kind != "same scene":
             near.setdefault(first, set()).add(second)
             near.setdefault(second, set()).add(first)
     found = []
-    for centre, others in _stars({sample: len(own) for sample, own in near.items()}, near.__getitem__):
+    for centre, others in _stars({sample: len(others) for sample, others in near.items()}, near.__getitem__):
         images = [centre, *others]
         members = sorted(sample for image in images for sample in equal.get(image, [image]))
         found.append(DuplicateGroup(tuple(members), "same image" if others else "same file"))
     grouped = {sample for group in found for sample in group.members}
-    found += [DuplicateGroup(tuple(own), "same file") for first, own in equal.items() if first not in grouped]
+    found += [DuplicateGroup(tuple(same), "same file") for first, same in equal.items() if first not in grouped]
     return sorted(found, key=lambda group: group.members)
 
 
 def _scenes(links: Sequence[Link], same: Sequence[DuplicateGroup[int]]) -> list[DuplicateGroup[int]]:
-    """Groups of one scene, of samples and of whole groups of one image."""
+    """Form groups of the same scene, from samples and from whole groups of the same image."""
     home = {sample: group.members for group in same for sample in group.members}
     near: dict[int, set[int]] = {}
     for first, second, kind in links:
@@ -187,31 +194,31 @@ def _scenes(links: Sequence[Link], same: Sequence[DuplicateGroup[int]]) -> list[
             near.setdefault(one, set()).add(other)
             near.setdefault(other, set()).add(one)
     found = []
-    for centre, others in _stars({sample: len(own) for sample, own in near.items()}, near.__getitem__):
+    for centre, others in _stars({sample: len(others) for sample, others in near.items()}, near.__getitem__):
         members = sorted(sample for image in (centre, *others) for sample in home.get(image, (image,)))
         found.append(DuplicateGroup(tuple(members), "same scene"))
     return sorted(found, key=lambda group: group.members)
 
 
 def _stars(degree: dict[int, int], neighbours: Neighbours) -> Iterator[tuple[int, list[int]]]:
-    """Each centre with those of its neighbours that do not have one yet; those with most neighbours come first."""
+    """Yield each centre with its neighbours that are not taken yet, in decreasing order of neighbours."""
     taken: set[int] = set()
-    for centre in sorted((sample for sample in degree if degree[sample]), key=lambda own: (-degree[own], own)):
+    for centre in sorted((sample for sample in degree if degree[sample]), key=lambda sample: (-degree[sample], sample)):
         if centre not in taken and (others := sorted(neighbours(centre) - taken)):
             taken.update((centre, *others))
             yield centre, others
 
 
 def _equal(hashes: Sequence[str]) -> dict[int, list[int]]:
-    """The samples of each hash that occurs several times, by the first of them."""
+    """Return the samples of each hash that occurs several times, by the first of them."""
     members: dict[str, list[int]] = {}
     for sample, text in enumerate(hashes):
         members.setdefault(text, []).append(sample)
-    return {own[0]: own for own in members.values() if len(own) > 1}
+    return {same[0]: same for same in members.values() if len(same) > 1}
 
 
-def _joined(pairs: Sequence[tuple[int, int]], count: int) -> Tensor:
-    """A number for each sample: the first of those that pairs connect it with."""
+def _components(pairs: Sequence[tuple[int, int]], count: int) -> Tensor:
+    """Return the connected component of each sample, numbered by its first sample."""
     parent = list(range(count))
 
     def root(sample: int) -> int:

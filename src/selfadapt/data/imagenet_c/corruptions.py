@@ -1,15 +1,15 @@
-"""Images as they come from worse cameras and worse weather: 15 kinds of corruption at 5 levels each.
+"""Common image corruptions: 15 kinds at 5 levels of severity.
 
 The kinds and both tables of levels are those of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, "Benchmarking
 Neural Network Robustness to Common Corruptions and Perturbations", 2019; the programs make_cifar_c.py and
-make_imagenet_c.py of their repository hendrycks/robustness). CIFAR's levels are for images of about 32 pixels, and
-milder; ImageNet's for about 224.
+make_imagenet_c.py of their repository hendrycks/robustness). The CIFAR levels are milder and meant for images of about
+32 pixels, the ImageNet levels for about 224.
 
-Images made here are not the published files: random draws differ, motion is blurred by our own trail and not by
-ImageMagick's, and frost needs pictures (`frost_pictures`). For a comparison with published figures on CIFAR-10-C take
-the published arrays (`sources.cifar10c`).
+Deviations from the published files: random draws differ, motion blur does not use ImageMagick, and frost may use
+generated textures (`frost_textures`). For a comparison with published results on CIFAR-10-C, use the published arrays
+(`selfadapt.data.sources.builtin.cifar10c`).
 
-Shapes: N images in all, C channels, H by W pixels.
+Shapes: N images, C channels, H by W pixels.
 """
 
 import hashlib
@@ -17,31 +17,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
-from selfadapt.data.imagenet_c import operators as operators
+from selfadapt.data.imagenet_c import operators
 from selfadapt.data.imagenet_c.filters import plasma
-from selfadapt.data.images.storage import decode
-from selfadapt.data.inputs import Inputs
+from selfadapt.data.images.decode import decode
+from selfadapt.data.inputs import InputKind, Inputs
 
 LEVELS = (1, 2, 3, 4, 5)
 LevelsName = Literal["cifar", "imagenet"]
 Settings = Mapping[str, Any]
 
-_DRAWN = (
+_RANDOM = (
     "gaussian_noise", "shot_noise", "impulse_noise", "glass_blur", "motion_blur", "snow", "frost", "fog",
     "elastic_transform",
 )  # fmt: skip
-_PIECE = 500  # images that are drawn for together; another number would draw others
+_BATCH = 500  # images that share a random stream; another value would change the random draws
 
 
 def _levels(*names: str) -> Callable[..., tuple[Settings, ...]]:
-    """The settings of the five levels of an operator, from a row of values for each."""
+    """Return a function that builds the keyword arguments of each level from a row of values."""
     return lambda *rows: tuple(dict(zip(names, row if isinstance(row, tuple) else (row,), strict=True)) for row in rows)
 
 
@@ -77,7 +77,7 @@ CIFAR_LEVELS: Mapping[str, tuple[Settings, ...]] = {
     "jpeg_compression": _levels("quality")(80, 65, 58, 50, 40),
 }
 
-_SIDE = 244 / 224  # the published program wrote 244 for the side of 224
+_SIDE = 244 / 224  # the published program uses 244 for a side of 224
 
 IMAGENET_LEVELS: Mapping[str, tuple[Settings, ...]] = {
     "gaussian_noise": _levels("deviation")(0.08, 0.12, 0.18, 0.26, 0.38),
@@ -118,42 +118,42 @@ TABLES: Mapping[LevelsName, Mapping[str, tuple[Settings, ...]]] = {"cifar": CIFA
 
 
 def levels_for(shape: tuple[int, ...]) -> LevelsName:
-    """The table that suits images of this shape: ImageNet's from 96 pixels on."""
+    """Return the table of levels for images of this shape: ImageNet levels from 96 pixels on."""
     return "imagenet" if min(shape[1:]) >= 96 else "cifar"
 
 
 @dataclass(frozen=True)
 class Frost:
-    """Pictures of frost (each 3×H×W, 0..1) and where they are from."""
+    """Images of frost (each 3×H×W, 0..1) and their origin."""
 
-    pictures: Sequence[Tensor]
+    textures: Sequence[Tensor]
     origin: str
 
 
-def frost_pictures() -> Frost:
-    """The published pictures if the package imagecorruptions is there (extra `shift`), drawn ones otherwise.
+def frost_textures() -> Frost:
+    """Return the published images if the package imagecorruptions is installed (extra `shift`), else generated ones.
 
-    Of six published pictures the benchmark's program uses the first five.
+    The benchmark uses the first five of the six published images.
     """
     package = find_spec("imagecorruptions")
     if package is not None and package.origin is not None:
         files = sorted((Path(package.origin).parent / "frost").glob("frost[1-5].*"))
         if len(files) == 5:
-            pictures = [decode(file, channels=3, resize=None).float() / 255 for file in files]
-            return Frost(pictures, "pictures of the package imagecorruptions")
-    return Frost([drawn_frost(number) for number in range(5)], "drawn: not the published pictures")
+            textures = [decode(file, channels=3, resize=None).float() / 255 for file in files]
+            return Frost(textures, "images of the package imagecorruptions")
+    return Frost([drawn_frost(number) for number in range(5)], "generated textures, not the published images")
 
 
 def drawn_frost(number: int, side: int = 512) -> Tensor:
-    """A texture of bright, bluish ridges such as ice has, with about the brightness of the published pictures."""
+    """Generate a texture of bright, bluish ridges like ice, about as bright as the published images."""
     generator = seeded("frost", number)
     folds, grain = (plasma(1, side, decay, generator)[0, :side, :side] for decay in (1.3, 1.1))
     ridges = 1 - (8 * folds.mul(torch.pi).sin()).sin().abs() + grain
     ridges = (ridges - ridges.mean()) / ridges.std()
     mean = 0.37 + 0.1 * number
     tint = torch.tensor([mean, mean + 0.08, mean + 0.13]).view(3, 1, 1)
-    picture: Tensor = (tint + 0.13 * ridges).clamp(0, 1)
-    return picture
+    texture: Tensor = (tint + 0.13 * ridges).clamp(0, 1)
+    return texture
 
 
 def corrupted(
@@ -166,31 +166,33 @@ def corrupted(
     frost: Frost | None = None,
     first: int = 0,
 ) -> Tensor:
-    """These images (uint8) under one kind of corruption at a level from 1 to 5, as uint8.
+    """Apply one kind of corruption to uint8 images at a level from 1 to 5.
 
-    What an image gets depends on the seed, the kind, the level and its place; `first` is that of the first image.
+    Random draws depend on the seed, the kind, the level and the position of an image; `first` is the position of the
+    first image.
     """
     if kind not in KINDS or level not in LEVELS:
         raise UserError(f"there is no corruption {kind} at level {level}; kinds are {', '.join(KINDS)}, levels 1 to 5")
     settings = dict(TABLES[levels][kind][level - 1])
     if kind == "frost":
-        settings["pictures"] = (frost or frost_pictures()).pictures
+        settings["textures"] = (frost or frost_textures()).textures
     operator: Callable[..., Tensor] = getattr(operators, kind)
-    pieces = []
-    for number, piece in enumerate(images_NCHW.split(_PIECE)):
-        values = piece.float() / 255
-        drawn = (seeded(seed, "shift", kind, level, first + number * _PIECE),) if kind in _DRAWN else ()
-        # A little more than the exact value, for what is cut off must not take a whole step away by rounding.
-        pieces.append((operator(values, *drawn, **settings).clamp_(0, 1) * 255 + 1e-3).to(torch.uint8))
-    return torch.cat(pieces)
+    batches = []
+    for number, images_BCHW in enumerate(images_NCHW.split(_BATCH)):
+        values = images_BCHW.float() / 255
+        generator = (seeded(seed, "shift", kind, level, first + number * _BATCH),) if kind in _RANDOM else ()
+        # Conversion to uint8 truncates; the small offset keeps rounding errors from lowering a value by one.
+        batches.append((operator(values, *generator, **settings).clamp_(0, 1) * 255 + 1e-3).to(torch.uint8))
+    return torch.cat(batches)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftedImages:
-    """Images that are corrupted as they are read. What is drawn depends on the first image of each reading."""
+    """Images that are corrupted when they are read. Random draws depend on the first position of each read."""
 
+    kind: ClassVar[InputKind] = "images"
     images: Inputs
-    kind: str
+    corruption: str
     level: int
     levels: LevelsName
     seed: int = 0
@@ -207,7 +209,7 @@ class ShiftedImages:
         if not len(index_B):
             return self.images.read(index_B)
         return corrupted(
-            self.images.read(index_B).cpu(), self.kind, self.level,
+            self.images.read(index_B).cpu(), self.corruption, self.level,
             levels=self.levels, seed=self.seed, frost=self.frost, first=int(index_B[0]),
         )  # fmt: skip
 
@@ -215,5 +217,5 @@ class ShiftedImages:
         return replace(self, images=self.images.take(index_n))
 
     def signature(self) -> bytes:
-        name = (self.kind, self.level, self.levels, self.seed, None if self.frost is None else self.frost.origin)
+        name = (self.corruption, self.level, self.levels, self.seed, None if self.frost is None else self.frost.origin)
         return hashlib.sha256(self.images.signature() + repr(name).encode()).digest()

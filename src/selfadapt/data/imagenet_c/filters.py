@@ -1,4 +1,4 @@
-"""Filters and maps of whole batches of images, as other libraries have them for a single image.
+"""Filters and geometric transforms of image batches.
 
 Shapes: B images, C channels, H by W pixels.
 """
@@ -12,19 +12,19 @@ from torch.nn.functional import conv2d, grid_sample, interpolate
 
 Edges = Literal["nearest", "reflect", "mirror"]
 
-_GREY = (0.299, 0.587, 0.114)  # what red, green and blue add to brightness
+_LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue
 
 
 def gaussian_weights(reach: int, deviation: float) -> Tensor:
-    """A Gaussian at -reach..reach; the weights sum to 1."""
+    """Gaussian weights at -reach..reach, which sum to 1."""
     weights = torch.exp(-torch.arange(-reach, reach + 1.0).square() / (2 * deviation**2))
     return weights / weights.sum()
 
 
 def gaussian_filter(images: Tensor, deviation: float, *, edges: Edges = "nearest", truncate: float = 4) -> Tensor:
-    """A Gaussian that ends at `truncate` deviations, over rows and columns.
+    """Gaussian blur over rows and columns, truncated at `truncate` standard deviations.
 
-    It is one matrix for rows and one for columns, so that it may reach beyond the image any number of times.
+    Each axis is one matrix product, so that the kernel may be larger than the image.
     """
     reach = int(truncate * deviation + 0.5)
     if not reach:
@@ -39,7 +39,7 @@ def gaussian_filter(images: Tensor, deviation: float, *, edges: Edges = "nearest
 
 
 def correlated(images: Tensor, kernel: Tensor) -> Tensor:
-    """Every channel with this kernel (odd sides), the images mirrored at their outermost pixels."""
+    """Correlate each channel with a kernel of odd size; images are mirrored at their outermost pixels."""
     height, width = images.shape[2:]
     down, right = (side // 2 for side in kernel.shape)
     rows = folded(torch.arange(-down, height + down), height, "mirror")
@@ -49,7 +49,7 @@ def correlated(images: Tensor, kernel: Tensor) -> Tensor:
 
 
 def folded(index: Tensor, size: int, edges: Edges) -> Tensor:
-    """Places outside 0..size-1 brought back: the edge itself, or mirrored with (reflect) or without (mirror) it."""
+    """Map indices outside 0..size-1 back inside: to the edge, or mirrored with (reflect) or without (mirror) it."""
     if edges == "nearest" or size == 1:
         return index.clamp(0, size - 1)
     if edges == "mirror":
@@ -60,7 +60,7 @@ def folded(index: Tensor, size: int, edges: Edges) -> Tensor:
 
 
 def zoomed(images: Tensor, factor: float) -> Tensor:
-    """The middle of each image, enlarged to its size by linear interpolation between the corners."""
+    """Enlarge the centre of each image to the full size by bilinear interpolation with aligned corners."""
     height, width = images.shape[2:]
     sizes = [math.ceil(side / factor) for side in (height, width)]
     top, left = ((side - size) // 2 for side, size in zip((height, width), sizes, strict=True))
@@ -72,10 +72,10 @@ def zoomed(images: Tensor, factor: float) -> Tensor:
 
 
 def plasma(batch: int, side: int, decay: float, generator: Generator) -> Tensor:
-    """Clouds by the diamond-square algorithm on a torus, each from 0 to 1: batch × S × S, S a power of two ≥ side.
+    """Plasma fractals in 0..1 by the diamond-square algorithm on a torus: batch × S × S, S a power of two ≥ side.
 
-    A new point is the mean of its four neighbours plus uniform noise, which shrinks by `decay` (squared, on both sides
-    of its range in the published program) with each halving of the grid.
+    A new point is the mean of its four neighbours plus uniform noise in ±a², where a is divided by `decay` with each
+    halving of the grid; the square is that of the published program.
     """
     size = 1 << max(1, math.ceil(math.log2(side)))
     cloud = torch.zeros(batch, size, size)
@@ -99,14 +99,14 @@ def plasma(batch: int, side: int, decay: float, generator: Generator) -> Tensor:
 
 
 def grey(images: Tensor) -> Tensor:
-    """One channel for three."""
-    return images if images.shape[-3] == 1 else (images * torch.tensor(_GREY).view(3, 1, 1)).sum(-3, keepdim=True)
+    """Convert RGB images to one channel."""
+    return images if images.shape[-3] == 1 else (images * torch.tensor(_LUMA).view(3, 1, 1)).sum(-3, keepdim=True)
 
 
 def sampled(images: Tensor, rows: Tensor, columns: Tensor, *, edges: Literal["reflect", "mirror"]) -> Tensor:
-    """The images at these places (each B×H×W), linearly between pixels."""
+    """Sample images at these positions (each B×H×W) by bilinear interpolation."""
     height, width = images.shape[2:]
-    corners = edges == "mirror"  # then the middle of the outermost pixel is the mirror, otherwise its outer edge
+    corners = edges == "mirror"  # mirrored at the centre of the outermost pixel instead of its outer edge
     pairs = ((columns, width), (rows, height))
     grid = torch.stack(
         [2 * at / max(1, size - 1) - 1 if corners else (2 * at + 1) / size - 1 for at, size in pairs], -1

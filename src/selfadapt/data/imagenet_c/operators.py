@@ -1,8 +1,8 @@
-"""Fifteen ways in which photos go bad (Hendrycks and Dietterich, 2019), as functions of their parameters.
+"""The fifteen corruptions (Hendrycks and Dietterich, 2019) as functions of their parameters.
 
-Each takes images as floats within 0..1 (B×C×H×W, C one or three), its parameters, and a generator if it draws anything;
-it gives floats, which the caller clips to 0..1. Lengths are in pixels unless said otherwise. All images of a batch are
-treated at once; each gets draws of its own.
+Each function takes images as floats in 0..1 (B×C×H×W, C is 1 or 3), its parameters, and a generator if it is random; it
+returns floats, which the caller clips to 0..1. Lengths are in pixels unless stated otherwise. Random draws differ
+between the images of a batch.
 
 Shapes: B images, C channels, H by W pixels.
 """
@@ -38,12 +38,12 @@ def gaussian_noise(images: Tensor, generator: Generator, *, deviation: float) ->
 
 
 def shot_noise(images: Tensor, generator: Generator, *, photons: float) -> Tensor:
-    """Light as a count of photons, so many of them for white."""
+    """Poisson noise: `photons` is the expected number of photons of a white pixel."""
     return torch.poisson(images * photons, generator=generator) / photons
 
 
 def impulse_noise(images: Tensor, generator: Generator, *, amount: float) -> Tensor:
-    """Salt and pepper, value by value, half and half."""
+    """Salt-and-pepper noise on each value, in equal parts."""
     drawn = torch.rand(images.shape, generator=generator)
     noisy = torch.where(drawn < amount / 2, torch.zeros(()), images)
     return torch.where((drawn >= amount / 2) & (drawn < amount), torch.ones(()), noisy)
@@ -53,7 +53,7 @@ def impulse_noise(images: Tensor, generator: Generator, *, amount: float) -> Ten
 
 
 def defocus_blur(images: Tensor, *, radius: float, edge: float) -> Tensor:
-    """The mean over a disk whose edge was softened by a Gaussian of this deviation, three or five pixels wide."""
+    """Mean over a disk whose edge is softened by a Gaussian of deviation `edge`, three or five pixels wide."""
     half, reach = (8, 1) if radius <= 8 else (int(radius), 2)
     line = torch.arange(-half, half + 1.0)
     disk = (line.square() + line.square().unsqueeze(1) <= radius**2).float()
@@ -64,12 +64,11 @@ def defocus_blur(images: Tensor, *, radius: float, edge: float) -> Tensor:
 
 
 def glass_blur(images: Tensor, generator: Generator, *, deviation: float, reach: int, rounds: int) -> Tensor:
-    """A Gaussian, pixels mixed with near ones `rounds` times, and the Gaussian again.
+    """Gaussian blur, pixels replaced by near ones `rounds` times, and Gaussian blur again.
 
-    The published program means to swap two pixels, but overwrites the first before it reads it: pixel p becomes a copy
-    of pixel q, and q stays. So it is here. Pixels are visited from the last to the first. A copy of a pixel that was
-    visited before is a copy of what that one had become, so each pixel's source is found by following such links, all
-    at once, in as many doublings as it takes.
+    The published program intends to swap two pixels, but overwrites the first before it reads it: pixel p becomes a
+    copy of pixel q, and q stays. This is reproduced here. Pixels are visited from the last to the first, and q may have
+    been replaced before; so the source of each pixel is found by following such links, by pointer doubling.
     """
     batch, channels, height, width = images.shape
     pixels = gaussian_filter(images, deviation).flatten(2)
@@ -95,7 +94,7 @@ def glass_blur(images: Tensor, generator: Generator, *, deviation: float, reach:
 def motion_blur(
     images: Tensor, generator: Generator, *, radius: int, deviation: float, angles: tuple[float, float] = (-45, 45)
 ) -> Tensor:
-    """A trail at a random angle (degrees), which fades like half a Gaussian and is 2 radius + 1 pixels long."""
+    """Blur along a line of 2 radius + 1 pixels at a random angle (degrees), with half-Gaussian weights."""
     height, width = images.shape[2:]
     angle = math.radians(angles[0]) + math.radians(angles[1] - angles[0]) * torch.rand(len(images), generator=generator)
     along = torch.arange(2 * radius + 1)
@@ -104,7 +103,7 @@ def motion_blur(
     each = torch.arange(len(images)).view(-1, 1, 1)
     total = torch.zeros_like(images)
     for step, weight in zip(along.tolist(), weights.tolist(), strict=True):
-        down, right = (torch.ceil(step * part - 0.5).long() for part in (angle.sin(), angle.cos()))
+        down, right = (torch.ceil(step * unit - 0.5).long() for unit in (angle.sin(), angle.cos()))
         rows = (torch.arange(height) + down.unsqueeze(1)).clamp_(0, height - 1)
         columns = (torch.arange(width) + right.unsqueeze(1)).clamp_(0, width - 1)
         moved = images.permute(0, 2, 3, 1)[each, rows.unsqueeze(2), columns.unsqueeze(1)]
@@ -113,7 +112,7 @@ def motion_blur(
 
 
 def zoom_blur(images: Tensor, *, furthest: float, step: float) -> Tensor:
-    """The mean of the image and of itself at each zoom from 1 up to `furthest`, which is left out."""
+    """Mean of the image and of its zoomed versions, from factor 1 up to but not including `furthest`."""
     factors = np.arange(1, furthest, step)
     total = images.clone()
     for factor in factors.tolist():
@@ -136,7 +135,7 @@ def snow(
     blur: float,
     keep: float,
 ) -> Tensor:
-    """Flakes (noise above `least`, zoomed and drawn out into trails) on an image that was made paler."""
+    """Flakes (noise above `least`, zoomed and motion-blurred) on an image with reduced contrast."""
     layer = (len(images), 1, *images.shape[2:])
     flakes = zoomed(torch.normal(mean, deviation, layer, generator=generator), zoom)
     flakes = torch.where(flakes < least, torch.zeros(()), flakes).clamp_(0, 1)
@@ -152,26 +151,26 @@ def frost(
     keep: float,
     frosted: float,
     scale: float,
-    pictures: Sequence[Tensor],
+    textures: Sequence[Tensor],
 ) -> Tensor:
-    """A random piece of a random picture of frost (C×H×W, 0..1, shrunk to `scale` of its size) over the image."""
+    """Add a random crop of a random image of frost (C×H×W, 0..1, scaled by `scale`)."""
     channels, height, width = images.shape[1:]
-    shrunk = [_shrunk(picture, scale, height, width, channels) for picture in pictures]
-    pieces = []
+    scaled = [_scaled(texture, scale, height, width, channels) for texture in textures]
+    crops = []
     for which, down, right in zip(
-        torch.randint(len(shrunk), (len(images),), generator=generator).tolist(),
+        torch.randint(len(scaled), (len(images),), generator=generator).tolist(),
         *torch.rand(2, len(images), generator=generator).tolist(),
         strict=True,
     ):
-        picture = shrunk[which]
-        top = int(down * (picture.shape[1] - height + 1))
-        left = int(right * (picture.shape[2] - width + 1))
-        pieces.append(picture[:, top : top + height, left : left + width])
-    return keep * images + frosted * torch.stack(pieces)
+        texture = scaled[which]
+        top = int(down * (texture.shape[1] - height + 1))
+        left = int(right * (texture.shape[2] - width + 1))
+        crops.append(texture[:, top : top + height, left : left + width])
+    return keep * images + frosted * torch.stack(crops)
 
 
 def fog(images: Tensor, generator: Generator, *, density: float, decay: float) -> Tensor:
-    """Clouds of a fractal, and the whole darkened again so that the brightest value stays what it was."""
+    """Add plasma clouds, then rescale so that the brightest value stays the same."""
     brightest = images.amax((1, 2, 3), keepdim=True)
     height, width = images.shape[2:]
     clouds = plasma(len(images), max(height, width), decay, generator)[:, :height, :width]
@@ -182,22 +181,23 @@ def fog(images: Tensor, generator: Generator, *, density: float, decay: float) -
 
 
 def brightness(images: Tensor, *, more: float) -> Tensor:
-    """The value of hue, saturation and value raised: the colours keep their proportions, black becomes grey."""
+    """Raise the value channel of HSV: colours keep their proportions, black becomes grey."""
     value = images.amax(1, keepdim=True)
     raised = (value + more).clamp(0, 1)
     return torch.where(value > 0, images * (raised / value.clamp_min(1e-12)), raised)
 
 
 def contrast(images: Tensor, *, keep: float) -> Tensor:
-    """Every value drawn towards the mean of its image and channel."""
+    """Move each value towards the mean of its image and channel."""
     means = images.mean((2, 3), keepdim=True)
     return means + keep * (images - means)
 
 
 def elastic_transform(images: Tensor, generator: Generator, *, bend: float, smooth: float, shear: float) -> Tensor:
-    """An affine map that moves three points by up to `shear`, then a smooth field of shifts. All by the image's side.
+    """An affine map that moves three points by up to `shear`, then a smooth displacement field.
 
-    The shifts are uniform noise within ±1, smoothed by a Gaussian of deviation `smooth` and multiplied by `bend`.
+    The displacements are uniform noise in ±1, smoothed by a Gaussian of deviation `smooth` and multiplied by `bend`.
+    All three are relative to the shorter side of the image.
     """
     batch, _, height, width = images.shape
     side = min(height, width)
@@ -212,42 +212,41 @@ def elastic_transform(images: Tensor, generator: Generator, *, bend: float, smoo
 
 
 def pixelate(images: Tensor, *, scale: float) -> Tensor:
-    """Shrunk by means over boxes, and enlarged to its size again."""
+    """Downscale by box averages, then upscale to the original size."""
     from PIL import Image
 
     height, width = images.shape[2:]
     small, box = (max(1, int(width * scale)), max(1, int(height * scale))), Image.Resampling.BOX
-    shrunk = (picture.resize(small, box).resize((width, height), box) for picture in _pictures(images))
-    return _values(shrunk, like=images)
+    return _from_pil(image.resize(small, box).resize((width, height), box) for image in _to_pil(images))
 
 
 def jpeg_compression(images: Tensor, *, quality: int) -> Tensor:
     from PIL import Image
 
     decoded = []
-    for picture in _pictures(images):
+    for image in _to_pil(images):
         file = io.BytesIO()
-        picture.save(file, "JPEG", quality=quality)
+        image.save(file, "JPEG", quality=quality)
         decoded.append(Image.open(file))
-    return _values(decoded, like=images)
+    return _from_pil(decoded)
 
 
-def _shrunk(picture: Tensor, scale: float, height: int, width: int, channels: int) -> Tensor:
-    """A picture at this scale, or a larger one if it would not cover an image otherwise."""
-    scale = max(scale, height / picture.shape[1], width / picture.shape[2])
-    size = [max(least, round(side * scale)) for least, side in zip((height, width), picture.shape[1:], strict=True)]
-    small = interpolate(picture.unsqueeze(0), size=size, mode="bilinear", align_corners=False)[0]
+def _scaled(texture: Tensor, scale: float, height: int, width: int, channels: int) -> Tensor:
+    """Resize a texture by this factor, or by a larger one if it would not cover the image otherwise."""
+    scale = max(scale, height / texture.shape[1], width / texture.shape[2])
+    size = [max(least, round(side * scale)) for least, side in zip((height, width), texture.shape[1:], strict=True)]
+    small = interpolate(texture.unsqueeze(0), size=size, mode="bilinear", align_corners=False)[0]
     return grey(small) if channels == 1 else small
 
 
 def _sheared(images: Tensor, most: float, generator: Generator) -> Tensor:
-    """The affine map that takes three points of a square in the middle to where they were moved at random."""
+    """Apply the affine map that moves three corners of a central square by random offsets."""
     batch, _, height, width = images.shape
     middle = torch.tensor([width // 2, height // 2], dtype=torch.float32)
     arm = min(height, width) // 3
     points = middle + arm * torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
     moved = points + most * (2 * torch.rand(batch, 3, 2, generator=generator) - 1)
-    # From where a point lands to where it comes from, as the sampling needs it: [x y 1] @ back = [x' y'].
+    # Sampling needs the inverse map, from target to source: [x y 1] @ back = [x' y'].
     back = torch.linalg.solve(torch.cat([moved, torch.ones(batch, 3, 1)], 2), points.expand(batch, -1, -1))
     rows, columns = torch.meshgrid(torch.arange(float(height)), torch.arange(float(width)), indexing="ij")
     places = torch.stack([columns, rows, torch.ones_like(rows)], 2).view(1, -1, 3) @ back
@@ -256,14 +255,14 @@ def _sheared(images: Tensor, most: float, generator: Generator) -> Tensor:
     )
 
 
-def _pictures(images: Tensor) -> list["Image"]:
+def _to_pil(images: Tensor) -> list["Image"]:
     from PIL import Image
 
     values = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     return [Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels) for pixels in values]
 
 
-def _values(pictures: "Iterable[Image]", like: Tensor) -> Tensor:
-    values = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures]))
+def _from_pil(images: "Iterable[Image]") -> Tensor:
+    values = torch.from_numpy(np.stack([np.asarray(image) for image in images]))
     values = values.unsqueeze(1) if values.dim() == 3 else values.permute(0, 3, 1, 2)
     return values.float() / 255

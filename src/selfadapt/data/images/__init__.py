@@ -1,1 +1,1 @@
-"""Images: storage, metadata, decoding ahead of time, crops and augmentation."""
+"""Images: decoding, storage, headers, caching, crops and augmentation."""

@@ -1,8 +1,7 @@
-"""Reading images batch by batch; files are decoded ahead of time, by worker processes.
+"""Reading of inputs in batches; image files are decoded in advance by worker processes.
 
-With `crops`, random crops of each picture are read instead of the picture, as many as there are views.
-
-A file that turns out broken is left out of its batch and noted with the files, whoever reads them.
+With `crops`, random crops of each image are read instead of the image, one for each view. An unreadable file is left
+out of its batch and recorded in `ImageFiles.broken`.
 
 Shapes: B images of a batch, V views of each, C channels, H by W pixels.
 """
@@ -18,16 +17,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from selfadapt.core import distributed
 from selfadapt.data.images.crops import RandomCrops
-from selfadapt.data.images.storage import FileImages, UnreadableImage
+from selfadapt.data.images.decode import UnreadableImage
+from selfadapt.data.images.storage import FileImages
 from selfadapt.data.inputs import Inputs
 
 
 @dataclass(frozen=True)
 class Read:
-    """The images of a batch that could be read, and those that could not."""
+    """The images of a batch that could be read, and the positions of those that could not, with the reason."""
 
     index_B: Tensor
-    images_BCHW: Tensor  # of crops B×V×C×H×W
+    images_BCHW: Tensor  # B×V×C×H×W for crops
     broken: Sequence[tuple[int, str]] = ()
 
 
@@ -39,7 +39,7 @@ def read_batches(
     device: torch.device | None = None,
     crops: RandomCrops | None = None,
 ) -> Iterator[Read]:
-    """The images of each batch in turn, on the device; files are decoded by worker processes."""
+    """Yield the inputs of each batch on the device. By default, one worker process for each core decodes files."""
     device = device or torch.device("cpu")
     if not isinstance(images, FileImages):
         for index_B in batches:
@@ -47,15 +47,15 @@ def read_batches(
         return
     count = min(max(1, distributed.usable_cores() // distributed.world_size()), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
-        _Decoding(images, crops),
+        _DecodingDataset(images, crops),
         batch_sampler=[index_B.tolist() for index_B in batches],
         collate_fn=_collate,
         num_workers=count,
         pin_memory=device.type == "cuda",
         prefetch_factor=4 if count else None,
         worker_init_fn=leave_signals_to_the_program,
-        # It draws a seed for its workers, who have no use for it. From the global generator it would shift what
-        # dropout draws, and a resumed run would not be the same to the bit.
+        # DataLoader draws a base seed for its workers. From the global generator, that draw would shift the random
+        # numbers of dropout, and a resumed run would no longer be bit-identical.
         generator=torch.Generator(),
     )
     files = images.files
@@ -65,13 +65,13 @@ def read_batches(
 
 
 def leave_signals_to_the_program(worker: int) -> None:
-    """For a worker: Ctrl-C reaches every process of a terminal, but only the program answers; it ends its workers."""
+    """Ignore Ctrl-C in a worker process: the main process receives it too, and stops its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class _Decoding(Dataset[tuple[int, Tensor | str]]):
-    """Image files for worker processes: the pixels, or the reason why there are none."""
+class _DecodingDataset(Dataset[tuple[int, Tensor | str]]):
+    """Image files for worker processes: the pixels, or the reason why a file is unreadable."""
 
     def __init__(self, images: FileImages, crops: RandomCrops | None) -> None:
         self.inputs, self.crops = images, crops
@@ -86,11 +86,11 @@ class _Decoding(Dataset[tuple[int, Tensor | str]]):
 
 
 def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor, Tensor, list[tuple[int, str]]]:
-    fine = [(position, pixels) for position, pixels in items if isinstance(pixels, Tensor)]
+    decoded = [(position, pixels) for position, pixels in items if isinstance(pixels, Tensor)]
     broken = [(position, reason) for position, reason in items if isinstance(reason, str)]
-    index_B = torch.tensor([position for position, _ in fine], dtype=torch.int64)
-    if not fine:
+    index_B = torch.tensor([position for position, _ in decoded], dtype=torch.int64)
+    if not decoded:
         return index_B, torch.empty(0), broken
-    # Decoders give channels last, so stacking them that way is a plain copy; the model wants that layout anyway.
-    stacked_BHWC = torch.stack([pixels.movedim(-3, -1) for _, pixels in fine])
+    # Decoders return channels last, so stacking in that layout is a plain copy, and the network prefers it anyway.
+    stacked_BHWC = torch.stack([pixels.movedim(-3, -1) for _, pixels in decoded])
     return index_B, stacked_BHWC.movedim(-1, -3), broken

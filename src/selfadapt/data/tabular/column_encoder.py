@@ -1,13 +1,12 @@
-"""The reader for tables of numbers and categories.
+"""The encoder of tables of numbers and categories.
 
-- A number becomes (x - mean) / deviation. A missing one becomes 0, which is the mean, and where the training rows miss
-  any there is a further value that is 1 for missing and else 0.
-- A category becomes one value for each category of the training rows, 1 for its own and else 0. Missing is a category
-  of its own where training rows miss any. One that was never seen gives zeros.
-- Columns that cannot tell samples apart are left out: those of one value, and words of which hardly any comes twice,
-  such as names or free text.
+- A number becomes (x - mean) / standard deviation. A missing number becomes 0, the mean; if any training row misses
+  the number, an indicator that is 1 for missing is added.
+- A category is one-hot encoded over the categories of the training rows. Missing is a category if it occurs in the
+  training rows. An unknown category becomes zeros.
+- Columns without information are dropped: constant ones, and texts that hardly ever repeat, such as names.
 
-A column holds numbers if nearly all of its values are numbers; a word among them is then a mistake, and an error.
+A column is numeric if at least 90 % of its values are numbers; any other value in it is an error.
 
 Shapes: N rows, D values of each.
 """
@@ -26,66 +25,50 @@ from selfadapt.core.errors import UserError
 from selfadapt.data.tabular.row_encoder import Row, Table
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
-_NEARLY_ALL = 0.9  # the share of numbers that makes a word among them a mistake
-_HARDLY_ANY = 0.5  # the share of different words from which on they are names, not categories
+_NUMERIC_SHARE = 0.9  # share of numbers above which any other value in the column is an error
+_DISTINCT_SHARE = 0.5  # share of distinct texts above which they are names or free text, not categories
 
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A column of numbers as the training rows have it."""
+    """A numeric column, fitted to the training rows."""
 
     name: str
     mean: float
     deviation: float
-    misses: bool
+    misses: bool  # some training rows have no value
 
-    @property
-    def size(self) -> int:
-        return 2 if self.misses else 1
-
-    def values(self, value: Any) -> list[float]:
+    def encode(self, value: Any) -> list[float]:
         number = _number(value)
-        if number is None:
-            return [0.0, 1.0][: self.size]
-        return [(number - self.mean) / self.deviation, 0.0][: self.size]
+        encoded = [0.0, 1.0] if number is None else [(number - self.mean) / self.deviation, 0.0]
+        return encoded if self.misses else encoded[:1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """A column of categories as the training rows have it; None stands for missing."""
+    """A categorical column, fitted to the training rows; None stands for missing."""
 
     name: str
     categories: Sequence[str | None]
 
-    @property
-    def size(self) -> int:
-        return len(self.categories)
-
-    def values(self, value: Any) -> list[float]:
-        word = _word(value)
-        return [float(word == known) for known in self.categories]
+    def encode(self, value: Any) -> list[float]:
+        text = _text(value)
+        return [float(text == category) for category in self.categories]
 
 
 Column = Number | Category
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnReader:
-    """Makes a vector of a row, column by column."""
+class ColumnEncoder:
+    """Encodes rows column by column."""
 
     columns: Sequence[Column]
 
-    @property
-    def size(self) -> int:
-        return sum(column.size for column in self.columns)
-
-    def read(self, row: Row) -> Tensor:
-        return torch.tensor(self._values(row, "the row"), dtype=torch.float32)
-
-    def read_all(self, table: Table) -> Tensor:
-        values = [self._values(row, table.place(position)) for position, row in enumerate(table.rows)]
-        self._tell_unseen(table)
-        return torch.tensor(values, dtype=torch.float32).view(len(values), self.size)
+    def encode(self, table: Table) -> Tensor:
+        vectors = [self._encode_row(row, table.location(position)) for position, row in enumerate(table.rows)]
+        self._warn_of_unknown_categories(table)
+        return torch.tensor(vectors, dtype=torch.float32)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -94,112 +77,104 @@ class ColumnReader:
             "categories": {i: asdict(c) for i, c in enumerate(self.columns) if isinstance(c, Category)},
         }
 
-    def _values(self, row: Row, place: str) -> list[float]:
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "ColumnEncoder":
+        columns: dict[int, Column] = {int(i): Number(**fields) for i, fields in state["numbers"].items()}
+        columns |= {int(i): Category(**fields) for i, fields in state["categories"].items()}
+        return cls(columns=[columns[i] for i in sorted(columns)])
+
+    def _encode_row(self, row: Row, location: str) -> list[float]:
         values: list[float] = []
         for column in self.columns:
             if column.name not in row:
-                raise UserError(f"{place} lacks the column {column.name!r}")
+                raise UserError(f"{location} has no column {column.name!r}; add the columns of the training data")
             try:
-                values += column.values(row[column.name])
+                values += column.encode(row[column.name])
             except ValueError as error:
                 raise UserError(
-                    f"{place}, column {column.name!r}: {error}; the column holds numbers. Correct it or leave it empty"
+                    f"{location}, column {column.name!r}: {error}; the column is numeric. Correct it or leave it empty"
                 ) from error
         return values
 
-    def _tell_unseen(self, table: Table) -> None:
+    def _warn_of_unknown_categories(self, table: Table) -> None:
         for column in self.columns:
-            if isinstance(column, Category):
-                words = Counter(_word(row[column.name]) for row in table.rows)
-                unseen = {word: count for word, count in words.items() if word not in column.categories}
-                if unseen:
-                    example = next(iter(unseen))
-                    warnings.warn(
-                        f"the column {column.name!r} holds {sum(unseen.values())} values that no training row has, "
-                        f"such as {'nothing' if example is None else repr(example)}; they count as none of the others",
-                        stacklevel=4,
-                    )
+            if not isinstance(column, Category):
+                continue
+            texts = Counter(_text(row[column.name]) for row in table.rows)
+            unknown = {text: count for text, count in texts.items() if text not in column.categories}
+            if unknown:
+                example = next(iter(unknown))
+                warnings.warn(
+                    f"the column {column.name!r} has {sum(unknown.values())} values that do not occur in the training "
+                    f"rows, such as {'a missing value' if example is None else repr(example)}; they are encoded as 0",
+                    stacklevel=3,
+                )
 
 
-def fit_columns(table: Table, *, categorical: Sequence[str] = ()) -> ColumnReader:
-    """The reader for these training rows. The columns `categorical` hold categories even if they look like numbers."""
-    names = list(table.rows[0])
-    if unknown := [name for name in categorical if name not in names]:
-        raise UserError(f"there is no column {unknown[0]!r}; the columns are {', '.join(names)}")
-    columns: list[Column] = []
-    for name in names:
-        values = [row.get(name) for row in table.rows]
-        column = _category(name, values) if name in categorical else _column(name, values, table)
-        if column is not None:
-            columns.append(column)
+def fit_columns(table: Table) -> ColumnEncoder:
+    """Fit an encoder to training rows."""
+    fitted = (_fit_column(name, [row.get(name) for row in table.rows], table) for name in table.rows[0])
+    columns = [column for column in fitted if column is not None]
     if not columns:
-        raise UserError(
-            f"{table.place(0)}: no column tells samples apart; besides the label there must be numbers or categories"
-        )
-    return ColumnReader(columns=columns)
+        raise UserError(f"{table.location(0)}: no column distinguishes samples; add columns of numbers or categories")
+    return ColumnEncoder(columns=columns)
 
 
-def from_state(state: Mapping[str, Any]) -> ColumnReader:
-    columns: dict[int, Column] = {int(i): Number(**fields) for i, fields in state["numbers"].items()}
-    columns |= {int(i): Category(**fields) for i, fields in state["categories"].items()}
-    return ColumnReader(columns=[columns[i] for i in sorted(columns)])
-
-
-def _column(name: str, values: Sequence[Any], table: Table) -> Column | None:
-    numbers: list[float | None] = []
-    words: list[int] = []  # where something stands that is no number
+def _fit_column(name: str, values: Sequence[Any], table: Table) -> Column | None:
+    numbers: list[float] = []
+    invalid: list[int] = []
     for position, value in enumerate(values):
         try:
-            numbers.append(_number(value))
+            number = _number(value)
         except ValueError:
-            words.append(position)
-    given = [number for number in numbers if number is not None]
-    if not given and not words:
+            invalid.append(position)
+        else:
+            numbers += [] if number is None else [number]
+    if not numbers and not invalid:
         return None
-    if len(given) < _NEARLY_ALL * (len(given) + len(words)):
-        return _category(name, values)
-    if words:
+    if len(numbers) < _NUMERIC_SHARE * (len(numbers) + len(invalid)):
+        return _fit_category(name, values)
+    if invalid:
         raise UserError(
-            f"{table.place(words[0])}, column {name!r}: {str(values[words[0]])!r} is no finite number, as the others "
-            "of its column are; correct it or leave it empty"
+            f"{table.location(invalid[0])}, column {name!r}: {str(values[invalid[0]])!r} is not a finite number, "
+            "unlike the other values of the column; correct it or leave it empty"
         )
-    mean = math.fsum(given) / len(given)
-    deviation = math.sqrt(math.fsum((number - mean) ** 2 for number in given) / len(given))
-    misses = len(given) < len(values)
+    mean = math.fsum(numbers) / len(numbers)
+    deviation = math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / len(numbers))
     if deviation == 0:
-        return _category(name, values)  # there or missing may still tell something
-    return Number(name=name, mean=mean, deviation=deviation, misses=misses)
+        return _fit_category(name, values)  # whether the value is missing may still be informative
+    return Number(name=name, mean=mean, deviation=deviation, misses=len(numbers) < len(values))
 
 
-def _category(name: str, values: Sequence[Any]) -> Category | None:
-    counts = Counter(_word(value) for value in values)
+def _fit_category(name: str, values: Sequence[Any]) -> Category | None:
+    counts = Counter(_text(value) for value in values)
     if len(counts) == 1:
         return None
-    if len(counts) > 2 and len(counts) > _HARDLY_ANY * len(values):
+    if len(counts) > 2 and len(counts) > _DISTINCT_SHARE * len(values):
         warnings.warn(
-            f"the column {name!r} holds {len(counts)} different words in {len(values)} rows and is left out; "
-            "--text-column reads text",
-            stacklevel=4,
+            f"the column {name!r} is ignored: it has {len(counts)} different texts in {len(values)} rows. "
+            "To encode it as text, use --text-column",
+            stacklevel=3,
         )
         return None
-    return Category(name=name, categories=sorted(counts, key=lambda word: (word is None, word or "")))
+    return Category(name=name, categories=sorted(counts, key=lambda text: (text is None, text or "")))
 
 
 def _number(value: Any) -> float | None:
-    """The value as a finite number; None if it is missing."""
-    word = _word(value)
-    if word is None:
+    """Return the value as a finite number, or None if it is missing."""
+    text = _text(value)
+    if text is None:
         return None
     try:
-        number = float(word) if not isinstance(value, int | float) else float(value)
+        number = float(value) if isinstance(value, int | float) else float(text)
     except ValueError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{word!r} is no finite number")
+        raise ValueError(f"{text!r} is not a finite number")
     return number
 
 
-def _word(value: Any) -> str | None:
-    """The value as a word; None if it is missing."""
-    word = "" if value is None else str(value).strip()
-    return None if word.lower() in _MISSING else word
+def _text(value: Any) -> str | None:
+    """Return the value as text, or None if it is missing."""
+    text = "" if value is None else str(value).strip()
+    return None if text.lower() in _MISSING else text

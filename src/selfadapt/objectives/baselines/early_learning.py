@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.moving_targets import target_momentum
 from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of

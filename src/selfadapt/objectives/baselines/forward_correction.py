@@ -24,7 +24,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone, unwrapped
 from selfadapt.models.heads import CorrectedClassifier
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping

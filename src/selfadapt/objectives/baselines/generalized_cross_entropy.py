@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.targets.store import Storage, TargetStore

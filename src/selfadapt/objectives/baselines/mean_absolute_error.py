@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 

@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.settings import setting
+from selfadapt.data.batch import Batch
 from selfadapt.data.images.augment import beta
-from selfadapt.data.loader import Batch
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.targets.store import TargetStore

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.folds import content_keys, deal_into_folds
+from selfadapt.data.splits import content_keys, deal_into_folds
 from selfadapt.models.linear.discriminant import FoldSums, held_out_discriminant
 from selfadapt.models.linear.kernel_axes import KernelAxes, candidates
 from selfadapt.models.linear.softmax_regression import PrincipalAxes

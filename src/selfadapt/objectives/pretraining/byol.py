@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.pretraining.encoders import EncodedView, Encoders, Pretraining, normalised_squared_distance
 
 

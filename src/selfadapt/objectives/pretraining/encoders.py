@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone, unwrapped
 from selfadapt.models.heads import projection_head
 from selfadapt.objectives.erm import ERM

@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy, normalize
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone
 from selfadapt.models.batch_norm.split_batch_norm import split_batch_norms
 from selfadapt.objectives.method import Task

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.core.settings import setting
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone, initialise
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.moving_targets import MovingTargets

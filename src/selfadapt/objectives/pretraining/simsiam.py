@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from selfadapt.data.loader import Batch
+from selfadapt.data.batch import Batch
 from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, EncodedView, Encoders, Pretraining, Ramp
 
 

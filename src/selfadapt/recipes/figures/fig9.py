@@ -19,7 +19,8 @@ AN_IMAGE, TIMES = "milliseconds an image", "times as long as"
 
 # batch sizes from Appendix B.5, other settings of BYOL and ours from Section 7.1; the rest is common practice
 IMAGENET: Settings = {
-    "data": "imagenet", "model": "resnet50", "image_size": 224, "crops": "picture", "epochs": 200, "schedule": "cosine",
+    "data": "imagenet", "model": "resnet50", "image_size": 224, "crops": "original", "epochs": 200,
+    "schedule": "cosine",
 }  # fmt: skip
 LARGE: Settings = {
     **IMAGENET, "augment": "self-supervised-blur", "optimizer": "lars", "weight_decay": 1e-6,

@@ -13,7 +13,9 @@ from selfadapt.data.dataset import Data
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.labels.noise import actual_rate
-from selfadapt.data.sources.catalog import SOURCES, Columns, Held, kind_of
+from selfadapt.data.sources.builtin import SOURCES
+from selfadapt.data.sources.catalog import DataKind, kind_of
+from selfadapt.data.tabular.table_file import TableColumns
 from selfadapt.runs.config.plan import ReadingPlan
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.config.sections import DataSettings, parse_progressive
@@ -25,7 +27,7 @@ from selfadapt.runs.lifecycle.network import bare_backbone
 class SourceFacts:
     """What a look at the head of the data shows."""
 
-    holds: Held
+    holds: DataKind
     crops_from_images: bool  # papers on this named set cut random crops from the images as they are
     device: str  # where the run would train, by name
 
@@ -53,14 +55,14 @@ def inspect_source(request: Request) -> SourceFacts:
     source = SOURCES.get(request.data.source)
     return SourceFacts(
         holds=kind_of(request.data.source, columns_of(request.data)),
-        crops_from_images=source is not None and source.crops_from_pictures,
+        crops_from_images=source is not None and source.crops_from_original,
         device=device_name(request.general.device),
     )
 
 
-def columns_of(data: DataSettings) -> Columns:
+def columns_of(data: DataSettings) -> TableColumns:
     """The columns of a table that hold labels, texts and groups."""
-    return Columns(label=data.label_column, text=data.text_column, group=data.group_column)
+    return TableColumns(label=data.label_column, text=data.text_column, group=data.group_column)
 
 
 def inspect_data(source: SourceFacts, reading: ReadingPlan, data: Data) -> Facts:
@@ -84,7 +86,7 @@ def inspect_data(source: SourceFacts, reading: ReadingPlan, data: Data) -> Facts
 
 def _refused_sizes(reading: ReadingPlan, spec: InputSpec) -> frozenset[int]:
     """The sizes of --progressive that the network does not take, found by a forward pass each."""
-    if spec.kind != "image":
+    if spec.kind != "images":
         return frozenset()
     refused = set()
     for size, _ in parse_progressive(reading.data.progressive):

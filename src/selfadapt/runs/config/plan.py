@@ -31,7 +31,7 @@ _ANOTHER_KIND = {
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan(DataSettings):
-    crops: Literal["square", "picture"] = setting("square")  # runs that did not record it cut from squares
+    crops: Literal["square", "original"] = setting("square")  # runs that did not record it cut from squares
     augment: str = setting()
 
 
@@ -136,9 +136,10 @@ class Plan(ReadingPlan):
         method = dict(content["method"])
         name = method.pop("name")
         model = {word: value for word, value in content["model"].items() if value is not None}
+        crops = content["data"].get("crops", "square").replace("picture", "original")  # its name in version 0.1
         read = cls(
             kind=kind,
-            data=from_plain(DataPlan, content["data"]),
+            data=from_plain(DataPlan, {**content["data"], "crops": crops}),
             model=from_plain(ModelPlan, model),  # null for weights and tune: not a pretrained network
             fit=from_plain(TrainingPlan, content["fit"]),
             method_name=name,
@@ -154,7 +155,7 @@ class Plan(ReadingPlan):
             num_samples=about["samples"]["train"],
             has_validation=about["samples"]["validation"] is not None,
             noise_rate=None if noise is None or read.data.noise is None else noise["actual"],
-            sees_images=InputSpec.of(about["shape"]).kind == "image",
+            sees_images=InputSpec.of(about["shape"]).kind == "images",
         )
 
     def suited(self, **facts: Any) -> Self:

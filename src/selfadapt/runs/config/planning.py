@@ -100,7 +100,7 @@ def plan(request: Request, facts: Facts) -> Plan:
         num_samples=facts.samples,
         has_validation=facts.has_validation,
         noise_rate=facts.noise_rate,
-        sees_images=facts.spec.kind == "image",
+        sees_images=facts.spec.kind == "images",
     )
     if method.solves:
         _check_no_steps(chosen, {**plain(TrainingSettings()), **usual})
@@ -160,18 +160,18 @@ def _with_crops(reading: ReadingPlan, source: SourceFacts) -> DataSettings:
     """The data settings with what random crops are cut from, and the size that they are resized to."""
     data = reading.data
     suits = (data.augment is None or smallest_area(data.augment) is not None) and not reading.on_features
-    crops = data.crops or ("picture" if suits and source.crops_from_images else "square")
+    crops = data.crops or ("original" if suits and source.crops_from_images else "square")
     if crops == "square":
         return replace(data, crops=crops)
     if reading.on_features:
-        raise UserError(f"--crops picture cuts crops from images, and {_NEEDS_IMAGES}")
+        raise UserError(f"--crops original cuts crops from images, and {_NEEDS_IMAGES}")
     if not suits:
         raise UserError(
-            f"--crops picture is for random resized crops, and --augment {data.augment} has none; "
+            f"--crops original is for random resized crops, and --augment {data.augment} has none; "
             "choose resized-crop, self-supervised or self-supervised-blur"
         )
     if _corrupts_images(data):
-        raise UserError("--crops picture cannot cut crops from images that --noise changed; leave one of them out")
+        raise UserError("--crops original cannot cut crops from images that --noise changed; leave one of them out")
     size = data.image_size or (_CROP_SIZE if timm_name(reading.model.name) is None else None)
     return replace(data, crops=crops, augment=data.augment or "resized-crop", image_size=size)
 
@@ -228,15 +228,15 @@ def _check_schedule(fit: TrainingPlan) -> None:
 def _check_images(chosen: Plan, facts: Facts) -> None:
     """Refuse what only a network that takes images can do, and sizes of images that it does not take."""
     data, model, shape = chosen.data, chosen.model, facts.spec.shape
-    if facts.spec.kind == "vector":
+    if facts.spec.kind == "vectors":
         for option in _options_of_images(chosen):
             way = "add --tune all, or --weights none" if chosen.on_features else "leave it out"
             raise UserError(f"{option} needs a network that takes images: {way}")
         return
-    cropped = data.crops == "picture"
+    cropped = data.crops == "original"
     named_augment(data.augment, shape[1], keep_size=model.name in FIXED_SIZE, cropped=cropped)
     if cropped and not facts.image_files:
-        raise UserError(f"--crops picture cuts crops from image files, and {facts.name} has none; leave it out")
+        raise UserError(f"--crops original cuts crops from image files, and {facts.name} has none; leave it out")
     for size, _ in parse_progressive(data.progressive):
         if size >= min(shape[1:]):
             raise UserError(f"--progressive {size}: images are of {shape[1]}×{shape[2]} pixels; give a smaller size")
@@ -253,7 +253,7 @@ def _options_of_images(chosen: Plan) -> Iterator[str]:
     data = chosen.data
     for option, given in (
         ("--mirror", chosen.model.mirror),
-        ("--crops picture", data.crops == "picture"),
+        ("--crops original", data.crops == "original"),
         ("--image-size", data.image_size is not None and not chosen.on_features),  # features are of images of a size
         ("--progressive", data.progressive is not None),
         (f"--augment {data.augment}", data.augment not in ("none", shared_settings(chosen.kind)["augment"].default)),

@@ -182,6 +182,6 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_named_set(source: str) -> bool:
-    from selfadapt.data.sources.catalog import SOURCES
+    from selfadapt.data.sources.builtin import SOURCES
 
     return source in SOURCES

@@ -44,15 +44,15 @@ class DataSettings:
         "Resize images to a square of this size.",
         least=1,
         most=4096,
-        unset="the input size of a timm model; 224 with --crops picture; else the size of the images or, if they "
+        unset="the input size of a timm model; 224 with --crops original; else the size of the images or, if they "
         "differ, their median (at most 64)",
         group="Data",
     )
-    crops: Literal["square", "picture"] | None = setting(
+    crops: Literal["square", "original"] | None = setting(
         None,
-        "Source of random resized crops: square (the resized image) or picture (the original file, decoded for every "
+        "Source of random resized crops: square (the resized image) or original (the file as it is, decoded for every "
         "crop; evaluation then uses the central 7/8 of its shorter side).",
-        unset="picture for imagenet, else square",
+        unset="original for imagenet, else square",
         group="Advanced",
     )
     augment: str | None = setting(

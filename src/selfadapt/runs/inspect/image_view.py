@@ -27,11 +27,11 @@ def image_view(run: OpenedRun) -> ImageView:
         raise UserError(f"{run.folder.path} lacks a test split, which this needs")
     if len(test.inputs.shape) == 3:
         return ImageView(model, test)
-    if not run.plan.on_features or test.pictures is None:
+    if not run.plan.on_features or test.display_images is None:
         raise UserError(f"{run.folder.path} was trained on vectors; this needs a network that takes images")
     network = load_pretrained(run.plan.model, run.plan.data.image_size, run.folder.backbone_file)
     whole = nn.Sequential(network.backbone, model).to(run.device)
-    return ImageView(whole, replace(test, inputs=framed(test.pictures, network), pictures=None))
+    return ImageView(whole, replace(test, inputs=framed(test.display_images, network), display_images=None))
 
 
 def network_digest(model: nn.Module) -> str:

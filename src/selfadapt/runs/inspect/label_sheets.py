@@ -58,8 +58,8 @@ def _conflicts(folder: RunFolder, data: Data) -> list[list[Cell]]:
 
 def _read(samples: Samples, chosen: Sequence[int]) -> dict[int, Any]:
     """Images as H×W×C, by position; none of vectors, and not those whose files broke meanwhile."""
-    pictures = samples.pictures or samples.inputs
-    if not chosen or len(pictures.shape) == 1:
+    pictures = samples.display_images or samples.inputs
+    if not chosen or pictures.kind == "vectors":
         return {}
     if isinstance(pictures, ImageFiles):
         pictures = replace(pictures, shape=(pictures.shape[0], _SHOWN_SIZE, _SHOWN_SIZE), resize=_SHOWN_SIZE)

@@ -85,7 +85,7 @@ def probe(
         "random_network_accuracy": bench.accuracy(untrained, linear_probe),
     }
     if settings.augment != "none":
-        from_files = content["settings"]["data"].get("crops") == "picture"
+        from_files = content["settings"]["data"].get("crops") in ("original", "picture")
         found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
     result = {**found, "data": data.name, "settings": asdict(settings)}
     folder.write_json(folder.probe_file, {**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
@@ -118,7 +118,7 @@ def _opened(
     data = open_data(source, resize=size, white=white)
     if size is not None:
         data = data.with_images(lambda images: images.brought_to(size))
-    from_files = run_data.get("crops") == "picture"
+    from_files = run_data.get("crops") in ("original", "picture")
     if from_files:
         data = seeing_the_middle(data)
     cuts = from_files and smallest_area(settings.augment) is not None

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import NO_TEXT, as_text
-from selfadapt.data.images.storage import Frame, ImageFiles, TensorImages, UnreadableImage, decode
+from selfadapt.data.images.decode import Frame, UnreadableImage, decode
+from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.sources.arrays import read_images
+from selfadapt.data.sources.arrays import read_images, read_vectors
 from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
-from selfadapt.data.tabular.table_file import csv_rows, parquet_rows
-from selfadapt.data.tabular.vectors import VectorInputs, read_vectors
+from selfadapt.data.tabular.table_file import read_table
+from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine import checkpoint
 from selfadapt.evaluation.classification import outputs
 from selfadapt.evaluation.selective.mc_dropout import mc_dropout
@@ -83,7 +84,7 @@ class Predictor:
             passes=rule.get("passes", 0),
             white=content["data"].get("white"),
             network=network,
-            frame=Frame.middle(shape[1]) if plan.data.crops == "picture" else None,
+            frame=Frame.middle(shape[1]) if plan.data.crops == "original" else None,
             reader=content["data"].get("reader"),
         )
 
@@ -116,12 +117,12 @@ class Predictor:
         if self.reader is None or path.suffix not in _TABLES:
             wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
             raise UserError(f"{path} cannot be read: this run was trained on vectors; give {wanted}")
-        rows = parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
+        rows = read_table(path)
         if not rows:
             yield {"path": str(path), "error": _EMPTY}
         else:
-            table = Table(rows=rows, place=lambda i: f"{path}, row {i + 2}")
-            values_ND = row_encoder_from_state(self.reader).read_all(table)
+            table = Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")
+            values_ND = row_encoder_from_state(self.reader).encode(table)
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
                 yield {"path": str(path), "row": number, **record}
 

@@ -16,11 +16,11 @@ from torch import nn
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Samples
-from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS, LevelsName, ShiftedImages, frost_pictures, levels_for
+from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS, LevelsName, ShiftedImages, frost_textures, levels_for
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import Inputs
-from selfadapt.data.sources.catalog import cifar10c
+from selfadapt.data.sources.builtin import cifar10c
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
 from selfadapt.evaluation.corruption_accuracy import corruption_errors, mean_accuracy, mean_by_level, shift_table
 from selfadapt.evaluation.robustness import spread_subset
@@ -117,11 +117,11 @@ def _accuracy(run: OpenedRun, model: nn.Module, samples: Samples) -> float:
 
 
 def _generated(test: Samples, levels: LevelsName, seed: int) -> tuple[Corrupted, dict[str, Any]]:
-    frost, clean = frost_pictures(), _decoded(test)
+    frost, clean = frost_textures(), _decoded(test)
 
     def corrupted(kind: str, level: int) -> Samples:
         inputs = ShiftedImages(
-            images=clean.inputs, kind=kind, level=level, levels=levels, seed=seed,
+            images=clean.inputs, corruption=kind, level=level, levels=levels, seed=seed,
             frost=frost if kind == "frost" else None,
         )  # fmt: skip
         return _with_inputs(clean, inputs)

@@ -17,7 +17,8 @@ from selfadapt.data.duplicates.groups import (
     joined_groups,
     separable_groups,
 )
-from selfadapt.data.images.storage import ImageFiles, UnreadableImage, decode_within
+from selfadapt.data.images.decode import UnreadableImage, decode_within
+from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.inputs import Inputs
 
 
@@ -26,7 +27,7 @@ def with_duplicates(data: Data) -> Data:
     splits = list(data.splits.values())
     vectors_ND = torch.cat([samples.inputs.read(torch.arange(len(samples))) for samples in splits])
     ids = [sample_id for samples in splits for sample_id in samples.ids]
-    images = [samples.pictures for samples in splits]
+    images = [samples.display_images for samples in splits]
     if None in images:
         found = find_duplicates(vectors_ND)
     else:

@@ -10,7 +10,8 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import draw
-from selfadapt.data.dataset import Data, Samples, channel_statistics, examples, readable
+from selfadapt.data.dataset import Data, Samples, readable
+from selfadapt.data.input_statistics import channel_statistics, examples
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine import checkpoint
@@ -38,7 +39,7 @@ def bare_backbone(model: ModelPlan, spec: InputSpec) -> Backbone:
     name = timm_name(model.name)
     if name is None:
         return backbone(model.name, spec, width=model.width)
-    if spec.kind == "vector":
+    if spec.kind == "vectors":
         return backbone(model.head, spec, width=model.width)
     return pretrained(name, weights="none", size=spec.shape[1], channels=spec.shape[0]).backbone
 
@@ -79,7 +80,7 @@ def build_model(
     of these inputs where the network asks for them. timm networks have their own means and deviations.
     """
     model, spec = plan.model, InputSpec.of(shape)
-    spatial = spec.kind == "image"
+    spatial = spec.kind == "images"
     if spatial and timm_name(model.name) is not None:
         initialised = start_from is not None and plan.fine_tunes
         network = load_pretrained(model if initialised else replace(model, weights="none"), shape[1], channels=shape[0])
@@ -127,7 +128,7 @@ def with_features(
         found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         if distributed.rank() == 0:
             distributed.barrier()
-        vectors = replace(samples, inputs=VectorInputs(found.values_NF), pictures=samples.inputs)
+        vectors = replace(samples, inputs=VectorInputs(found.values_NF), display_images=samples.inputs)
         if not found.broken:
             return vectors
         if folder is not None and name != "test":

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.dataset import Data, channel_statistics
+from selfadapt.data.dataset import Data
+from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.fit import Training

@@ -14,14 +14,17 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import Data, Samples, channel_statistics, split_off
+from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.images.decode import Frame
 from selfadapt.data.images.decoded_cache import keep_decoded
-from selfadapt.data.images.storage import Frame
+from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.labels.class_names import UNLABELLED
-from selfadapt.data.labels.noise import Noise, corrupt, corrupt_images
+from selfadapt.data.labels.image_noise import corrupt_images
+from selfadapt.data.labels.noise import Noise, corrupt
 from selfadapt.data.labels.overrides import apply_corrected, apply_labels, corrected_validation
 from selfadapt.data.sources.catalog import open_data
+from selfadapt.data.splits import split_off
 from selfadapt.models.pretrained.timm_models import network_shape, timm_name
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.facts import columns_of
@@ -72,7 +75,7 @@ def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFol
         data = data.with_files(lambda files: replace(files, shape=(channels, *files.shape[1:])))
     if size is not None and not reading.on_features:  # whose network resizes images itself
         data = data.with_images(lambda images: images.brought_to(size))
-    from_images = reading.data.crops == "picture"
+    from_images = reading.data.crops == "original"
     if from_images:
         data = seeing_the_middle(data)
     if distributed.rank():  # the first process decodes for all
@@ -115,7 +118,7 @@ def _with_labels(data: Data, reading: ReadingPlan, on_progress: ProgressCallback
         data = apply_labels(data, Path(own.labels))
     if own.noise is not None:
         data = corrupt(data, Noise.parse(own.noise), seed)
-    vectors = reading.on_features or InputSpec.of(data.train.inputs.shape).kind == "vector"
+    vectors = reading.on_features or InputSpec.of(data.train.inputs.shape).kind == "vectors"
     if vectors:
         data = data.limited(own.limit, own.test_limit, seed)
         data = with_features(data, reading, on_progress) if reading.on_features else data
@@ -193,7 +196,7 @@ def recall(plan: Plan, folder: RunFolder, on_progress: ProgressCallback = no_pro
     recalled = replace(whole, train=splits["train"], validation=splits.get("validation"))
     if plan.on_features:
         recalled = with_features(recalled, plan, on_progress, folder)
-    if InputSpec.of(recalled.train.inputs.shape).kind == "vector":
+    if InputSpec.of(recalled.train.inputs.shape).kind == "vectors":
         recalled = with_known_duplicates(recalled, folder.read_duplicates())
     recalled.note_broken(folder.read_unreadable())
     if recalled.fingerprint != run["data"]["fingerprint"]:

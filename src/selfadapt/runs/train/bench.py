@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
-from selfadapt.data.dataset import Samples, split_off
+from selfadapt.data.dataset import Samples
+from selfadapt.data.splits import split_off
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.fit import Training, fit

@@ -54,8 +54,8 @@ def restore(training: Training, checkpoints: Path) -> None:
 
 def _loader(plan: Plan, data: Data) -> SampleLoader:
     augment, spec = plan.data.augment, InputSpec.of(data.train.inputs.shape)
-    cropped = plan.data.crops == "picture"
-    if spec.kind == "image":
+    cropped = plan.data.crops == "original"
+    if spec.kind == "images":
         fixed = plan.model.name in FIXED_SIZE
         operator = named_augment(augment, spec.shape[1], keep_size=fixed, cropped=cropped)
     else:

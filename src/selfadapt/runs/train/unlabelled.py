@@ -116,7 +116,7 @@ def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = Tr
     network = bare_backbone(plan.model, spec)
     if timm_name(plan.model.name) is None:  # timm networks have their own scale
         mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
-        network = Normalised(network, mean_C, std_C, spatial=spec.kind == "image")
+        network = Normalised(network, mean_C, std_C, spatial=spec.kind == "images")
     if trained:
         network.load_state_dict(own)
     return network.to(device)
