@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from selfadapt.evaluation.label_errors.checked_input import Array
-from selfadapt.label_errors import blank_samples, fit_and_judge
+from selfadapt.label_errors import fit_and_judge
 from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
 
 _LARGEST_SEED = 2**31 - 1
@@ -63,7 +63,7 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self._fitted, self.label_errors_ = fit_and_judge(
             _tensor(X),
             torch.from_numpy(codes),
-            blank_samples(classes, len(y)),
+            classes,
             groups,
             seed,
             None if self.rounds is None else CrossFitting(rounds=int(self.rounds)),

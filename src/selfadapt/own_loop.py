@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.data.loader import Batch
 from selfadapt.engine.fit import Accumulator
-from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
-from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
+from selfadapt.evaluation.label_errors.recovery import judge
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.objective import Metrics, Progress
 from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
@@ -161,14 +160,7 @@ class SelfAdaptiveLoss:
         if self.started is None or self.epoch <= self.started:
             moves = "when is not found yet" if self.started is None else f"they begin to move after {self.started}"
             raise RuntimeError(f"the targets have not moved: {self.epoch} epochs are done, and {moves}; train on first")
-        evidence = self._method.evidence(self._progress)
-        assert evidence is not None
-        found = judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._share_N)
-        classes, count = self.targets.rows.num_columns, len(self.labels_N)
-        judged = judge_from_targets(found, self.labels_N, classes)
-        noise_KK = transition_matrix(judged.suggested_N, self.labels_N, classes)
-        samples = Samples(np.arange(classes), np.arange(count).astype(str), None, [])
-        return report_of(judged, self.labels_N, samples, torch.zeros(count), noise_KK)
+        return judge(self._rows, self.labels_N, weighted=self._method.reweight, label_share_N=self._share_N)
 
     def _rows(self) -> Iterator[Tensor]:
         return (self.targets.read(index_n) for index_n in torch.arange(len(self.labels_N)).split(_PIECE))

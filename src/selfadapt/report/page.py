@@ -19,7 +19,7 @@ from selfadapt.review.conflicts import conflicts_of
 from selfadapt.review.statistics.label_figures import label_figures
 from selfadapt.review.summary import review_summary
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.run_folder.labels_file import read_report
 
 _MATRIX_CLASSES = 200  # beyond so many a class-by-class picture shows nothing
 _LISTED = 25  # suspects in the table
@@ -224,7 +224,7 @@ def _conflicts(folder: RunFolder) -> list[list[dict[str, Any]]]:
     groups = folder.read_duplicates() if folder.labels_file.exists() else []
     if not groups:
         return []
-    rows, found = folder.read_labels(), conflicts_of(Verdicts.of(folder), groups)[:_LISTED]
+    rows, found = folder.read_labels(), conflicts_of(read_report(folder), groups)[:_LISTED]
     return [[{**rows[row], "disagrees": row in own.disagreeing} for row in own.rows] for own in found]
 
 
