@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from cli.program import run, run_json
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
 from selfadapt.review.journal import Journal
-from selfadapt.review.previews import NoPreview, views_of
+from selfadapt.review.previews import LARGE, THUMBNAIL, NoPreview, views_of
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
 
@@ -94,6 +95,17 @@ def test_images_are_those_of_the_files(idle: Server) -> None:
         assert (status, headers["content-type"]) == (200, "image/png")
         shown = np.array(Image.open(io.BytesIO(body)).convert("L"))
         np.testing.assert_array_equal(shown, np.array(Image.open(rows[row]["path"])))
+
+
+def test_a_photo_is_shown_at_its_own_size_up_to_the_limit(idle: Server, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 3000, 3), np.uint8)
+    Image.fromarray(pixels[:, :400]).save(tmp_path / "small.jpg")
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    folder = RunFolder(idle.run)
+    paths = np.array([str(tmp_path / "small.jpg"), str(tmp_path / "wide.png")], object)
+    views = views_of(folder, replace(read_report(folder), paths=paths))
+    sizes = [Image.open(io.BytesIO(views.image(row, side)[0])).size for row in (0, 1) for side in (THUMBNAIL, LARGE)]
+    assert sizes == [(256, 192), (400, 300), (256, 26), (2048, 205)]
 
 
 def test_the_page_may_load_nothing_from_elsewhere(idle: Server) -> None:

@@ -77,11 +77,11 @@ def views_of(folder: RunFolder, report: LabelErrorReport) -> Views:
 
 
 class ImageViews:
-    """Images by a function of row and size. The latest ones are kept encoded."""
+    """Images by a function of row and size. The latest ones are cached."""
 
     has_images = True
 
-    def __init__(self, load: Callable[[int, int], "Image"]) -> None:
+    def __init__(self, load: Callable[[int, int], Encoded]) -> None:
         self._load = load
         self._cache: OrderedDict[tuple[int, int], Encoded] = OrderedDict()
         self._bytes, self._lock = 0, Lock()
@@ -92,7 +92,7 @@ class ImageViews:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-        made = encoded(self._load(row, side), side)
+        made = self._load(row, side)
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = made
@@ -117,29 +117,30 @@ class ValueViews:
         raise NoPreview("these samples are not images")
 
 
-def _image_file(report: LabelErrorReport, white: float | None) -> Callable[[int, int], "Image"]:
+def _image_file(report: LabelErrorReport, white: float | None) -> Callable[[int, int], Encoded]:
     """Reads the files that labels.csv names."""
 
-    def load(row: int, side: int) -> "Image":
+    def load(row: int, side: int) -> Encoded:
         from PIL import Image, ImageOps
 
         try:
             with Image.open(report.paths[row]) as image:
                 image.draft("RGB", (side, side))
                 upright = image if image.getexif().get(ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
-                return plain_image(upright, "RGB", white)
+                return encoded(plain_image(upright, "RGB", white), side)  # while the file is open
         except Exception as error:  # whatever a file contains, the page continues without it
             raise NoPreview(str(error) or type(error).__name__) from error
 
     return load
 
 
-def _stored_image(data: "_StoredData") -> Callable[[int, int], "Image"]:
-    def load(row: int, side: int) -> "Image":
+def _stored_image(data: "_StoredData") -> Callable[[int, int], Encoded]:
+    def load(row: int, side: int) -> Encoded:
         from PIL import Image
 
         pixels = data.read(row).permute(1, 2, 0).numpy()
-        return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+        return encoded(image.convert("RGB"), side)
 
     return load
 

@@ -110,7 +110,7 @@ export class Grid {
       view,
       element("p", { title: given }, given),
       element("p", { class: "to", title: suggested }, suggested),
-      element("p", {}, badge ?? `${percent(own.confidence)} · ${own.split}`),
+      element("p", { title: "confidence of the suggestion, split" }, badge ?? `${percent(own.confidence)} · ${own.split}`),
       element("p", { class: "id", title: own.id }, own.id),
     );
   }

@@ -33,7 +33,7 @@ export class Measure {
   draw() {
     const focused = this.box.contains(document.activeElement) ? document.activeElement.id : null;
     const open = (name) => this.box.querySelector(`details.${name}`)?.open ?? false;
-    const opened = { depths: open("depths"), decided: open("decided") };
+    const opened = { depths: open("depths"), splits: open("splits") };
     const select = element("select", { id: "measure-of" });
     this.names().forEach(([of, name]) => select.append(element("option", { value: of, selected: of === this.of }, name)));
     select.addEventListener("change", () => {
@@ -52,7 +52,7 @@ export class Measure {
       choice.append(this.number("precision", "precision", this.precision, (value) => (this.precision = value)));
     }
     const results = this.of === SUGGESTIONS ? this.suggestions(opened.depths) : this.split(this.found.splits.find((own) => own.part === this.of));
-    this.box.replaceChildren(choice, ...results, this.table(opened.decided));
+    this.box.replaceChildren(choice, ...results, this.table(opened.splits));
     if (focused) $(focused)?.focus();
   }
 
@@ -144,6 +144,6 @@ export class Measure {
     }
     const row = element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)));
     const table = element("table", {}, element("thead", {}, row), body);
-    return element("details", { open, class: "decided" }, element("summary", {}, "Decisions by split"), element("div", { class: "scroll" }, table));
+    return element("details", { open, class: "splits" }, element("summary", {}, "Decisions by split"), element("div", { class: "scroll" }, table));
   }
 }
