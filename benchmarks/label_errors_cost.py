@@ -45,7 +45,7 @@ def measure(samples: int, classes: int) -> dict[str, float]:
         "processor seconds": time.process_time() - began,
         "seconds": time.monotonic() - wall,
         "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        "average precision": average_precision(found.ranked_n, labels_N != truth_N) or 0.0,
+        "average precision": average_precision(torch.from_numpy(found.ranked_indices), labels_N != truth_N) or 0.0,
     }
 
 

@@ -108,11 +108,11 @@ def _use(review: Review, suspects: int) -> dict[str, float]:
         seconds.append(time.perf_counter() - began)
     alike = []
     for row in range(0, suspects, max(1, suspects // 40)):
-        review.ask(f"picture/{row}/large")
+        review.ask(f"image/{row}/large")
         began = time.perf_counter()
         review.ask(f"api/similar/{row}")
         alike.append(time.perf_counter() - began)
-    rows = review.ask("api/rows?of=every&state=any&sort=class")["rows"]
+    rows = review.ask("api/rows?show=all&state=any&sort=class")["rows"]
     assert len(rows) == suspects
     review.ask("api/rows?search=0000")
     review.ask("api/decide", {"what": "accept", "rows": rows[: suspects // 2]})

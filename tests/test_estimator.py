@@ -64,10 +64,10 @@ def test_groups_and_cross_validation() -> None:
     model.fit(small, given)
     unfit: tuple[Any, ...] = (0, 1.5)
     for rounds in unfit:
-        with pytest.raises(ValueError, match="rounds must be a whole number from 1 on"):
+        with pytest.raises(ValueError, match="rounds must be a positive integer"):
             SelfAdaptiveClassifier(rounds=rounds).fit(small, given)
     for features, labels, message in (
-        (small, np.zeros(400, int), "one class only"),
+        (small, np.zeros(400, int), "has only the class"),
         (small[:8], np.arange(8) % 2, "8 samples are too few"),
         (small[:20], np.arange(20) % 5, "no class has 5 samples"),
         (small * 1e19, given, "that float32 cannot compute with"),

@@ -207,14 +207,14 @@ def test_mistakes() -> None:
         (logits.detach(), index, "leave it to training steps"),
         (logits[:, :2], index, r"logits must be \(2, 3\)"),
         (logits, torch.tensor([0, 4]), r"index 4 is outside 0\.\.3"),
-        (logits, torch.tensor([True, False]), "index must be a vector of whole numbers"),
+        (logits, torch.tensor([True, False]), "index must be a vector of integers"),
         (logits, torch.tensor([1, 1]), "more than once"),
     ):
         with pytest.raises((ValueError, RuntimeError), match=message):
             criterion(given, places)
     with pytest.raises(ValueError, match="the batch is empty"):
         criterion(logits[:0], torch.zeros(0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="index must be a vector of whole numbers"):
+    with pytest.raises(ValueError, match="index must be a vector of integers"):
         criterion(logits, [0.5, 1.0])
     for settings, message in (
         ({"epochs": 0}, "epochs must be at least 1"),
@@ -225,7 +225,7 @@ def test_mistakes() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             SelfAdaptiveLoss(labels, **settings)
-    for bad, message in (([], "labels are empty"), ([0.5, 1.0], "whole numbers"), ([[0, 1]], "must be a vector")):
+    for bad, message in (([], "labels are empty"), ([0.5, 1.0], "integers"), ([[0, 1]], "must be a vector")):
         with pytest.raises(ValueError, match=message):
             SelfAdaptiveLoss(bad, epochs=3)
 

@@ -123,10 +123,10 @@ def _show_review(page: "Page", url: str, out: Path, name: str) -> None:
     page.wait_for_selector(".strip img")
     _shoot(page, out / f"review-one-{name}.png")
     page.click("#queue-measure")
-    page.wait_for_selector("#promise")
+    page.wait_for_selector("#guarantee")
     page.fill("#precision", "0.8")
     page.press("#precision", "Tab")
-    page.wait_for_function("() => document.getElementById('promise').textContent.includes('0.8')")
+    page.wait_for_function("() => document.getElementById('guarantee').textContent.includes('0.8')")
     _shoot(page, out / f"review-measure-{name}.png")
 
 

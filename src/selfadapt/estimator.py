@@ -1,11 +1,11 @@
-"""Self-adaptive training as an estimator of scikit-learn: pipelines, cross-validation and grid search work with it.
+"""Self-adaptive training as a scikit-learn estimator, for pipelines, cross-validation and grid search.
 
     from selfadapt import SelfAdaptiveClassifier
     model = SelfAdaptiveClassifier().fit(features, labels)
-    model.predict(others)
+    model.predict(other_features)
     print(model.label_errors_.summary)
 
-It predicts by softmax regression, fitted by folds (cross_fit.py): `selfadapt train --method sat-folds`.
+The model is cross-fitted softmax regression (cross_fit.py), as in `selfadapt train --method sat-folds`.
 
 Shapes: N samples, F features, K classes.
 """
@@ -22,28 +22,30 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from selfadapt.evaluation.label_errors.checked_input import Array
-from selfadapt.label_errors import blank_samples, fit_and_judge
+from selfadapt.label_errors import fit_and_judge
 from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
 
 _LARGEST_SEED = 2**31 - 1
 
 
 class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier that does not learn the mistakes in its labels, and lists them.
+    """Linear classifier that is robust to wrong labels and reports them.
 
-    Parameters
-    ----------
-    rounds : int or None, default=None
-        Rounds in which targets move; 7, or 4 where the data are large.
-    random_state : int, RandomState or None, default=0
-        Decides how samples are dealt into folds.
+    Softmax regression is cross-fitted, and the targets of the samples are updated by the out-of-sample predictions.
 
-    Attributes
-    ----------
-    classes_ : the labels that there are.
-    label_errors_ : LabelErrorReport
-        A judgement of each training label, as `find_label_errors` gives it.
-    transition_ : V[k, j] = P(given j | true k), estimated.
+    Args:
+        rounds: Number of rounds in which targets are updated. Default: 7, or 4 for large data.
+        random_state: Seed, RandomState or None. Decides the assignment of samples to folds.
+
+    Attributes:
+        classes_: The classes, of shape (K,).
+        label_errors_: `LabelErrorReport` on the training labels, as `find_label_errors` returns it.
+        transition_: Estimated noise matrix of shape (K, K): V[k, j] = P(given label j | true class k).
+
+    Example:
+        >>> model = SelfAdaptiveClassifier().fit(features, labels)
+        >>> model.predict(other_features)
+        >>> print(model.label_errors_.summary)
     """
 
     def __init__(self, *, rounds: int | None = None, random_state: Any = 0) -> None:
@@ -51,19 +53,31 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Fit to features and labels. `groups` names what must not be split among folds (patient, video)."""
+        """Fit the model.
+
+        Args:
+            X: Features of shape (N, F).
+            y: Labels of length N, of at least two classes.
+            groups: Group of each sample (patient, video), of length N. A group is never split among folds.
+
+        Returns:
+            The fitted estimator.
+
+        Raises:
+            ValueError: If inputs are invalid, or there are too few samples or classes.
+        """
         X, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
         check_classification_targets(y)
         if self.rounds is not None and (not isinstance(self.rounds, Integral) or self.rounds < 1):
-            raise ValueError(f"rounds must be a whole number from 1 on, not {self.rounds!r}")
+            raise ValueError(f"rounds must be a positive integer, not {self.rounds!r}")
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise ValueError(f"y holds one class only, {classes[0]!r}; there must be at least two")
+            raise ValueError(f"y has only the class {classes[0]!r}; pass labels of at least two classes")
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
         self._fitted, self.label_errors_ = fit_and_judge(
             _tensor(X),
             torch.from_numpy(codes),
-            blank_samples(classes, len(y)),
+            classes,
             groups,
             seed,
             None if self.rounds is None else CrossFitting(rounds=int(self.rounds)),
@@ -72,14 +86,16 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         return self
 
     def predict_proba(self, X: Any) -> Array:
+        """Class probabilities of shape (N, K), in the order of `classes_`."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float32, reset=False)
         return self._fitted.predict(_tensor(X)).numpy()
 
     def predict(self, X: Any) -> Array:
+        """The most likely class of each sample."""
         likeliest_N = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest_N])
 
 
 def _tensor(features: Array) -> Tensor:
-    return torch.tensor(features)  # a copy, for the array may be read-only
+    return torch.tensor(features)  # a copy, because the array may be read-only

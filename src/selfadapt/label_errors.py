@@ -6,7 +6,7 @@
     report.to_csv("labels.csv")
 
 With `features` two predictors are cross-fitted (cross_fit.py). With `pred_probs`, out-of-sample
-predictions of another model, nothing is fitted: the same noise model and the same judgement are applied to them.
+predictions of another model, nothing is fitted: the same noise model and the same rule are applied to them.
 
 Shapes: N samples, F features, K classes.
 """
@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from selfadapt.data.duplicates.groups import find_duplicates, joined_groups, separable_groups, single_image_classes
@@ -28,7 +29,7 @@ from selfadapt.evaluation.label_errors.checked_input import (
 )
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.objectives.cross_fitting.cross_fit import (
     FOLDS,
     LEAST_SAMPLES,
@@ -56,11 +57,34 @@ def find_label_errors(
     duplicates: Sequence[Sequence[int]] | None = None,
     seed: int = 0,
 ) -> LabelErrorReport:
-    """Judge every label, by `features` (N×F) or out-of-sample `pred_probs` (N×K).
+    """Find likely label errors from features or from out-of-sample predictions.
 
-    `groups` names what must not be split among folds (patient, video). `class_names` are those of the columns of
-    `pred_probs`; without them the columns stand for the sorted labels. `duplicates` are groups of positions that show
-    the same thing; without them they are looked for among the features.
+    With `features`, two softmax predictors are cross-fitted. With `pred_probs`, nothing is fitted.
+
+    Args:
+        labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
+            pandas Series, whose index `to_frame` keeps.
+        features: Numbers that describe each sample, such as embeddings, of shape (N, F). Pass this or `pred_probs`.
+        pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
+        groups: Group of each sample (patient, video), of length N. A group is never split among folds.
+        ids: Identifier of each sample for the report. Default: its position.
+        class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
+            integer labels within that range.
+        duplicates: Groups of positions that show the same thing. Default: found among the features.
+        seed: Seed of the assignment to folds.
+
+    Returns:
+        A `LabelErrorReport` with one value for each label, in the order of `labels`.
+
+    Raises:
+        ValueError: If both or neither of `features` and `pred_probs` are passed, if shapes do not match, if values are
+            missing or not finite, or if there are too few samples or classes to judge labels.
+
+    Example:
+        >>> report = find_label_errors(labels, features=embeddings)
+        >>> print(report.summary)
+        >>> report.ranked_indices[:10]  # look at these first
+        >>> report.to_frame().head()
     """
     if (features is None) == (pred_probs is None):
         raise ValueError("pass either features= (N×F) or pred_probs= (N×K, out of sample)")
@@ -76,45 +100,54 @@ def find_label_errors(
     id_N = np.array([str(name) for name in (range(count) if ids is None else ids)])
     index = getattr(labels, "index", None)
     index = index if hasattr(index, "__len__") else (None if ids is None else list(ids))
-    samples = Samples(names, id_N, index, _checked(duplicates or [], count))
     if by_features:
-        return fit_and_judge(values_NX, labels_N, samples, groups, seed, look=duplicates is None)[1]
-    check_enough(labels_N)
-    fold_N = deal_assignments(values_NX, labels_N, seed, *_together(samples, groups, labels_N))[0]
-    predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
-    noise = noise_of(predicted_NK, labels_N, fold_N)
-    return _judged(predicted_NK, noise.sharpened(predicted_NK), labels_N, noise.matrix_KK, samples)
+        known = None if duplicates is None else _checked(duplicates, count)
+        report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]
+    else:
+        check_enough(labels_N)
+        known = _checked(duplicates or [], count)
+        fold_N = deal_assignments(values_NX, labels_N, seed, *_together(known, groups, labels_N, names))[0]
+        predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
+        noise = noise_of(predicted_NK, labels_N, fold_N)
+        report = _judged(predicted_NK, noise.sharpened(predicted_NK), labels_N, noise.matrix_KK, names, known)
+    return replace(report, ids=id_N, index=index)
 
 
 def fit_and_judge(
     features_NF: Tensor,
     labels_N: Tensor,
-    samples: Samples,
+    names: Array,
     groups: Any,
     seed: int,
     settings: CrossFitting | None = None,
     *,
-    look: bool = True,
+    duplicates: Sequence[Sequence[int]] | None = None,
 ) -> tuple[CrossFitted, LabelErrorReport]:
-    """Cross-fit to labels 0, 1, … and judge them. `look` looks for duplicates among the features first."""
+    """Cross-fit to labels 0, 1, … of these names and judge them. Finds duplicates among the features if None."""
     check_enough(labels_N)
     check_features(features_NF)
-    if look:
-        samples = replace(samples, duplicates=[group.members for group in find_duplicates(features_NF)])
-    fold_RN = deal_assignments(features_NF, labels_N, seed, *_together(samples, groups, labels_N))
+    if duplicates is None:
+        duplicates = [group.members for group in find_duplicates(features_NF)]
+    fold_RN = deal_assignments(features_NF, labels_N, seed, *_together(duplicates, groups, labels_N, names))
     for fold_N in fold_RN:
-        check_spread(labels_N, fold_N, [str(name) for name in samples.names])
-    fitted = cross_fit(features_NF, labels_N, fold_RN, len(samples.names), settings)
-    return fitted, _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, samples)
+        check_spread(labels_N, fold_N, [str(name) for name in names])
+    fitted = cross_fit(features_NF, labels_N, fold_RN, len(names), settings)
+    return fitted, _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
 
 
 def _judged(
-    seen_NX: Tensor, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, samples: Samples
+    vectors_NX: Tensor,
+    predicted_NK: Tensor,
+    labels_N: Tensor,
+    matrix_KK: Tensor,
+    names: Array,
+    duplicates: Sequence[Sequence[int]],
 ) -> LabelErrorReport:
-    """The report. Outliers are found by `seen_NX`: features, or the predictions."""
-    unjudged_K = single_image_classes(samples.duplicates, labels_N, len(samples.names))
-    found = judge_out_of_sample(predicted_NK, labels_N, matrix_KK, samples.duplicates, unjudged_K=unjudged_K)
-    return report_of(found, labels_N, samples, outlier_scores(seen_NX, predicted_NK, found.suggested_N), matrix_KK)
+    """The report. Outliers are found among `vectors_NX`: the features, or the predictions."""
+    unjudged_K = single_image_classes(duplicates, labels_N, len(names))
+    found = judge_out_of_sample(predicted_NK, labels_N, matrix_KK, duplicates, unjudged_K=unjudged_K)
+    score_N = outlier_scores(vectors_NX, predicted_NK, torch.from_numpy(found.suggested_codes))
+    return replace(found, class_names=names, outlier_score=score_N.numpy())
 
 
 def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
@@ -124,17 +157,12 @@ def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequen
     return duplicates
 
 
-def _together(samples: Samples, groups: Any, labels_N: Tensor) -> tuple[Tensor, int]:
-    """A number for what must share a fold: duplicates, and members of one group. And the number of folds."""
-    groups_N = separable_groups(samples.duplicates, labels_N, [str(name) for name in samples.names])
+def _together(duplicates: Sequence[Sequence[int]], groups: Any, labels_N: Tensor, names: Array) -> tuple[Tensor, int]:
+    """A number for what must share a fold, duplicates and members of one group; and the number of folds."""
+    groups_N = separable_groups(duplicates, labels_N, [str(name) for name in names])
     if groups is not None:
         groups_N = joined_groups(groups_N, group_codes(groups, len(labels_N)))
     apart = len(groups_N.unique())
     if apart < 3:
         raise ValueError(f"the samples fall into {apart} groups; there must be at least three to hold some out")
     return groups_N, min(FOLDS, apart)
-
-
-def blank_samples(names: Array, count: int) -> Samples:
-    """Samples of which nothing is known but their number."""
-    return Samples(names, np.arange(count).astype(str), None, [])

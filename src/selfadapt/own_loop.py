@@ -1,9 +1,9 @@
-"""Self-adaptive training as one object for a training loop of your own.
+"""Self-adaptive training as one object for a custom training loop.
 
-It stands between a model and its labels: it keeps the targets, finds out when they start to move, gives the loss of a
-step, and reports likely label errors in the end. The method is that of `selfadapt train --method sat`.
+`SelfAdaptiveLoss` keeps the targets, finds the epoch from which they are updated, computes the loss of a step, and
+reports likely label errors in the end. The method is that of `selfadapt train --method sat`.
 
-Shapes: B samples of a batch, K classes, N samples in all.
+Shapes: B samples of a batch, K classes, N training samples.
 """
 
 from numbers import Integral
@@ -20,21 +20,35 @@ from selfadapt.targets.validation import check_momentum
 
 
 class SelfAdaptiveLoss(LabelledLoss):
-    """The loss of a training on labels that may be wrong.
+    """Loss for training on labels that may be wrong.
 
-        criterion = SelfAdaptiveLoss(labels, epochs=60)
-        for epoch in range(60):
-            for images, index in loader:  # index: each sample's position in `labels`
-                loss = criterion(model(images), index)
-                ...
-            criterion.end_epoch()
-        report = criterion.label_errors()
+    Put its `state_dict` into your checkpoint. Under DistributedDataParallel, create it in every process, with all
+    labels, after the process group. All processes may load the state of one of them if it was saved after `end_epoch`.
+    Within an epoch, and with `Storage(sharded=True)`, each process saves and loads its own state.
 
-    `labels` are whole numbers from 0 on, one for each training sample. `momentum` is alpha; `start_epoch` is E_s, or
-    "auto": found while training, for which one label in twenty is trained as another one until then. `state_dict`
-    belongs into your checkpoint. With several processes each makes one with all labels, after
-    `torch.distributed.init_process_group`. All of them may load the state of one, if it was taken after `end_epoch`;
-    within an epoch, and with `Storage(sharded=True)`, each process saves and loads its own.
+    Args:
+        labels: Given label of each training sample, integers from 0, of length N.
+        epochs: Number of epochs of the training.
+        num_classes: Number of classes K. Default: the largest label + 1.
+        momentum: Momentum of the targets (alpha).
+        start_epoch: Epochs before the targets are updated (E_s), or "auto" to find it during training. Until it is
+            found, "auto" trains one label in twenty as another class.
+        seed: Seed of the labels that "auto" changes.
+        storage: How targets are stored. Default: float32 in memory.
+
+    Raises:
+        ValueError: If `labels` are empty or not integers, or `epochs` or `start_epoch` is out of range.
+
+    Example:
+        >>> criterion = SelfAdaptiveLoss(labels, epochs=60)
+        >>> for epoch in range(60):
+        ...     for images, index in loader:  # index: position of each sample in `labels`
+        ...         loss = criterion(model(images), index)
+        ...         optimizer.zero_grad()
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...     criterion.end_epoch()
+        >>> report = criterion.label_errors()
     """
 
     def __init__(
@@ -51,7 +65,8 @@ class SelfAdaptiveLoss(LabelledLoss):
         fixed = isinstance(start_epoch, Integral)
         if not (start_epoch == "auto" or (fixed and 0 <= int(start_epoch) < max(1, epochs))):
             raise ValueError(f'start_epoch must be "auto" or from 0 to {epochs - 1}, not {start_epoch!r}')
-        method = SelfAdaptive(momentum=check_momentum(momentum), start_epoch=int(start_epoch) if fixed else AutoStart(seed=seed))
+        start = int(start_epoch) if fixed else AutoStart(seed=seed)
+        method = SelfAdaptive(momentum=check_momentum(momentum), start_epoch=start)
         super().__init__(
             method, labels, epochs=epochs, num_classes=num_classes, storage=storage, settings={"seed": int(seed)}
         )

@@ -15,7 +15,7 @@ from selfadapt.review.queues import Desk
 from selfadapt.review.statistics.draws import SUGGESTIONS, draw, read_draw
 from selfadapt.run_folder.csv_tables import write_table
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.run_folder.labels_file import read_report
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -99,31 +99,31 @@ def test_it_is_told_how_many_suspects_keep_their_label_and_why(audited: Path) ->
     assert made["passed_over"] == {"below_confidence": below, "other_parts": elsewhere}
     assert made["changed"] + below + elsewhere == len(suspects)
     assert (
-        f"\n{below + elsewhere} likely errors keep their label: {below} below the confidence that was asked for, "
-        f"{elsewhere} outside of the training part, where people alone change labels\n"
+        f"\n{below + elsewhere} likely errors keep their label: {below} below the requested confidence, "
+        f"{elsewhere} outside the training split, where only people change labels\n"
     ) in run(*arguments, folder=audited).stdout
 
 
 def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path) -> None:
     folder = RunFolder(audited / "run")
     said = run("labels", "run", "--precision", "0.6", folder=audited).stdout
-    assert "no random sample was reviewed yet" in said
-    assert " without the precision that was asked for, " in said
-    drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
+    assert "nothing was measured yet" in said
+    assert " without the requested precision, " in said
+    drawn = draw(folder, SUGGESTIONS, read_report(folder), {})
     assert len(drawn.ids) > 80
     assert sorted(drawn.order_N.tolist()) == list(range(len(drawn.ids)))
-    again = draw(folder, SUGGESTIONS, Verdicts.of(folder), set(drawn.ids[:50]))
+    again = draw(folder, SUGGESTIONS, read_report(folder), set(drawn.ids[:50]))
     assert again.ids == drawn.ids, "the population stays what it was at the first draw"
-    _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_turn[:5]})
+    _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_order[:5]})
     assert run_json("labels", "run", "--precision", "0.6", "--confidence", "0.9", folder=audited)["promise"] is None
     assert "after 5 looks no depth" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
 
-    _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_turn[5:60]})
+    _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_order[5:60]})
     made = run_json("labels", "run", "--precision", "0.6", "--confidence", "0.9", folder=audited)
     table = {row["id"]: row for row in _rows(audited / made["labels"])}
     unseen = [row for row in table.values() if row["by"] == "suggestion"]
     assert made["promise"]["taken"] == len(unseen) > 0
-    assert {row["id"] for row in unseen} == set(drawn.ids[: made["promise"]["depth"]]) - set(drawn.in_turn[:60])
+    assert {row["id"] for row in unseen} == set(drawn.ids[: made["promise"]["depth"]]) - set(drawn.in_order[:60])
     assert made["promise"]["low"] >= 0.6
     assert sum(row["label"] == _truth(row["id"]) for row in unseen) / len(unseen) >= made["promise"]["low"]
     assert "suggestions were accepted unreviewed" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
@@ -131,12 +131,12 @@ def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path
 
 def test_a_gap_or_a_look_at_many_is_no_evidence(audited: Path) -> None:
     folder = RunFolder(audited / "run")
-    drawn = draw(folder, SUGGESTIONS, Verdicts.of(folder), {})
+    drawn = draw(folder, SUGGESTIONS, read_report(folder), {})
     journal = open_journal(folder)
     many = dict(zip(drawn.ids, drawn.suggested, strict=True))
-    del many[drawn.in_turn[-1]]
+    del many[drawn.in_order[-1]]
     journal.decide("accept", many, who="ann")  # all but one at once
-    for sample_id in drawn.in_turn[1:60]:  # all but the first
+    for sample_id in drawn.in_order[1:60]:  # all but the first
         journal.decide("choose", {sample_id: _truth(sample_id)}, who="ann")
     journal.close()
     assert "0 reviewed samples do not guarantee" in run("labels", "run", "--precision", "0.5", folder=audited).stdout
@@ -170,7 +170,7 @@ def test_a_table_by_hand_outlives_an_import_that_was_stopped(audited: Path, left
 
 def test_a_review_without_decisions_leaves_a_table_by_hand_alone(audited: Path) -> None:
     desk = Desk(RunFolder(audited / "run"), "ann")
-    table, by_hand = audited / "run" / "decisions.csv", f"id,label\n{desk.verdicts.ids[0]},cow\n"
+    table, by_hand = audited / "run" / "decisions.csv", f"id,label\n{desk.report.ids[0]},cow\n"
     table.write_text(by_hand)  # while the page is open
     desk.close()
     assert table.read_text() == by_hand
@@ -263,7 +263,7 @@ def test_the_table_decides_the_parts_and_must_leave_two_classes(vectors: Path, a
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "words"), [("suggested", "yak", "'yak' is no class"), ("part", "dev", "part 'dev' is none of")]
+    ("column", "value", "words"), [("suggested", "yak", "'yak' is not a class"), ("part", "dev", "'dev' is not one of")]
 )
 def test_a_list_that_was_damaged_by_hand(audited: Path, column: str, value: str, words: str) -> None:
     path = audited / "run" / "labels.csv"
@@ -278,7 +278,7 @@ def test_a_list_that_was_damaged_by_hand(audited: Path, column: str, value: str,
         result = run(*command, folder=audited)
         assert (result.returncode, words in result.stderr) == (2, True), result
     path.write_text(whole + whole.splitlines()[1] + "\n")
-    assert "stands in line 2 already" in run("labels", "run", folder=audited).stderr
+    assert "stands in an earlier line already" in run("labels", "run", folder=audited).stderr
     path.unlink()
     assert "selfadapt audit run" in run("labels", "run", folder=audited).stderr
     assert "is not a run folder" in run("labels", "nothing", folder=audited).stderr

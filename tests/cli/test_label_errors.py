@@ -135,7 +135,7 @@ def test_the_delivered_list_is_as_good_as_the_ranking_inside(agree: bool, tmp_pa
     features_NF, labels_N = torch.from_numpy(values[order]), torch.from_numpy(given)
     twins_N = torch.cat([torch.arange(600), torch.arange(30)])
     fitted = cross_fit(features_NF, labels_N, deal_assignments(features_NF, labels_N, 0, twins_N), 10)
-    inside = judge_out_of_sample(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK).ranked_n
+    inside = torch.from_numpy(judge_out_of_sample(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK).ranked_indices)
     delivered, internal = (average_precision(ranked, torch.from_numpy(wrong_N)) for ranked in (places, inside))
     assert delivered is not None
     assert internal is not None

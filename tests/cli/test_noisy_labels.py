@@ -346,10 +346,7 @@ def test_a_spreadsheet_may_have_saved_the_tables(tmp_path: Path) -> None:
 def test_labels_of_a_changed_run_are_refused(tmp_path: Path) -> None:
     run_json("train", "digits", "--model", "mlp", "--epochs", "2", "--limit", "60", "--out", "run", folder=tmp_path)
     samples, verdicts = tmp_path / "run" / "samples.csv", tmp_path / "run" / "labels.csv"
-    for path, words in (
-        (samples, "was changed after the run started"),
-        (verdicts, "make it anew with: selfadapt audit"),
-    ):
+    for path, words in ((samples, "was changed after the run started"), (verdicts, "write it again with: selfadapt")):
         whole = path.read_text()
         path.write_text("".join(whole.splitlines(keepends=True)[:-1]))
         result = run("labels", "run", folder=tmp_path)

@@ -5,16 +5,20 @@ import http.client
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import torch
 from PIL import Image
 
 from forks import Program
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, new_report
+from selfadapt.run_folder.labels_file import SPLITS
 
 EVIL_CLASS = "<script>alert(1)</script>"
 EVIL_FILE = '"><img src=x onerror=alert(1)>.png'
@@ -60,6 +64,32 @@ def truth(sample_id: str) -> str:
 def label_rows(run: Path) -> list[dict[str, str]]:
     with open(run / "labels.csv", newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+def report_on(
+    given: Any, suggested: Any = None, *, classes: Sequence[str], split: str = "train", ids: Sequence[str]
+) -> LabelErrorReport:
+    """A report on labels of one split. Those with another suggestion are likely errors; nothing else is known."""
+    given_N = torch.as_tensor(np.asarray(given))
+    suggested_N = given_N if suggested is None else torch.as_tensor(np.asarray(suggested))
+    ones_N = torch.ones(len(given_N))
+    made = new_report(
+        given_N,
+        len(classes),
+        suggested_N=suggested_N,
+        runner_up_N=torch.full_like(given_N, -1),
+        is_error_N=suggested_N != given_N,
+        p_wrong_N=torch.nan * ones_N,
+        confidence_N=ones_N,
+        weight_N=ones_N,
+    )
+    return replace(
+        made,
+        class_names=np.array(classes, object),
+        ids=np.array(ids, object),
+        split_names=SPLITS,
+        split_codes=np.full(len(ids), SPLITS.index(split)),
+    )
 
 
 class Server:

@@ -106,7 +106,7 @@ def test_twenty_by_keys_and_mouse_undo_three_and_reload(browser: "Browser", serv
 def test_a_killed_server_loses_nothing_that_was_confirmed(browser: "Browser", shapes_run: Path) -> None:
     with serving(shapes_run) as server:
         page = open_page(browser, server)
-        page.select_option("#of", "every")
+        page.select_option("#show", "all")
         _wait_shown(page, 225)
         page.focus("#grid")
         for number in range(100):
@@ -130,7 +130,7 @@ def test_two_tabs_at_once(browser: "Browser", server: Server) -> None:
     second.goto(server.url)
     second.wait_for_selector(".cell p")
     for page in (first, second):
-        page.select_option("#of", "every")
+        page.select_option("#show", "all")
         _wait_shown(page, 225)
     second.click("#cell-12")
     for _ in range(4):
@@ -147,7 +147,7 @@ def test_two_tabs_at_once(browser: "Browser", server: Server) -> None:
 
 def test_hostile_names_do_nothing(browser: "Browser", server: Server) -> None:
     page = open_page(browser, server)
-    page.select_option("#of", "every")
+    page.select_option("#show", "all")
     page.fill("#search", "<img src=x")
     _wait_shown(page, 1)
     page.wait_for_selector(".cell p")
@@ -179,7 +179,7 @@ def test_a_whole_pair_at_once_with_the_count_before(browser: "Browser", server: 
     _wait_shown(page, count)
     page.click("#select-all")
     page.click("#accept")
-    assert page.inner_text("#confirm-words") == f"Accept the suggestion for {count} labels?"
+    assert page.inner_text("#confirm-question") == f"Accept the suggestion for {count} labels?"
     page.click("#confirm button[value=no]")
     assert _standing(server.run) == {}
     page.keyboard.press("Control+a")
@@ -191,14 +191,14 @@ def test_a_whole_pair_at_once_with_the_count_before(browser: "Browser", server: 
     _wait_decided(page, 0)
 
     page.select_option("#pair", "")
-    _wait_shown(page, server.json("api/about")["suspects"])
+    _wait_shown(page, server.json("api/about")["errors"])
     page.click("#cell-1")
     page.click("#cell-4", modifiers=["Shift"])
     page.keyboard.press("Shift+ArrowRight")
-    assert "5 are selected" in page.inner_text("#status")
+    assert "5 selected" in page.inner_text("#status")
     page.click("#cell-9", modifiers=["Control"])
     page.keyboard.press("x")
-    assert page.inner_text("#confirm-words") == "Remove 6 samples?"
+    assert page.inner_text("#confirm-question") == "Remove 6 samples?"
     page.keyboard.press("Enter")
     _wait_decided(page, 6)
 
@@ -217,11 +217,11 @@ def test_measuring(browser: "Browser", server: Server) -> None:
         page.wait_for_function(
             "number => document.getElementById('measure').textContent.includes(`${number} of `)", arg=number + 1
         )
-    assert "3 of them right" in page.inner_text("#measure")
+    assert "3 right" in page.inner_text("#measure")
     _press(page, "Shift")
     assert rows[drawn[3]]["id"] in page.inner_text("#one .facts")
     page.keyboard.press("u")
-    page.wait_for_function("() => document.getElementById('measure').textContent.includes('2 of them right')")
+    page.wait_for_function("() => document.getElementById('measure').textContent.includes('2 right')")
     assert rows[drawn[2]]["id"] in page.inner_text("#one .facts")
     lines = [json.loads(line) for line in (server.run / "decisions.jsonl").read_text().splitlines()]
     assert [line.get("queue") for line in lines] == ["measure", "measure", "measure", None]
@@ -276,9 +276,9 @@ def test_without_a_mouse_and_with_a_screen_reader(browser: "Browser", server: Se
     for _ in range(30):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id"))
-    for wanted in ("queue-work", "view-one", "of", "pair", "search", "select-all", "grid", "accept", "undo"):
+    for wanted in ("queue-work", "view-one", "show", "pair", "search", "select-all", "grid", "accept", "undo"):
         assert wanted in reached
-    assert reached.index("queue-work") < reached.index("of") < reached.index("grid") < reached.index("accept")
+    assert reached.index("queue-work") < reached.index("show") < reached.index("grid") < reached.index("accept")
     page.focus("#grid")
     page.keyboard.press("ArrowRight")
     active = page.get_attribute("#grid", "aria-activedescendant")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from review.reviewed import Server, label_rows, serving
+from review.reviewed import Server, label_rows, report_on, serving
 from review.test_browser import open_page
 from selfadapt.data.duplicates.groups import DuplicateGroup
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.report.page import write_run_page
 from selfadapt.review.conflicts import conflicts_of
 from selfadapt.review.journal import Journal
 from selfadapt.review.queues import Desk
 from selfadapt.review.row_filter import Filter
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
 from selfadapt.runs.inspect.label_sheets import _conflicts
 from selfadapt.runs.lifecycle.opened_run import open_folder
 
@@ -57,23 +57,9 @@ def conflicting(members: list[dict[str, str]], shapes_run: Path) -> Iterator[Ser
         yield own
 
 
-def _verdicts(given: list[int], suspect: list[bool]) -> Verdicts:
-    count = len(given)
-    zeros = np.zeros(count)
-    return Verdicts(
-        classes=("a", "b", "c"),
-        parts=("train",),
-        ids=[str(i) for i in range(count)],
-        paths=[""] * count,
-        part_N=np.zeros(count, int),
-        given_N=np.array(given),
-        suggested_N=np.array(given),
-        predicted_N=np.full(count, -1),
-        confidence_N=zeros,
-        outsider_N=zeros,
-        p_wrong_N=zeros,
-        suspect_N=np.array(suspect),
-    )
+def _report(given: list[int], suspect: list[bool]) -> LabelErrorReport:
+    made = report_on(given, classes=("a", "b", "c"), ids=[str(i) for i in range(len(given))])
+    return replace(made, is_error=np.array(suspect))
 
 
 @pytest.mark.parametrize(
@@ -88,30 +74,34 @@ def _verdicts(given: list[int], suspect: list[bool]) -> Verdicts:
 )
 def test_likely_errors_disagree_else_the_minority(given: list[int], suspect: list[bool], disagreeing: set[int]) -> None:
     ids = tuple(str(i) for i in range(len(given)))
-    verdicts = _verdicts(given, suspect)
-    (found,) = conflicts_of(verdicts, [DuplicateGroup(ids, "same image")])
+    report = _report(given, suspect)
+    (found,) = conflicts_of(report, [DuplicateGroup(ids, "same image")])
     assert found.rows == tuple(range(len(given)))
     assert set(found.disagreeing) == disagreeing
-    assert not conflicts_of(verdicts, [DuplicateGroup(ids, "same scene")])
-    assert not conflicts_of(_verdicts([1] * len(given), suspect), [DuplicateGroup(ids, "same file")])
+    assert not conflicts_of(report, [DuplicateGroup(ids, "same scene")])
+    assert not conflicts_of(_report([1] * len(given), suspect), [DuplicateGroup(ids, "same file")])
 
 
 def test_a_group_is_one_item_that_is_decided_and_undone_together(
     members: list[dict[str, str]], shapes_run: Path
 ) -> None:
     desk = Desk(RunFolder(shapes_run), "ann")
-    rows = [desk.verdicts.place[own["id"]] for own in members]
+    rows = [desk.report.position[own["id"]] for own in members]
     shown = desk.rows(Filter())
     assert (rows[0] in shown, rows[1] in shown) == (True, False)
-    assert len(shown) == int(desk.verdicts.suspect_N.sum()) - 1
-    (told,) = desk.summary([rows[0]])
-    assert {own["row"]: own["disagrees"] for own in told["conflict"]} == {rows[0]: True, rows[1]: True, rows[2]: False}
+    assert len(shown) == int(desk.report.is_error.sum()) - 1
+    (sample,) = desk.samples([rows[0]])
+    assert {own["row"]: own["disagrees"] for own in sample["duplicates"]} == {
+        rows[0]: True,
+        rows[1]: True,
+        rows[2]: False,
+    }
     done = desk.decide("accept", [rows[0]])
     assert sorted(done["rows"]) == sorted(rows)
     for own in members:
         decision = desk.journal.decision(own["id"])
         assert decision is not None
-        assert (decision.label, decision.looked_at) == (own["suggested"], True)
+        assert (decision.label, decision.individual) == (own["suggested"], True)
     assert desk.counts()["decided"] == 3
     desk.undo()
     assert desk.counts()["decided"] == 0
@@ -120,7 +110,7 @@ def test_a_group_is_one_item_that_is_decided_and_undone_together(
     desk.decide("accept", shown[:4])
     first = desk.journal.decision(members[0]["id"])
     assert first is not None
-    assert not first.looked_at, "several items at once"
+    assert not first.individual, "several items at once"
     desk.close()
     assert len(Desk(RunFolder(shapes_run), "ann").journal.decisions) == 6
 
@@ -168,4 +158,25 @@ def test_the_page_shows_a_group_side_by_side(
     assert {name: own.label for name, own in decisions.items()} == {own["id"]: own["suggested"] for own in members}
     page.keyboard.press("u")
     page.wait_for_function("() => document.getElementById('progress').textContent.includes('; 0 decisions')")
+    assert page.troubles == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.browser
+def test_a_duplicate_with_the_same_label_is_shown_beside_its_twin(
+    browser: "Browser", conflicting: Server, members: list[dict[str, str]]
+) -> None:
+    page = open_page(browser, conflicting)
+    page.select_option("#show", "duplicates")
+    page.select_option("#state", "any")
+    count = len(conflicting.json("api/rows?show=duplicates&state=any")["rows"])
+    page.wait_for_function("count => document.querySelectorAll('.cell .id').length === count", arg=count)
+    last = page.locator(".cell").last
+    shown = last.locator(".id").inner_text()
+    last.dblclick()
+    page.wait_for_selector("#one .members figure")
+    assert page.locator("#one .members figure").count() == 2
+    assert page.locator("#one .members figure").first.get_attribute("title") == shown
+    assert "this sample" in page.inner_text("#one .members figure:first-child")
+    assert "duplicate" in page.inner_text("#one .members figure:last-child")
+    assert page.locator("#one .members figure.disagrees").count() == 0
     assert page.troubles == []  # type: ignore[attr-defined]

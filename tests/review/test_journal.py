@@ -93,18 +93,18 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     Journal.write(tmp_path / "decisions.jsonl").close()
 
 
-def test_a_decision_about_many_was_not_looked_at(tmp_path: Path) -> None:
+def test_a_decision_about_several_is_not_individual(tmp_path: Path) -> None:
     journal = Journal.write(tmp_path / "decisions.jsonl")
     journal.decide("accept", {"a": "cat", "b": "cat"}, who="ann")
     journal.decide("keep", {"b": "dog"}, who="ann")
-    looked_at = {sample_id: decision.looked_at for sample_id, decision in journal.decisions.items()}
-    assert looked_at == {"a": False, "b": True}
+    individual = {sample_id: decision.individual for sample_id, decision in journal.decisions.items()}
+    assert individual == {"a": False, "b": True}
     journal.close()
 
 
-def test_the_one_that_is_left_of_many_was_not_looked_at(tmp_path: Path) -> None:
+def test_the_one_that_is_left_of_several_is_not_individual(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     journal = Journal.write(path)
     journal.decide("accept", {"a": "cat"}, who="ann", at_once=True)
     journal.close()
-    assert not Journal.read(path).decisions["a"].looked_at
+    assert not Journal.read(path).decisions["a"].individual

@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ from PIL import Image
 from cli.program import run, run_json
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
 from selfadapt.review.journal import Journal
-from selfadapt.review.previews import NoPicture, views_of
+from selfadapt.review.previews import LARGE, THUMBNAIL, NoPreview, views_of
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.run_folder.labels_file import read_report
 
 
 def _lines(run_folder: Path) -> list[dict[str, object]]:
@@ -70,11 +71,11 @@ def test_only_the_page_itself_changes_something(server: Server, shapes_run: Path
 @pytest.mark.parametrize(
     "path",
     [
-        "picture/../../../etc/passwd",
-        "picture//etc/passwd/small",
-        "picture/99999/small",
-        "picture/-1/small",
-        "picture/0/huge",
+        "image/../../../etc/passwd",
+        "image//etc/passwd/small",
+        "image/99999/small",
+        "image/-1/small",
+        "image/0/huge",
         "static/../server.py",
         "static/%2e%2e%2fserver.py",
         "static/nothing.js",
@@ -86,14 +87,25 @@ def test_nothing_else_is_served(idle: Server, path: str) -> None:
     assert idle.ask(path)[0] == 404
 
 
-def test_pictures_are_those_of_the_files(idle: Server) -> None:
+def test_images_are_those_of_the_files(idle: Server) -> None:
     rows = label_rows(idle.run)
     evil = next(row for row, own in enumerate(rows) if own["path"].endswith(EVIL_FILE))
     for row in (0, evil, len(rows) - 1):
-        status, headers, body = idle.ask(f"picture/{row}/small")
+        status, headers, body = idle.ask(f"image/{row}/small")
         assert (status, headers["content-type"]) == (200, "image/png")
         shown = np.array(Image.open(io.BytesIO(body)).convert("L"))
         np.testing.assert_array_equal(shown, np.array(Image.open(rows[row]["path"])))
+
+
+def test_a_photo_is_shown_at_its_own_size_up_to_the_limit(idle: Server, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 3000, 3), np.uint8)
+    Image.fromarray(pixels[:, :400]).save(tmp_path / "small.jpg")
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    folder = RunFolder(idle.run)
+    paths = np.array([str(tmp_path / "small.jpg"), str(tmp_path / "wide.png")], object)
+    views = views_of(folder, replace(read_report(folder), paths=paths))
+    sizes = [Image.open(io.BytesIO(views.image(row, side)[0])).size for row in (0, 1) for side in (THUMBNAIL, LARGE)]
+    assert sizes == [(256, 192), (400, 300), (256, 26), (2048, 205)]
 
 
 def test_the_page_may_load_nothing_from_elsewhere(idle: Server) -> None:
@@ -133,7 +145,7 @@ def test_a_decision_is_on_the_disk_before_it_is_confirmed(server: Server, shapes
     undone = server.json("api/undo", {})
     assert undone["undone"]["what"] == "remove"
     assert undone["rows"] == {"3": {"decided": None}}
-    assert server.json("api/told", {"rows": [3]})["told"][0]["decided"] is None
+    assert server.json("api/samples", {"rows": [3]})["samples"][0]["decided"] is None
 
 
 @pytest.mark.parametrize(
@@ -170,13 +182,13 @@ def test_filters(server: Server, shapes_run: Path) -> None:
         return found
 
     assert shown() == suspects
-    assert shown(of="every") == list(range(len(rows)))
-    assert shown(part="test") == [row for row in suspects if rows[row]["part"] == "test"]
+    assert shown(show="all") == list(range(len(rows)))
+    assert shown(split="test") == [row for row in suspects if rows[row]["part"] == "test"]
     first = rows[suspects[0]]
     pair = {"given": CLASSES.index(first["given"]), "suggested": CLASSES.index(first["suggested"])}
     same = [row for row in suspects if all(rows[row][name] == first[name] for name in pair)]
     assert shown(**pair) == same
-    assert shown(of="every", search="TEST/3/") == [row for row, own in enumerate(rows) if "test/3/" in own["id"]]
+    assert shown(show="all", search="TEST/3/") == [row for row, own in enumerate(rows) if "test/3/" in own["id"]]
     by_class = sorted(
         suspects, key=lambda row: (CLASSES.index(rows[row]["given"]), CLASSES.index(rows[row]["suggested"]))
     )
@@ -184,7 +196,7 @@ def test_filters(server: Server, shapes_run: Path) -> None:
     server.json("api/decide", {"what": "accept", "rows": same})
     assert shown() == [row for row in suspects if row not in same]
     assert shown(state="decided") == same
-    assert server.ask("api/rows?of=nothing")[0] == 400
+    assert server.ask("api/rows?show=nothing")[0] == 400
     assert server.ask("api/rows?colour=red")[0] == 400
     assert server.json("api/about")["pairs"][0][2] >= server.json("api/about")["pairs"][-1][2]
 
@@ -205,8 +217,8 @@ def test_kill_in_the_middle_of_a_hundred_decisions(shapes_run: Path) -> None:
     assert 40 <= confirmed < 100
     rows = label_rows(shapes_run)
     with serving(shapes_run) as server:
-        told = server.json("api/told", {"rows": list(range(100))})["told"]
-        decided = [own["row"] for own in told if own["decided"] is not None]
+        samples = server.json("api/samples", {"rows": list(range(100))})["samples"]
+        decided = [own["row"] for own in samples if own["decided"] is not None]
         assert decided[:confirmed] == list(range(confirmed))
         assert len(decided) <= confirmed + 1
     standing = Journal.read(RunFolder(shapes_run).journal_file).decisions
@@ -281,7 +293,7 @@ def test_similar_samples_are_the_nearest_by_features(shapes_run: Path) -> None:
 
 
 def test_the_measure_queue(server: Server, shapes_run: Path) -> None:
-    """Drawn once, in an order that the seed fixes; looked at in order it tells the truth about the labels of a part."""
+    """Drawn once, in an order that the seed fixes; reviewed in order it measures the labels of a split."""
     rows = label_rows(shapes_run)
     before = server.json("api/measured")
     assert before["suggestions"] is None
@@ -295,7 +307,7 @@ def test_the_measure_queue(server: Server, shapes_run: Path) -> None:
     for row in tests:
         label = CLASSES.index(truth(rows[row]["id"]))
         server.json("api/decide", {"what": "choose", "rows": [row], "label": label, "queue": "measure"})
-    part = next(own for own in server.json("api/measured")["parts"] if own["part"] == "test")
+    part = next(own for own in server.json("api/measured")["splits"] if own["part"] == "test")
     wrong = [rows[row]["given"] != truth(rows[row]["id"]) for row in tests]
     right = [rows[row]["predicted"] == truth(rows[row]["id"]) for row in tests]
     assert part["sampled"] == 45
@@ -337,11 +349,11 @@ def test_values_of_a_table_are_shown_as_they_stand(tmp_path: Path) -> None:
     run_json("train", "table.csv", "--out", "run", folder=tmp_path)
     rows = label_rows(tmp_path / "run")
     with serving(tmp_path / "run") as server:
-        assert server.json("api/about")["pictures"] is False
+        assert server.json("api/about")["images"] is False
         number = int(rows[5]["path"].removeprefix("row "))
         expected = list(zip(lines[0].split(","), lines[number - 1].split(","), strict=True))
         assert [tuple(pair) for pair in server.json("api/values/5")["values"]] == expected
-        assert server.ask("picture/5/small")[0] == 404
+        assert server.ask("image/5/small")[0] == 404
     (tmp_path / "table.csv").rename(tmp_path / "moved.csv")
     with serving(tmp_path / "run") as server:
         status, _, body = server.ask("api/values/5")
@@ -362,13 +374,14 @@ def test_rows_of_a_table_are_found_by_id_wherever_they_stand(tmp_path: Path, nam
     new = f"{'new' if named else 'red'},9.5,20,a"
     table.write_text("\n".join([head, new, *reversed(lines[1:])]) + "\n")  # one is gone, one is new, all have moved
     folder = RunFolder(tmp_path / "run")
-    verdicts = Verdicts.of(folder)
-    views, gone = views_of(folder, verdicts), verdicts.paths.index("row 2")
-    for row, path in enumerate(verdicts.paths):
+    report = read_report(folder)
+    paths = report.paths.tolist()
+    views, gone = views_of(folder, report), paths.index("row 2")
+    for row, path in enumerate(paths):
         if row != gone:
             expected = lines[int(path.removeprefix("row ")) - 2].split(",")
             assert views.values(row) == list(zip(head.split(","), expected, strict=True))
-    with pytest.raises(NoPicture, match=f"has no row of the id {verdicts.ids[gone]} any more"):
+    with pytest.raises(NoPreview, match=f"no longer has a row with the id {report.ids[gone]}"):
         views.values(gone)
 
 
@@ -388,7 +401,7 @@ def test_many_at_once_leave_what_was_decided_and_then_nothing_can_be_drawn(serve
     server.json("api/decide", {"what": "remove", "rows": suspects[:1]})
     done = server.json("api/decide", {"what": "accept", "rows": suspects})
     assert sorted(map(int, done["rows"])) == suspects[1:]
-    assert server.json("api/told", {"rows": suspects[:1]})["told"][0]["what"] == "remove"
+    assert server.json("api/samples", {"rows": suspects[:1]})["samples"][0]["what"] == "remove"
     assert server.ask("api/decide", {"what": "keep", "rows": suspects})[0] == 400
     assert server.json("api/rows?state=any")["decided"] == suspects
     status, _, body = server.ask("api/draw", {"of": "suggestions"})
@@ -403,4 +416,4 @@ def test_many_at_once_leave_what_was_decided_and_then_nothing_can_be_drawn(serve
     drawn.write_text("id,given,suggested,depth,turn\na,bar,dot,1,first\n")
     for command in (("labels", shapes_run, "--precision", "0.5"), ("review", shapes_run, "--no-browser")):
         failed = run(*command, folder=shapes_run.parent)
-        assert (failed.returncode, "turn 'first' is no number" in failed.stderr) == (2, True)
+        assert (failed.returncode, "turn 'first' is not a number" in failed.stderr) == (2, True)

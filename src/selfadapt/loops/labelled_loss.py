@@ -7,14 +7,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from selfadapt.data.batch import Batch
-from selfadapt.evaluation.label_errors.from_targets import judge_from_targets
-from selfadapt.evaluation.label_errors.recovery import judge, transition_matrix
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, Samples, report_of
+from selfadapt.evaluation.label_errors.recovery import judge
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.loops.loop_loss import LoopLoss, whole_numbers
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.selective import Selective
@@ -107,12 +105,8 @@ class LabelledLoss(LoopLoss):
         assert evidence is not None
         samples_n, visits_n = self._visits().unbind(1)
         visits_N = torch.zeros(len(self.labels_N), dtype=torch.int64).index_put_((samples_n,), visits_n)
-        found = judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=self._shares(visits_N))
-        classes, count = self.targets.rows.num_columns, len(self.labels_N)
-        judged = judge_from_targets(found, self.labels_N, classes)
-        noise_KK = transition_matrix(judged.suggested_N, self.labels_N, classes)
-        samples = Samples(np.arange(classes), np.arange(count).astype(str), None, [])
-        return report_of(judged, self.labels_N, samples, torch.zeros(count), noise_KK)
+        shares_N = self._shares(visits_N)
+        return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=shares_N)
 
     def _rows(self) -> Iterator[Tensor]:
         return (self.targets.read(index_n) for index_n in torch.arange(len(self.labels_N)).split(_PIECE))

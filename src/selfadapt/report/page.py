@@ -11,7 +11,7 @@ from selfadapt.review.conflicts import conflicts_of
 from selfadapt.review.statistics.label_figures import label_figures
 from selfadapt.review.summary import review_summary
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.run_folder.labels_file import read_report
 
 _LISTED = 20  # likely errors and groups of duplicates in a table
 
@@ -89,7 +89,7 @@ def _error_table(folder: RunFolder) -> Table | None:
 def _conflict_table(folder: RunFolder) -> Table | None:
     """Groups of duplicates with different labels. Members that disagree are marked."""
     groups = folder.read_duplicates()
-    conflicts = conflicts_of(Verdicts.of(folder), groups)[:_LISTED] if groups else []
+    conflicts = conflicts_of(read_report(folder), groups)[:_LISTED] if groups else []
     if not conflicts:
         return None
     labels, source = folder.read_labels(), folder.read_run()["settings"]["data"]["source"]

@@ -1,1 +1,1 @@
-"""A person decides about labels: the journal of decisions, what was drawn to measure by, and the page to work on."""
+"""Review of labels by people: the journal of decisions, random samples and bounds, and the server of the page."""

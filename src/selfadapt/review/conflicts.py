@@ -1,11 +1,11 @@
-"""Duplicates with different labels: one thing to look at, and at most one of the labels is right."""
+"""Duplicates with different labels: they show the same thing, so at most one of the labels is right."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfadapt.data.duplicates.groups import DuplicateGroup
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 
 
 @dataclass(frozen=True)
@@ -16,20 +16,21 @@ class Conflict:
     disagreeing: frozenset[int]  # its likely errors; without any, those whose label is not the most frequent
 
 
-def conflicts_of(verdicts: Verdicts, groups: Sequence[DuplicateGroup[str]]) -> list[Conflict]:
-    """The groups whose members show one thing under different labels, in the order of their first rows."""
+def conflicts_of(report: LabelErrorReport, groups: Sequence[DuplicateGroup[str]]) -> list[Conflict]:
+    """Groups of the same image with different labels, in the order of their first rows."""
     found, taken = [], set[int]()
     for group in groups:
-        rows = sorted({verdicts.place[own] for own in group.members if own in verdicts.place} - taken)
-        counts = Counter(int(verdicts.given_N[row]) for row in rows)
+        rows = sorted({report.position[own] for own in group.members if own in report.position} - taken)
+        counts = Counter(int(report.given_codes[row]) for row in rows)
         if group.is_evidence and len(counts) > 1:
             taken.update(rows)
-            errors = frozenset(row for row in rows if verdicts.suspect_N[row])
-            found.append(Conflict(tuple(rows), errors or _minority(verdicts, rows, counts)))
+            errors = frozenset(row for row in rows if report.is_error[row])
+            found.append(Conflict(tuple(rows), errors or _minority(report, rows, counts)))
     return sorted(found, key=lambda own: own.rows)
 
 
-def _minority(verdicts: Verdicts, rows: Sequence[int], counts: Counter[int]) -> frozenset[int]:
-    """Rows whose label is not the most frequent; of equally frequent ones that of the last row is trusted most."""
-    trusted = max(reversed(rows), key=lambda row: counts[int(verdicts.given_N[row])])
-    return frozenset(row for row in rows if verdicts.given_N[row] != verdicts.given_N[trusted])
+def _minority(report: LabelErrorReport, rows: Sequence[int], counts: Counter[int]) -> frozenset[int]:
+    """Rows whose label is not the most frequent one. Ties go to the label of the last row, the least likely wrong."""
+    given = report.given_codes
+    trusted = max(reversed(rows), key=lambda row: counts[int(given[row])])
+    return frozenset(row for row in rows if given[row] != given[trusted])

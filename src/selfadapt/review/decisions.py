@@ -1,7 +1,7 @@
-"""What people decided about the labels of a run: the journal, checked against the run, and the table for people.
+"""Decisions about the labels of a run: the journal, checked against the run, and decisions.csv.
 
-While the journal has no line, a decisions.csv that somebody wrote by hand (id and label) counts instead; the first
-review takes it over. A journal that is there but empty is what a stop or a full disk leaves of that.
+While the journal has no line, a decisions.csv written by hand (id and label) is used instead; the first review imports
+it. An empty journal is what an interrupted import leaves behind.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,38 +17,39 @@ WORDS = {"accept": "accepted", "keep": "kept", "choose": "another class", "remov
 
 
 def read_decisions(folder: RunFolder, known: Mapping[str, object] | None = None) -> dict[str, Decision]:
-    """The decisions that stand, by sample; those of a hand-made table while the journal has no line.
+    """The current decisions by sample id, from the journal or, while it has no line, from a hand-made table.
 
-    All must be about samples that are `known`, if that is given, and name classes of the run.
+    Raises:
+        UserError: If a decision is about a sample that is not in `known`, or names a class that the run does not have.
     """
     journal = Journal.read(folder.journal_file)
     if journal.lines:
         decisions, source = journal.decisions, folder.journal_file
     else:
-        decisions, source = _by_hand(folder), folder.decisions_file
+        decisions, source = _hand_made(folder), folder.decisions_file
     classes = set(folder.read_run()["data"]["classes"]) if decisions else set()
     for sample_id, decision in decisions.items():
         if known is not None and sample_id not in known:
-            raise UserError(f"{source}: {sample_id!r} is no sample of {folder.path}")
+            raise UserError(f"{source}: {sample_id!r} is not a sample of {folder.path}")
         if decision.label is not None and decision.label not in classes:
-            raise UserError(f"{source}: {decision.label!r}, decided for {sample_id!r}, is no class of the data")
+            raise UserError(f"{source}: {decision.label!r}, decided for {sample_id!r}, is not a class of the data")
     return decisions
 
 
 def open_journal(folder: RunFolder) -> Journal:
-    """The journal to go on with; a new one begins with the decisions of a hand-made table, if there is any."""
-    by_hand = {} if Journal.read(folder.journal_file).lines else _by_hand(folder)
+    """Open the journal for writing. A new one starts with the decisions of a hand-made table, if there is one."""
+    hand_made = {} if Journal.read(folder.journal_file).lines else _hand_made(folder)
     journal = Journal.write(folder.journal_file)
-    if by_hand and not journal.lines:
-        labels = {sample_id: decision.label for sample_id, decision in by_hand.items()}
+    if hand_made and not journal.lines:
+        labels = {sample_id: decision.label for sample_id, decision in hand_made.items()}
         journal.decide("import", labels, who=folder.decisions_file.name)
     return journal
 
 
 def write_decisions(folder: RunFolder, decisions: Mapping[str, Decision], rows: Iterable[Mapping[str, str]]) -> None:
-    """decisions.csv, from the journal and what labels.csv says of the samples.
+    """Write decisions.csv from the journal and the rows of labels.csv.
 
-    While the journal has no line, nothing is written: the table that is there may be somebody's own.
+    While the journal has no line, nothing is written: an existing table may be hand-made.
     """
     if Journal.read(folder.journal_file).lines:
         write_table(folder.decisions_file, COLUMNS, _table(decisions, rows))
@@ -62,7 +63,7 @@ def _table(decisions: Mapping[str, Decision], rows: Iterable[Mapping[str, str]])
             yield (*about, own.label or "", WORDS.get(own.what, own.what), own.who, own.when)
 
 
-def _by_hand(folder: RunFolder) -> dict[str, Decision]:
+def _hand_made(folder: RunFolder) -> dict[str, Decision]:
     if not folder.decisions_file.exists():
         return {}
     classes = set(folder.read_run()["data"]["classes"])
@@ -71,8 +72,8 @@ def _by_hand(folder: RunFolder) -> dict[str, Decision]:
         if not {"id", "label"} <= set(row):
             raise UserError(f"{folder.decisions_file} must have the columns id and label")
         if row["label"] not in classes:
-            raise UserError(f"{folder.decisions_file}, line {number}: {row['label']!r} is no class of the data")
-        made = Decision(label=row["label"], what="import", who="", when="", line=number, looked_at=False)
+            raise UserError(f"{folder.decisions_file}, line {number}: {row['label']!r} is not a class of the data")
+        made = Decision(label=row["label"], what="import", who="", when="", line=number, individual=False)
         earlier = decisions.setdefault(row["id"], made)
         if earlier.label != row["label"]:
             raise UserError(

@@ -1,12 +1,12 @@
-"""The journal of decisions, decisions.jsonl: a line for each, only ever appended to; the last line about a sample wins.
+"""The journal of decisions, decisions.jsonl: one line each, append-only; the last line about a sample counts.
 
     {"line": 1, "when": "2026-11-17T08:30:11Z", "who": "ann", "queue": "work", "what": "accept", "labels": {"7": "cat"}}
     {"line": 2, "when": "2026-11-17T08:30:19Z", "who": "ann", "what": "undo", "undoes": 1}
 
-A label of null means that the sample is to be removed. Labels that were decided together were not looked at one by
-one, and a label by itself was; "at_once" says so where it is the other way: one label was left of several (true), or
-several are of duplicates that were seen side by side (false). A line is on the disk before anybody hears of it. One
-that a crash cut short has no end of line; nobody was told of it, and it does not count.
+A label of null removes the sample. A line with one label is an individual decision, a line with several is not. The
+key "at_once" marks the exceptions: one label that was left of several (true), and duplicates that were shown side by
+side (false). A line is on disk before it is confirmed. A line without a line break was cut short by a crash before it
+was confirmed, and is ignored.
 """
 
 import fcntl
@@ -27,64 +27,64 @@ Queue = Literal["work", "measure"]
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What was decided about one sample."""
+    """The decision about one sample."""
 
-    label: str | None  # None if it is to be removed
+    label: str | None  # None removes the sample
     what: str
     who: str
     when: str
     line: int
-    looked_at: bool  # it was decided by itself, not with others at once
+    individual: bool  # not decided together with others
 
 
 @dataclass
 class Journal:
-    """The lines that there are, and what they come to."""
+    """The lines of the file, and the decisions that follow from them."""
 
     path: Path
     lines: list[dict[str, Any]] = field(default_factory=list)
-    _standing: dict[str, list[Decision]] = field(default_factory=dict, repr=False)  # those that were not undone
+    _current: dict[str, list[Decision]] = field(default_factory=dict, repr=False)  # by sample, without undone ones
     _undone: set[int] = field(default_factory=set, repr=False)
-    _descriptor: int | None = field(default=None, repr=False)
+    _descriptor: int = field(default=-1, repr=False)  # -1 if the journal is read-only
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
     def read(cls, path: Path) -> "Journal":
-        """The journal as it is, to look at; an empty one if there is none."""
+        """Read the journal; an empty one if the file does not exist."""
         journal = cls(path)
-        journal._take(path.read_bytes() if path.exists() else b"")
+        journal._parse(path.read_bytes() if path.exists() else b"")
         return journal
 
     @classmethod
     def write(cls, path: Path) -> "Journal":
-        """The journal to go on with. Nobody else may write it meanwhile."""
+        """Open the journal for appending, with an exclusive lock."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise UserError(f"another review writes {path}; go on there, or stop it first") from None
+            raise UserError(f"another review is writing {path}; continue there, or stop it first") from None
         journal = cls(path, _descriptor=descriptor)
-        whole = journal._take(path.read_bytes())
+        whole = journal._parse(path.read_bytes())
         os.ftruncate(descriptor, whole)
         folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)  # the name of a new file is to be there after a crash, too
+        os.fsync(folder)  # so that the name of a new file survives a crash
         os.close(folder)
         return journal
 
     def close(self) -> None:
-        if self._descriptor is not None:
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = None
+            self._descriptor = -1
 
     @property
     def decisions(self) -> dict[str, Decision]:
-        """What stands, by sample."""
-        return {sample_id: standing[-1] for sample_id, standing in list(self._standing.items()) if standing}
+        """The current decision of each sample."""
+        return {sample_id: current[-1] for sample_id, current in list(self._current.items()) if current}
 
     def decision(self, sample_id: str) -> Decision | None:
-        standing = self._standing.get(sample_id)
-        return standing[-1] if standing else None
+        current = self._current.get(sample_id)
+        return current[-1] if current else None
 
     def decide(
         self,
@@ -95,46 +95,42 @@ class Journal:
         queue: Queue = "work",
         at_once: bool | None = None,
     ) -> int:
-        """Decide about these samples; returns the number of the line, which is on the disk by then.
+        """Append a decision about these samples and return its line number. It is on disk by then.
 
-        `at_once` says whether nobody looked at each of them; if not given, it is so of several.
+        `at_once` says that the samples were not reviewed one by one. Default: True for several samples.
         """
         mark = {} if at_once in (None, len(labels) > 1) else {"at_once": at_once}
-        return self._append({"who": who, "queue": queue, "what": what, **mark, "labels": dict(labels)})
+        with self._lock:
+            return self._append({"who": who, "queue": queue, "what": what, **mark, "labels": dict(labels)})
 
     def undo(self, *, who: str) -> dict[str, Any] | None:
-        """Take back the last line that stands, whoever wrote it, and return it; None if there is none."""
+        """Undo the last line that was not undone yet and return it; None if there is none."""
         with self._lock:
-            last = next((own for own in reversed(self.lines) if self._stands(own)), None)
+            last = next((own for own in reversed(self.lines) if self._can_be_undone(own)), None)
             if last is not None:
-                self._append_locked({"who": who, "what": "undo", "undoes": last["line"]})
+                self._append({"who": who, "what": "undo", "undoes": last["line"]})
             return last
 
-    def _stands(self, line: Mapping[str, Any]) -> bool:
+    def _can_be_undone(self, line: Mapping[str, Any]) -> bool:
         return line["what"] != "undo" and line["line"] not in self._undone
 
     def _append(self, content: Mapping[str, Any]) -> int:
-        with self._lock:
-            return self._append_locked(content)
-
-    def _append_locked(self, content: Mapping[str, Any]) -> int:
-        assert self._descriptor is not None, "the journal was opened to be read"
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         line = {"line": len(self.lines) + 1, "when": now, **content}
         data = memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-        begin = os.fstat(self._descriptor).st_size
+        size = os.fstat(self._descriptor).st_size
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
             os.fsync(self._descriptor)
         except OSError:
-            os.ftruncate(self._descriptor, begin)  # nothing of a line that nobody will hear of
+            os.ftruncate(self._descriptor, size)  # leave no part of a line that is not confirmed
             raise
-        self._count(line)
+        self._apply(line)
         return len(self.lines)
 
-    def _take(self, content: bytes) -> int:
-        """Count all whole lines; returns how many bytes they are."""
+    def _parse(self, content: bytes) -> int:
+        """Apply all whole lines and return their size in bytes."""
         whole = content.rfind(b"\n") + 1
         for number, text in enumerate(content[:whole].split(b"\n")[:-1], start=1):
             try:
@@ -143,38 +139,38 @@ class Journal:
             except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"{self.path}, line {number} is damaged ({error}); restore the line, or remove it and all lines "
-                    "after it, which takes back what they decided"
+                    "after it, which undoes their decisions"
                 ) from error
-            self._count(line)
+            self._apply(line)
         return whole
 
     def _check(self, line: Any, number: int) -> None:
-        """Raise a ValueError that says why this cannot be the line of this number, if so."""
+        """Raise a ValueError that says why this cannot be the line of this number."""
         if not isinstance(line, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         if type(line.get("line")) is not int or line["line"] != number:
-            raise ValueError(f"it says that it is line {line.get('line')!r:.40}")
+            raise ValueError(f"its number is {line.get('line')!r:.40}")
         what, labels, undoes = (line.get(name) for name in ("what", "labels", "undoes"))
         for name in ("who", "when"):
             if not isinstance(line.get(name), str):
                 raise ValueError(f"{name} must be a text")
         if what == "undo":
-            if type(undoes) is not int or not 0 < undoes < number or not self._stands(self.lines[undoes - 1]):
+            if type(undoes) is not int or not 0 < undoes < number or not self._can_be_undone(self.lines[undoes - 1]):
                 raise ValueError(f"there is no decision {undoes!r:.40} to undo")
         elif what not in get_args(What):
             raise ValueError(f"what must be undo or one of {', '.join(get_args(What))}")
         elif not isinstance(labels, dict) or not all(own is None or isinstance(own, str) for own in labels.values()):
             raise ValueError("labels must hold a class or null for each sample")
 
-    def _count(self, line: dict[str, Any]) -> None:
+    def _apply(self, line: dict[str, Any]) -> None:
         if line["what"] == "undo":
             number = line["undoes"]
             self._undone.add(number)
             for sample_id in self.lines[number - 1]["labels"]:
-                standing = self._standing[sample_id]
-                standing[:] = [own for own in standing if own.line != number]
+                current = self._current[sample_id]
+                current[:] = [own for own in current if own.line != number]
         else:
-            looked_at = line["what"] != "import" and not line.get("at_once", len(line["labels"]) > 1)
+            individual = line["what"] != "import" and not line.get("at_once", len(line["labels"]) > 1)
             for sample_id, label in line["labels"].items():
                 made = Decision(
                     label=label,
@@ -182,7 +178,7 @@ class Journal:
                     who=line["who"],
                     when=line["when"],
                     line=line["line"],
-                    looked_at=looked_at,
+                    individual=individual,
                 )
-                self._standing.setdefault(sample_id, []).append(made)
+                self._current.setdefault(sample_id, []).append(made)
         self.lines.append(line)

@@ -1,7 +1,7 @@
-"""The training samples that are most like a sample, by the network's features.
+"""The training samples most similar to a sample, by cosine similarity of the network's features.
 
-    review/features.npy    a row for each sample of labels.csv, of length 1, as float16; mapped, not read
-    review/features.json   whose they are: ids, and the checkpoint of the network
+    review/features.npy    a row of unit length for each sample of labels.csv, as float16, memory-mapped
+    review/features.json   the ids of the rows, and the checkpoint of the network
 
 Shapes: N samples, F features, M members of a class.
 """
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
 
-_BLOCK = 4096  # members that are compared at once, to need little memory
+_BLOCK = 4096  # members compared at a time, to limit memory
 
 
 def write_features(folder: RunFolder, ids: Sequence[str], features_NF: Any, checkpoint: str) -> None:
-    """Keep features for reviews. The file that says whose they are comes last."""
+    """Write the features. features.json is written last, so that it never describes rows that are not there."""
     path = _rows_file(folder)
     path.parent.mkdir(exist_ok=True)
     features_NF = np.nan_to_num(np.asarray(features_NF, np.float32))
@@ -35,7 +35,7 @@ def write_features(folder: RunFolder, ids: Sequence[str], features_NF: Any, chec
 
 
 def newest_checkpoint(folder: RunFolder) -> str:
-    """The name of the newest checkpoint: with another one, features are others."""
+    """The name of the newest checkpoint, which the features must come from."""
     found = [path.name for path in folder.checkpoints.glob("*") if not path.name.startswith(".")]
     return max(found, default="")
 
@@ -54,35 +54,35 @@ def _about_file(folder: RunFolder) -> Path:
 
 
 class Similar:
-    """Finds training samples of a class that are like another sample. Those whose labels are suspect do not vouch."""
+    """Finds training samples of a class that are similar to a sample. Likely errors are left out where possible."""
 
-    def __init__(self, folder: RunFolder, verdicts: Verdicts) -> None:
-        about = folder.read_if_there(_about_file(folder))
-        assert about is not None
+    def __init__(self, folder: RunFolder, report: LabelErrorReport) -> None:
+        ids = json.loads(_about_file(folder).read_text(encoding="utf-8"))["ids"]
         self._features_NF = np.load(_rows_file(folder), mmap_mode="r")
-        self._place_N = np.full(len(verdicts), -1)  # of the rows of labels.csv among the features
-        for place, sample_id in enumerate(about["ids"]):
-            row = verdicts.place.get(sample_id)
+        self._feature_row_N = np.full(len(report), -1)  # of each row of labels.csv
+        for feature_row, sample_id in enumerate(ids):
+            row = report.position.get(sample_id)
             if row is not None:
-                self._place_N[row] = place
-        train_N = (verdicts.part_N == verdicts.parts.index("train")) & (self._place_N >= 0)
+                self._feature_row_N[row] = feature_row
+        trained_N = self._feature_row_N >= 0
+        trained_N[report.split_codes != list(report.split_names).index("train")] = False
         self._members = []
-        for label in range(len(verdicts.classes)):
-            own_N = train_N & (verdicts.given_N == label)
-            trusted_N = own_N & ~verdicts.suspect_N
-            self._members.append(np.flatnonzero(trusted_N if trusted_N.any() else own_N))
+        for code in range(len(report.class_names)):
+            members_N = trained_N & (report.given_codes == code)
+            trusted_N = members_N & ~report.is_error
+            self._members.append(np.flatnonzero(trusted_N if trusted_N.any() else members_N))
 
-    def of_class(self, row: int, label: int, count: int) -> list[int]:
-        """The rows of the training samples of this class that are most like this one, most alike first."""
-        members_M = self._members[label]
+    def of_class(self, row: int, code: int, count: int) -> list[int]:
+        """Rows of the training samples of this class that are most similar to this one, most similar first."""
+        members_M = self._members[code]
         members_M = members_M[members_M != row]
-        if self._place_N[row] < 0 or not len(members_M):
+        if self._feature_row_N[row] < 0 or not len(members_M):
             return []
-        own_F = self._features_NF[self._place_N[row]].astype(np.float32)
-        likeness_M = np.concatenate(
+        own_F = self._features_NF[self._feature_row_N[row]].astype(np.float32)
+        similarity_M = np.concatenate(
             [
-                self._features_NF[self._place_N[block]].astype(np.float32) @ own_F
+                self._features_NF[self._feature_row_N[block]].astype(np.float32) @ own_F
                 for block in np.array_split(members_M, -(-len(members_M) // _BLOCK))
             ]
         )
-        return [int(members_M[i]) for i in np.argsort(-likeness_M, kind="stable")[:count]]
+        return [int(members_M[i]) for i in np.argsort(-similarity_M, kind="stable")[:count]]

@@ -1,234 +1,223 @@
-"""What a person sees of a sample: a picture, encoded for a browser, or the values of its row.
+"""What the review page shows of a sample: an image, encoded for a browser, or the values of its row.
 
-Only samples of the run can be asked for, by their row, and only pixels go out, encoded anew; never a file as it is.
+Only samples of the run can be requested, by their row. Images are always decoded and encoded again; no file is served
+as it is.
 """
 
 import io
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.images.decode import ORIENTATION, plain_image
 from selfadapt.data.tabular.table_data import rows_by_id
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
 
     from selfadapt.data.inputs import Inputs
     from selfadapt.data.tabular.row_encoder import Row
 
 Encoded = tuple[bytes, str]  # and its media type
-Named = list[tuple[str, str]]  # names and values
+NamedValues = list[tuple[str, str]]
 
-THUMBNAIL, LARGE = 256, 1024  # pixels on the longer side
-_MOST_BYTES = 48 << 20  # of encoded pictures kept in memory
-_SMALL = 96  # pixels up to which a picture is kept to the bit
-_MOST_VALUES = 64  # of a vector without names
+THUMBNAIL, LARGE = 256, 2048  # pixels of the longer side, at most
+_CACHE_BYTES = 48 << 20
+_LOSSLESS = 96  # pixels of the longer side up to which an image is sent as PNG
+_MOST_VALUES = 64  # shown of a vector without column names
 
 
-class NoPicture(Exception):
-    """A picture that cannot be shown, and why."""
+class NoPreview(Exception):
+    """A sample that cannot be shown; the message says why."""
 
 
 class Views(Protocol):
-    """What there is to see of the samples."""
+    """How the samples of a run are shown."""
 
-    pictures: bool  # or else values
+    has_images: bool  # or values
 
-    def picture(self, row: int, side: int) -> Encoded:
-        """The picture of a row, at most so many pixels on the longer side; raises NoPicture."""
+    def image(self, row: int, side: int) -> Encoded:
+        """The image of a row with at most `side` pixels on the longer side.
+
+        Raises:
+            NoPreview: If it cannot be read.
+        """
         ...
 
-    def values(self, row: int) -> Named:
-        """What a row holds."""
+    def values(self, row: int) -> NamedValues:
+        """The values of a row by name.
+
+        Raises:
+            NoPreview: If they cannot be read.
+        """
         ...
 
 
-def views_of(folder: RunFolder, verdicts: Verdicts) -> Views:
-    """What suits the data of a run. Nothing is opened before it is asked for."""
+def views_of(folder: RunFolder, report: LabelErrorReport) -> Views:
+    """The views that suit the data of a run. No data are opened before the first request."""
     run = folder.read_run()
-    about, own = run["data"], run["settings"]["data"]
-    source = str(own["source"])
+    about, settings = run["data"], run["settings"]["data"]
+    source = str(settings["source"])
     if len(about["shape"]) == 3 or run["settings"]["model"]["tune"] == "head":
-        if source.endswith(".npz") or not any(verdicts.paths[:1]):
-            return Cached(StoredPictures(_Opened(folder, verdicts)))
-        return Cached(FilePictures(verdicts, about.get("white")))
+        if source.endswith(".npz") or not any(report.paths[:1]):
+            return ImageViews(_stored_image(_StoredData(folder, report)))
+        return ImageViews(_image_file(report, about.get("white")))
     if about.get("reader") is not None:
-        special = [own[name] for name in ("label_column", "group_column") if own.get(name)]
-        return TableRows(Path(source), special, verdicts)
-    return StoredVectors(_Opened(folder, verdicts))
+        special = [settings[name] for name in ("label_column", "group_column") if settings.get(name)]
+        return ValueViews(_TableRows(Path(source), special, report).values)
+    return ValueViews(_vector_values(_StoredData(folder, report)))
 
 
-class FilePictures:
-    """Pictures from the files that labels.csv names."""
+class ImageViews:
+    """Images by a function of row and size. The latest ones are cached."""
 
-    pictures = True
+    has_images = True
 
-    def __init__(self, verdicts: Verdicts, white: float | None) -> None:
-        self._verdicts, self._white = verdicts, white
+    def __init__(self, load: Callable[[int, int], Encoded]) -> None:
+        self._load = load
+        self._cache: OrderedDict[tuple[int, int], Encoded] = OrderedDict()
+        self._bytes, self._lock = 0, Lock()
 
-    def picture(self, row: int, side: int) -> Encoded:
+    def image(self, row: int, side: int) -> Encoded:
+        key = row, side
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        made = self._load(row, side)
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = made
+                self._bytes += len(made[0])
+            while self._bytes > _CACHE_BYTES:
+                self._bytes -= len(self._cache.popitem(last=False)[1][0])
+        return made
+
+    def values(self, row: int) -> NamedValues:
+        return []
+
+
+class ValueViews:
+    """Rows of numbers or text, by a function of the row."""
+
+    has_images = False
+
+    def __init__(self, read: Callable[[int], NamedValues]) -> None:
+        self.values = read
+
+    def image(self, row: int, side: int) -> Encoded:
+        raise NoPreview("these samples are not images")
+
+
+def _image_file(report: LabelErrorReport, white: float | None) -> Callable[[int, int], Encoded]:
+    """Reads the files that labels.csv names."""
+
+    def load(row: int, side: int) -> Encoded:
         from PIL import Image, ImageOps
 
         try:
-            with Image.open(self._verdicts.paths[row]) as image:
+            with Image.open(report.paths[row]) as image:
                 image.draft("RGB", (side, side))
                 upright = image if image.getexif().get(ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
-                return encoded(plain_image(upright, "RGB", self._white), side)
-        except Exception as error:  # whatever a file may hold, the page goes on without it
-            raise NoPicture(str(error) or type(error).__name__) from error
+                return encoded(plain_image(upright, "RGB", white), side)  # while the file is open
+        except Exception as error:  # whatever a file contains, the page continues without it
+            raise NoPreview(str(error) or type(error).__name__) from error
 
-    def values(self, row: int) -> Named:
-        return []
+    return load
 
 
-class StoredPictures:
-    """Pictures of arrays and named sets, which are opened when the first is asked for."""
-
-    pictures = True
-
-    def __init__(self, opened: "_Opened") -> None:
-        self._opened = opened
-
-    def picture(self, row: int, side: int) -> Encoded:
+def _stored_image(data: "_StoredData") -> Callable[[int, int], Encoded]:
+    def load(row: int, side: int) -> Encoded:
         from PIL import Image
 
-        inputs, place = self._opened.find(row)
-        pixels = inputs.take(_one(place)).read(_one(0))[0].permute(1, 2, 0).numpy()
-        grey = pixels.shape[2] == 1
-        return encoded(Image.fromarray(pixels[:, :, 0] if grey else pixels).convert("RGB"), side)
+        pixels = data.read(row).permute(1, 2, 0).numpy()
+        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+        return encoded(image.convert("RGB"), side)
 
-    def values(self, row: int) -> Named:
-        return []
+    return load
 
 
-class StoredVectors:
-    """Vectors of an .npz, whose values have numbers for names."""
+def _vector_values(data: "_StoredData") -> Callable[[int], NamedValues]:
+    def values(row: int) -> NamedValues:
+        vector = data.read(row).tolist()
+        named = [(str(number), f"{value:.4g}") for number, value in enumerate(vector[:_MOST_VALUES])]
+        return named + ([("…", f"{len(vector)} values in all")] if len(vector) > _MOST_VALUES else [])
 
-    pictures = False
-
-    def __init__(self, opened: "_Opened") -> None:
-        self._opened = opened
-
-    def picture(self, row: int, side: int) -> Encoded:
-        raise NoPicture("vectors have none")
-
-    def values(self, row: int) -> Named:
-        inputs, place = self._opened.find(row)
-        found = inputs.read(_one(place))[0].tolist()
-        named = [(str(number), f"{value:.4g}") for number, value in enumerate(found[:_MOST_VALUES])]
-        return named + ([("…", f"{len(found)} values in all")] if len(found) > _MOST_VALUES else [])
+    return values
 
 
-class TableRows:
-    """Rows of a table as they stand in it, wherever that is by now; texts are such, too."""
+class _TableRows:
+    """Rows of a table by their ids, wherever they are in the file by now."""
 
-    pictures = False
-
-    def __init__(self, source: Path, special: Sequence[str], verdicts: Verdicts) -> None:
-        self._source, self._special, self._verdicts = source, special, verdicts
+    def __init__(self, source: Path, special: Sequence[str], report: LabelErrorReport) -> None:
+        self._source, self._special, self._report = source, special, report
         self._rows: dict[str, Row] | None = None
         self._lock = Lock()
 
-    def picture(self, row: int, side: int) -> Encoded:
-        raise NoPicture("rows of a table have none")
-
-    def values(self, row: int) -> Named:
+    def values(self, row: int) -> NamedValues:
         with self._lock:
             if self._rows is None:
                 try:
                     self._rows = rows_by_id(self._source, *self._special)
                 except UserError as error:
-                    raise NoPicture(str(error)) from error
-        sample_id = self._verdicts.ids[row]
+                    raise NoPreview(str(error)) from error
+        sample_id = self._report.ids[row]
         if sample_id not in self._rows:
-            raise NoPicture(f"{self._source} has no row of the id {sample_id} any more; restore it to see its values")
+            raise NoPreview(f"{self._source} no longer has a row with the id {sample_id}; restore it to see its values")
         return [(str(name), "" if value is None else str(value)) for name, value in self._rows[sample_id].items()]
 
 
-class Cached:
-    """Pictures that were shown lately are kept, encoded."""
+class _StoredData:
+    """The data of a run, opened at the first request."""
 
-    pictures = True
-
-    def __init__(self, views: Views, most_bytes: int = _MOST_BYTES) -> None:
-        self._views, self._most_bytes = views, most_bytes
-        self._kept: OrderedDict[tuple[int, int], Encoded] = OrderedDict()
-        self._bytes, self._lock = 0, Lock()
-
-    def picture(self, row: int, side: int) -> Encoded:
-        key = row, side
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found
-        made = self._views.picture(row, side)
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = made
-                self._bytes += len(made[0])
-            while self._bytes > self._most_bytes:
-                self._bytes -= len(self._kept.popitem(last=False)[1][0])
-        return made
-
-    def values(self, row: int) -> Named:
-        return self._views.values(row)
-
-
-class _Opened:
-    """The data of a run as they are, opened once, and found by row."""
-
-    def __init__(self, folder: RunFolder, verdicts: Verdicts) -> None:
-        self._folder, self._verdicts, self._lock = folder, verdicts, Lock()
+    def __init__(self, folder: RunFolder, report: LabelErrorReport) -> None:
+        self._folder, self._report, self._lock = folder, report, Lock()
         self._found: dict[str, tuple[Inputs, int]] | None = None
 
-    def find(self, row: int) -> "tuple[Inputs, int]":
+    def read(self, row: int) -> "Tensor":
         with self._lock:
             if self._found is None:
                 self._found = self._open()
-        found = self._found.get(self._verdicts.ids[row])
-        if found is None:
-            raise NoPicture("it is gone from the data")
-        return found
+        if self._report.ids[row] not in self._found:
+            raise NoPreview("the data no longer have this sample")
+        inputs, position = self._found[self._report.ids[row]]
+        return inputs.take(torch.tensor([position])).read(torch.tensor([0]))[0]
 
     def _open(self) -> "dict[str, tuple[Inputs, int]]":
         from selfadapt.data.sources.catalog import open_data
         from selfadapt.data.tabular.table_file import TableColumns
 
         run = self._folder.read_run()
-        own = run["settings"]["data"]
+        settings = run["settings"]["data"]
         try:
-            columns = TableColumns(label=own.get("label_column", "label"), group=own.get("group_column"))
-            data = open_data(own["source"], resize=own["image_size"], white=run["data"].get("white"), columns=columns)
+            columns = TableColumns(label=settings.get("label_column", "label"), group=settings.get("group_column"))
+            data = open_data(
+                settings["source"], resize=settings["image_size"], white=run["data"].get("white"), columns=columns
+            )
         except UserError as error:
-            raise NoPicture(str(error)) from error
-        wanted = set(self._verdicts.ids)
+            raise NoPreview(str(error)) from error
         return {
-            sample_id: (samples.inputs, place)
+            sample_id: (samples.inputs, position)
             for samples in data.splits.values()
-            for place, sample_id in enumerate(samples.ids)
-            if sample_id in wanted
+            for position, sample_id in enumerate(samples.ids)
+            if sample_id in self._report.position
         }
 
 
 def encoded(image: "Image", side: int) -> Encoded:
-    """A picture as the browser gets it: small ones to the bit, larger ones as JPEG, no larger than it is."""
+    """An image for the browser: a small one without loss, a larger one as JPEG, never enlarged."""
     content = io.BytesIO()
-    if max(image.size) <= _SMALL:
+    if max(image.size) <= _LOSSLESS:
         image.save(content, "PNG")
         return content.getvalue(), "image/png"
     image.thumbnail((side, side))
     image.save(content, "JPEG", quality=88)
     return content.getvalue(), "image/jpeg"
-
-
-def _one(place: int) -> Any:
-    import torch
-
-    return torch.tensor([place])

@@ -1,10 +1,10 @@
-"""The review page on this machine alone: a small web server on the loopback address, for whoever has its token.
+"""The review page: a small web server on the loopback address, for requests that have its token.
 
-    http://127.0.0.1:PORT/?token=TOKEN   leads to   http://127.0.0.1:PORT/TOKEN/   below which everything is
+    http://127.0.0.1:PORT/?token=TOKEN   redirects to   http://127.0.0.1:PORT/TOKEN/   which all paths start with
 
-Every request must name this address as its host, so that no other name can be made to lead here (DNS rebinding), and
-have the token; one that changes something must come from the page itself. The page may load nothing from elsewhere
-and run no script but its own. Nothing is logged. There are no cookies, which other servers on this machine would get.
+Every request must have this address as its host, which prevents DNS rebinding, and the token. A request that changes
+something must come from the page itself. The page loads nothing from elsewhere and runs no other scripts. Nothing is
+logged, and no cookie is set, because other servers on this machine would receive it.
 """
 
 import hmac
@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -22,13 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from selfadapt.core.errors import UserError
 from selfadapt.review.neighbours import Similar
-from selfadapt.review.previews import LARGE, THUMBNAIL, NoPicture, Views
+from selfadapt.review.previews import LARGE, THUMBNAIL, NoPreview, Views
 from selfadapt.review.queues import Desk
 from selfadapt.review.row_filter import BadRequest, Filter
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 _MOST_BYTES = 8 << 20  # of a request
-_SIMILAR = 6  # samples of each class beside a suspect
+_SIMILAR = 6  # samples of each class beside a likely error
 _MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -40,11 +41,11 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-SimilarOrReason = Callable[[], Similar | str]  # what finds similar samples, or why it cannot yet or at all
+SimilarOrReason = Callable[[], Similar | str]  # finds similar samples, or says why it cannot
 
 
 class Guard:
-    """Lets through what has the right host, token and origin; everything that leaves carries the headers above."""
+    """Admits requests with the right host, token and origin, and adds the headers above to every response."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token
@@ -53,7 +54,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        answer, inner = self._judge(scope)
+        refusal, inner = self._check(scope)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -62,92 +63,76 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        await (answer or self._app)(inner, receive, send_guarded)
+        await (refusal or self._app)(inner, receive, send_guarded)
 
-    def _judge(self, scope: Scope) -> tuple[Response | None, Scope]:
+    def _check(self, scope: Scope) -> tuple[Response | None, Scope]:
         headers, host = Headers(scope=scope), Headers(scope=scope).get("host", "")
         if host not in self._hosts or len(headers.getlist("host")) > 1:
-            return _refused("this page is for this machine alone"), scope
+            return _refused("this page is available on this machine only"), scope
         _, first, *rest = f"/{scope['path'].removeprefix('/')}".split("/", 2)
         given = first or QueryParams(scope["query_string"]).get("token", "")
         if not rest and self._is_token(given):
             return RedirectResponse(f"/{self._token}/", 303), scope
         if not self._is_token(first):
             return _refused(
-                "the address lacks its token; take the whole address that `selfadapt review` printed"
+                "the address has no valid token; use the whole address that `selfadapt review` printed"
             ), scope
         if scope["method"] not in ("GET", "HEAD"):
-            origin = headers.get("origin")
-            if origin is not None and origin != f"http://{host}":
-                return _refused("only the page itself may change something"), scope
-            if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            foreign = headers.get("origin", f"http://{host}") != f"http://{host}"
+            if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
                 return _refused("only the page itself may change something"), scope
             if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-                return Response("only JSON is taken", 415), scope
+                return Response("only JSON is accepted", 415), scope
         return None, {**scope, "path": "/" + "".join(rest), "root_path": ""}
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def _refused(words: str) -> Response:
-    return Response(words, 403, media_type="text/plain")
+def _refused(message: str) -> Response:
+    return Response(message, 403, media_type="text/plain")
 
 
 def review_app(desk: Desk, views: Views, similar: SimilarOrReason, *, token: str, port: int) -> Guard:
-    """The page and what it asks for."""
-    pages = _Pages(desk, views, similar)
+    """The application that serves the page and its requests."""
+    api = _Api(desk, views, similar)
     routes = [
-        Route("/", pages.static),
-        Route("/static/{name}", pages.static),
-        Route("/picture/{row:int}/{size}", pages.picture),
-        Route("/api/about", pages.about),
-        Route("/api/figures", pages.figures),
-        Route("/api/rows", pages.rows),
-        Route("/api/told", pages.told, methods=["POST"]),
-        Route("/api/values/{row:int}", pages.values),
-        Route("/api/similar/{row:int}", pages.similar),
-        Route("/api/changes", pages.changes),
-        Route("/api/measured", pages.measured),
-        Route("/api/decide", pages.decide, methods=["POST"]),
-        Route("/api/undo", pages.undo, methods=["POST"]),
-        Route("/api/draw", pages.draw, methods=["POST"]),
+        Route("/", api.static),
+        Route("/static/{name}", api.static),
+        Route("/image/{row:int}/{size}", api.image),
+        Route("/api/about", api.about),
+        Route("/api/figures", api.figures),
+        Route("/api/rows", api.rows),
+        Route("/api/samples", api.samples, methods=["POST"]),
+        Route("/api/values/{row:int}", api.values),
+        Route("/api/similar/{row:int}", api.similar),
+        Route("/api/changes", api.changes),
+        Route("/api/measured", api.measured),
+        Route("/api/decide", api.decide, methods=["POST"]),
+        Route("/api/undo", api.undo, methods=["POST"]),
+        Route("/api/draw", api.draw, methods=["POST"]),
     ]
-    app = Starlette(routes=routes, exception_handlers=_REFUSALS)
-    return Guard(app, token, port)
+    return Guard(Starlette(routes=routes, exception_handlers=_ERROR_HANDLERS), token, port)
 
 
-def _bad_request(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+def _error_handler(status: int, message: Callable[[Exception], str] = str) -> Callable[[Request, Exception], Response]:
+    return lambda request, error: JSONResponse({"error": message(error)}, status)
 
 
-def _too_deep(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "that is nested too deep"}, 400)
-
-
-def _not_now(request: Request, error: Exception) -> Response:
-    """What the files of the run do not allow."""
-    return JSONResponse({"error": str(error)}, 409)
-
-
-def _disk_trouble(request: Request, error: Exception) -> Response:
-    """Nothing was decided, and the page says so."""
-    return JSONResponse({"error": f"it cannot be written: {getattr(error, 'strerror', None) or error}"}, 507)
-
-
-_REFUSALS: dict[Any, Any] = {
-    BadRequest: _bad_request,
-    RecursionError: _too_deep,
-    UserError: _not_now,
-    OSError: _disk_trouble,
+_ERROR_HANDLERS: dict[Any, Any] = {
+    BadRequest: _error_handler(400),
+    NoPreview: _error_handler(404),
+    RecursionError: _error_handler(400, lambda _: "the JSON is nested too deeply"),
+    UserError: _error_handler(409),  # files of the run do not allow it
+    OSError: _error_handler(507, lambda error: f"it cannot be written: {getattr(error, 'strerror', None) or error}"),
 }
 
 
-class _Pages:
-    """Answers to requests. What reads or writes files runs in threads, so that it keeps no other waiting."""
+class _Api:
+    """Responses to requests. Methods that read or write files run in threads, so that they do not block others."""
 
     def __init__(self, desk: Desk, views: Views, similar: SimilarOrReason) -> None:
-        self._desk, self._views, self._similar = desk, views, similar
+        self._session, self._views, self._similar = desk, views, similar
         folder = files("selfadapt.review") / "static"
         self._files = {own.name: own.read_bytes() for own in folder.iterdir() if own.is_file()}
 
@@ -157,82 +142,73 @@ class _Pages:
             return Response("there is no such file", 404)
         return Response(self._files[name], media_type=_MEDIA.get("." + name.rpartition(".")[2], "text/plain"))
 
-    def picture(self, request: Request) -> Response:
-        row, side = request.path_params["row"], {"small": THUMBNAIL, "large": LARGE}.get(request.path_params["size"])
-        if side is None or not self._views.pictures or row >= len(self._desk.verdicts):
-            return Response("there is no such picture", 404)
-        try:
-            content, media = self._views.picture(row, side)
-        except NoPicture:
-            return Response("it cannot be read", 404)
+    def image(self, request: Request) -> Response:
+        row, side = self._row(request), {"small": THUMBNAIL, "large": LARGE}.get(request.path_params["size"])
+        if side is None or not self._views.has_images:
+            raise NoPreview("there is no such image")
+        content, media = self._views.image(row, side)
         return Response(content, media_type=media, headers={"Cache-Control": "private, max-age=86400"})
 
     def about(self, request: Request) -> Response:
-        _words(request)
-        return JSONResponse({**self._desk.about(), **self._desk.counts(), "pictures": self._views.pictures})
+        _query(request)
+        return JSONResponse({**self._session.about(), **self._session.counts(), "images": self._views.has_images})
 
     def figures(self, request: Request) -> Response:
-        _words(request)
-        return JSONResponse(self._desk.figures())
+        _query(request)
+        return JSONResponse(self._session.figures())
 
     def rows(self, request: Request) -> Response:
-        rows = self._desk.rows(Filter.parse(dict(request.query_params)))
-        return JSONResponse({"rows": rows, "decided": self._desk.decided_of(rows)})
+        rows = self._session.rows(Filter.parse(dict(request.query_params)))
+        return JSONResponse({"rows": rows, "decided": self._session.decided_among(rows)})
 
-    async def told(self, request: Request) -> Response:
-        return JSONResponse({"told": self._desk.summary(_list(await _body(request), "rows"))})
+    async def samples(self, request: Request) -> Response:
+        return JSONResponse({"samples": self._session.samples(_list(await _body(request), "rows"))})
 
     def values(self, request: Request) -> Response:
-        _words(request)
-        row = request.path_params["row"]
-        if row >= len(self._desk.verdicts):
-            return Response("there is no such row", 404)
-        try:
-            return JSONResponse({"values": self._views.values(row)})
-        except NoPicture as error:
-            return JSONResponse({"error": str(error)}, 404)
+        _query(request)
+        return JSONResponse({"values": self._views.values(self._row(request))})
 
     def similar(self, request: Request) -> Response:
-        _words(request)
-        row, own, finder = request.path_params["row"], self._desk.verdicts, self._similar()
-        if row >= len(own):
-            return Response("there is no such row", 404)
+        _query(request)
+        row, report, finder = self._row(request), self._session.report, self._similar()
         if isinstance(finder, str):
             return JSONResponse({"reason": finder})
-        classes = {"given": int(own.given_N[row]), "suggested": int(own.suggested_N[row])}
-        return JSONResponse({name: finder.of_class(row, label, _SIMILAR) for name, label in classes.items()})
+        codes = {"given": int(report.given_codes[row]), "suggested": int(report.suggested_codes[row])}
+        return JSONResponse({name: finder.of_class(row, code, _SIMILAR) for name, code in codes.items()})
 
     def changes(self, request: Request) -> Response:
-        after = _words(request, "after").get("after", "0")
+        after = _query(request, "after").get("after", "0")
         try:
-            return JSONResponse(self._desk.changes(int(after)))
+            return JSONResponse(self._session.changes(int(after)))
         except ValueError:
             raise BadRequest("after must be a whole number") from None
 
     def measured(self, request: Request) -> Response:
-        _words(request, "precision", "confidence")
-        return JSONResponse(
-            self._desk.measured(_number(request, "precision", 0.95), _number(request, "confidence", 0.95))
-        )
+        query = _query(request, "precision", "confidence")
+        try:
+            precision, confidence = (float(query.get(name, 0.95)) for name in ("precision", "confidence"))
+        except ValueError:
+            raise BadRequest("precision and confidence must be numbers") from None
+        return JSONResponse(self._session.measured(precision, confidence))
 
     async def decide(self, request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
-
         body = await _body(request)
         what, queue = str(body.get("what")), str(body.get("queue", "work"))
         return JSONResponse(
-            await run_in_threadpool(self._desk.decide, what, _list(body, "rows"), body.get("label"), queue)
+            await run_in_threadpool(self._session.decide, what, _list(body, "rows"), body.get("label"), queue)
         )
 
     async def undo(self, request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
-
-        return JSONResponse(await run_in_threadpool(self._desk.undo))
+        return JSONResponse(await run_in_threadpool(self._session.undo))
 
     async def draw(self, request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
+        return JSONResponse(await run_in_threadpool(self._session.draw, str((await _body(request)).get("of"))))
 
-        return JSONResponse(await run_in_threadpool(self._desk.draw, str((await _body(request)).get("of"))))
+    def _row(self, request: Request) -> int:
+        row: int = request.path_params["row"]
+        if row >= len(self._session.report):
+            raise NoPreview("there is no such row")
+        return row
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -240,14 +216,14 @@ async def _body(request: Request) -> dict[str, Any]:
     async for piece in request.stream():
         size += len(piece)
         if size > _MOST_BYTES:
-            raise BadRequest("that is too much at once")
+            raise BadRequest("the request is too large")
         pieces.append(piece)
     try:
         content = json.loads(b"".join(pieces))
     except ValueError as error:
-        raise BadRequest(f"that is no JSON: {error}") from error
+        raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise BadRequest("that is no JSON object")
+        raise BadRequest("the body is not a JSON object")
     return content
 
 
@@ -258,17 +234,10 @@ def _list(content: dict[str, Any], name: str) -> list[Any]:
     return found
 
 
-def _words(request: Request, *known: str) -> dict[str, str]:
-    """What stands behind the question mark of an address, which must be of these names."""
+def _query(request: Request, *known: str) -> dict[str, str]:
+    """The query of an address, which may have these names only."""
     found = dict(request.query_params)
     unknown = next((name for name in found if name not in known), None)
     if unknown is not None:
-        raise BadRequest(f"{unknown!r} means nothing here; known are: {', '.join(known) or 'none'}")
+        raise BadRequest(f"there is no parameter {unknown!r}; known are: {', '.join(known) or 'none'}")
     return found
-
-
-def _number(request: Request, name: str, default: float) -> float:
-    try:
-        return float(request.query_params.get(name, default))
-    except ValueError:
-        raise BadRequest(f"{name} must be a number") from None

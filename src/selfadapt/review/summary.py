@@ -1,28 +1,28 @@
-"""What a review came to, for the page of the run."""
+"""The results of a review, for the report of the run."""
 
 from collections import Counter
 from typing import Any
 
 from selfadapt.review.decisions import WORDS, read_decisions
 from selfadapt.review.statistics.draws import SUGGESTIONS, read_draw
-from selfadapt.review.statistics.measured import promise, review_part
+from selfadapt.review.statistics.measurement import measure_suggestions, review_split
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.run_folder.labels_file import read_report
 
 CONFIDENCE = 0.95
 
 
 def review_summary(folder: RunFolder) -> dict[str, Any] | None:
-    """What was decided and measured; None if nobody has decided anything."""
+    """What was decided and measured; None if there is no decision."""
     decisions = read_decisions(folder)
     if not decisions or not folder.labels_file.exists():
         return None
-    verdicts = Verdicts.of(folder)
-    known = {sample_id: decision for sample_id, decision in decisions.items() if sample_id in verdicts.place}
-    parts = [
-        review_part(verdicts, part, known, read_draw(folder, part), CONFIDENCE)
-        for part in verdicts.parts
-        if len(verdicts.rows_of(part))
+    report = read_report(folder)
+    known = {sample_id: decision for sample_id, decision in decisions.items() if sample_id in report.position}
+    splits = [
+        review_split(report, split, known, read_draw(folder, split), CONFIDENCE)
+        for split in report.split_names
+        if len(report.rows_of(split))
     ]
     draw = read_draw(folder, SUGGESTIONS)
     counts = Counter(WORDS.get(decision.what, decision.what) for decision in known.values())
@@ -30,7 +30,7 @@ def review_summary(folder: RunFolder) -> dict[str, Any] | None:
         "decided": len(known),
         "counts": dict(counts.most_common()),
         "who": sorted({decision.who for decision in known.values() if decision.who}),
-        "parts": parts,
-        "suggestions": None if draw is None else promise(draw, known, CONFIDENCE),
+        "parts": splits,
+        "suggestions": None if draw is None else measure_suggestions(draw, known, CONFIDENCE),
         "confidence": CONFIDENCE,
     }

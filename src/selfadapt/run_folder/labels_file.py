@@ -1,108 +1,114 @@
-"""labels.csv by columns: what the audit says of every label, in its order.
+"""labels.csv read back as a `LabelErrorReport`, in the order of its lines.
 
-A row is known by its place in that order. Columns of small numbers keep hundreds of thousands of labels small.
+A row is identified by its position in that order. Columns of small numbers keep hundreds of thousands of labels small.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from selfadapt.core.errors import UserError
+from selfadapt.evaluation.label_errors.list_quality import expected_quality
+from selfadapt.evaluation.label_errors.report import Array, LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
 
-Column = np.ndarray[tuple[int], np.dtype[Any]]
+SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdicts:
-    """N labels, most suspicious first."""
+def read_report(folder: RunFolder) -> LabelErrorReport:
+    """The report of an audited run.
 
-    classes: Sequence[str]
-    parts: Sequence[str]  # names, training first
-    ids: Sequence[str]
-    paths: Sequence[str]
-    part_N: Column  # places in `parts`
-    given_N: Column  # places in `classes`
-    suggested_N: Column
-    predicted_N: Column  # by the network, for parts that it was not trained on; -1 where nothing is known
-    confidence_N: Column
-    outsider_N: Column  # NaN where nothing is known
-    p_wrong_N: Column  # NaN where nothing is known, as in older files
-    suspect_N: Column
+    Raises:
+        UserError: If the run has no labels, was not audited, or labels.csv was damaged by hand.
+    """
+    run = folder.read_run()
+    if run["settings"]["kind"] != "labels":
+        raise UserError(f"{folder.path} is a run without labels; there is nothing to review")
+    if not folder.labels_file.exists():
+        raise UserError(f"{folder.path} was not audited yet; do that first: selfadapt audit {folder.path}")
+    rows = folder.read_labels()
 
-    @classmethod
-    def of(cls, folder: RunFolder) -> "Verdicts":
-        """The labels of a run that was audited."""
-        run = folder.read_run()
-        if run["settings"]["kind"] != "labels":
-            raise UserError(f"{folder.path} is a run without labels; there is nothing to decide about")
-        if not folder.labels_file.exists():
-            raise UserError(f"{folder.path} was not audited yet; do that first: selfadapt audit {folder.path}")
-        classes, parts = run["data"]["classes"], ("train", "validation", "test")
-        number = {name: k for k, name in enumerate(classes)} | {"": -1}
-        columns: dict[str, list[Any]] = {name: [] for name in ("id", "path", *_NUMBERS)}
-        first: dict[str, int] = {}
-        for line, row in enumerate(folder.read_labels(), start=2):
-            try:
-                if first.setdefault(row["id"], line) != line:
-                    raise ValueError(f"{row['id']!r} stands in line {first[row['id']]} already")
-                if row["part"] not in parts:
-                    raise ValueError(f"part {row['part']!r} is none of {', '.join(parts)}")
-                for name in ("given", "suggested"):
-                    if not row[name]:
-                        raise ValueError(f"there is no class under {name}")
-                columns["id"].append(row["id"])
-                columns["path"].append(row["path"])
-                columns["part"].append(parts.index(row["part"]))
-                columns["given"].append(number[row["given"]])
-                columns["suggested"].append(number[row["suggested"]])
-                columns["predicted"].append(number[row["predicted"]])
-                columns["confidence"].append(_number(row["confidence"]))
-                columns["outsider"].append(_number(row["outsider"] or "nan"))
-                columns["p_wrong"].append(_number(row["p_wrong"] or "nan"))
-                columns["suspect"].append(row["suspect"] == "1")
-            except (ValueError, KeyError) as error:
-                reason = f"{error} is no class of the data" if isinstance(error, KeyError) else error
-                raise UserError(
-                    f"{folder.labels_file}, line {line}: {reason}; make it anew with: selfadapt audit {folder.path}"
-                ) from None
-        arrays: dict[str, Column] = {f"{name}_N": np.array(columns[name], kind) for name, kind in _NUMBERS.items()}
-        return cls(classes=classes, parts=parts, ids=columns["id"], paths=columns["path"], **arrays)
+    def column(name: str, parse: Callable[[str], Any], kind: Any) -> Array:
+        try:
+            return np.array([parse(row[name]) for row in rows], kind)
+        except ValueError:
+            raise _damage(folder, rows, name, parse) from None
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    classes = run["data"]["classes"]
+    codes = {name: k for k, name in enumerate(classes)}
+    known, known_or_empty = _member(codes, "a class of the data"), _member(codes | {"": -1}, "a class of the data")
+    split_codes = column(
+        "part", _member({name: k for k, name in enumerate(SPLITS)}, f"one of {', '.join(SPLITS)}"), np.int8
+    )
+    p_wrong, is_error = column("p_wrong", _number_or_nan, np.float64), column("suspect", "1".__eq__, np.bool_)
+    judged = np.isfinite(p_wrong) & (split_codes == 0)
+    judged_p, judged_errors = torch.from_numpy(p_wrong[judged]), torch.from_numpy(is_error[judged])
+    return LabelErrorReport(
+        class_names=np.array(classes, object),
+        given_codes=column("given", known, np.int32),
+        suggested_codes=column("suggested", known, np.int32),
+        runner_up_codes=column("runner_up", known_or_empty, np.int32),
+        predicted_codes=column("predicted", known_or_empty, np.int32),
+        is_error=is_error,
+        p_wrong=p_wrong,
+        rank_score=-np.arange(len(rows)),
+        confidence=column("confidence", _number, np.float32),
+        sample_weight=column("weight", _number_or_nan, np.float32),
+        outlier_score=column("outsider", _number_or_nan, np.float32),
+        duplicate_group=column("duplicate_group", lambda text: int(_number(text or "-1")), np.int32),
+        in_conflict=column("reason", "duplicate".__eq__, np.bool_),
+        too_few=np.zeros(len(classes), bool),
+        quality=expected_quality(judged_p, judged_p, judged_errors),
+        ids=column("id", _first_of_its_name(), object),
+        index=None,
+        noise_matrix=None,
+        paths=np.array([row["path"] for row in rows], object),
+        split_names=SPLITS,
+        split_codes=split_codes,
+    )
 
-    @cached_property
-    def place(self) -> dict[str, int]:
-        """The row of each id."""
-        return {sample_id: row for row, sample_id in enumerate(self.ids)}
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether P(wrong) is a probability: labels were judged out of sample, which is where outliers are known."""
-        return bool(np.isfinite(self.outsider_N).any() and np.isfinite(self.p_wrong_N).any())
+def _damage(folder: RunFolder, rows: Sequence[Mapping[str, str]], name: str, parse: Callable[[str], Any]) -> UserError:
+    """What is wrong with this column, and in which line."""
+    parse = _first_of_its_name() if name == "id" else parse
+    for line, row in enumerate(rows, start=2):
+        try:
+            parse(row[name])
+        except ValueError as error:
+            remedy = f"write it again with: selfadapt audit {folder.path}"
+            return UserError(f"{folder.labels_file}, line {line}, column {name}: {error}; {remedy}")
+    raise AssertionError("no value is damaged")
 
-    def rows_of(self, part: str) -> Column:
-        return np.flatnonzero(self.part_N == self.parts.index(part))
+
+def _member(codes: Mapping[str, int], what: str) -> Callable[[str], int]:
+    def code(text: str) -> int:
+        if text not in codes:
+            raise ValueError(f"{text!r} is not {what}" if text else "there is no value")
+        return codes[text]
+
+    return code
+
+
+def _first_of_its_name() -> Callable[[str], str]:
+    seen: set[str] = set()
+
+    def check(text: str) -> str:
+        if text in seen:
+            raise ValueError(f"{text!r} stands in an earlier line already")
+        seen.add(text)
+        return text
+
+    return check
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
 
 
-_NUMBERS = {
-    "part": np.int8,
-    "given": np.int32,
-    "suggested": np.int32,
-    "predicted": np.int32,
-    "confidence": np.float32,
-    "outsider": np.float32,
-    "p_wrong": np.float64,
-    "suspect": np.bool_,
-}
+def _number_or_nan(text: str) -> float:
+    return _number(text or "nan")

@@ -55,6 +55,6 @@ def test_without_visible_errors_a_few_are_expected_where_predictions_disagree() 
     predicted_NK, truth_N, _ = _drawn(torch.eye(6))
     found = judge_out_of_sample(predicted_NK, truth_N, symmetric(0.0, 6))
     disagreeing = float((1 - predicted_NK.gather(1, truth_N.unsqueeze(1))).mean())
-    assert found.p_wrong_N.mean() == pytest.approx(disagreeing / (2 + 30 * disagreeing), rel=1e-3)
-    assert (predicted_NK.argmax(1) != truth_N)[found.is_error_N].all()
-    assert 0 < found.is_error_N.float().mean() <= 0.04
+    assert found.p_wrong.mean() == pytest.approx(disagreeing / (2 + 30 * disagreeing), rel=1e-3)
+    assert (predicted_NK.argmax(1) != truth_N)[found.is_error].all()
+    assert 0 < found.is_error.mean() <= 0.04

@@ -58,7 +58,7 @@ def command(
             print(address, flush=True)
         _print_tunnel(own_port)
         similar, end = _similar(folder, desk)
-        app = review_app(desk, views_of(folder, desk.verdicts), similar, token=token, port=own_port)
+        app = review_app(desk, views_of(folder, desk.report), similar, token=token, port=own_port)
         if not no_browser and "SSH_CONNECTION" not in os.environ:
             _open_browser(address, Path(private))
         try:
@@ -129,7 +129,7 @@ def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar |
                 lines = process.stderr.read().strip().splitlines() or ["the process was stopped"]
                 kept.append(f"similar samples cannot be found: {lines[-1]}")
             else:
-                kept.append(Similar(folder, desk.verdicts))
+                kept.append(Similar(folder, desk.report))
         return kept[0]
 
     def end() -> None:

@@ -18,38 +18,18 @@ Shapes: N samples, K classes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each, with_duplicates
-from selfadapt.evaluation.label_errors.list_quality import ListQuality, expected_quality
+from selfadapt.evaluation.label_errors.list_quality import expected_quality
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, new_report
 from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
 from selfadapt.objectives.cross_fitting.transition import doubts, posterior
 
 _TINY = 1e-30
 _HALVINGS = 60
-
-
-@dataclass(frozen=True)
-class Judgements:
-    """One for each label."""
-
-    p_wrong_N: Tensor
-    is_error_N: Tensor
-    suggested_N: Tensor  # the label itself unless it is a likely error
-    confidence_N: Tensor  # P(suggested class)
-    runner_up_N: Tensor  # the likeliest class but the suggested one
-    weight_N: Tensor
-    few_K: Tensor  # classes that are too small to be judged
-    quality: ListQuality  # of the labels that were judged to estimate it
-
-    @property
-    def ranked_n(self) -> Tensor:
-        """The samples from most to least likely wrong, all errors before all others."""
-        by_odds = self.p_wrong_N.argsort(descending=True, stable=True)
-        return by_odds[(~self.is_error_N[by_odds]).long().argsort(stable=True)]
 
 
 def judge_out_of_sample(
@@ -60,7 +40,7 @@ def judge_out_of_sample(
     *,
     estimated_on: int | None = None,
     unjudged_K: Tensor | None = None,
-) -> Judgements:
+) -> LabelErrorReport:
     """Judge all labels but those of the classes `unjudged_K`.
 
     The rate of errors is estimated on the first `estimated_on` samples, or on all.
@@ -87,15 +67,19 @@ def judge_out_of_sample(
     quality = expected_quality(
         p_wrong_N[known_n], _probability(visible_N[known_n]), _unlikely(prior_NK[known_n], labels_N[known_n])
     )
-    return Judgements(
+    return new_report(
+        labels_N,
+        len(matrix_KK),
         p_wrong_N=p_wrong_N,
         is_error_N=is_error_N,
         suggested_N=suggested_N,
         confidence_N=rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1),
         runner_up_N=rows_NK.scatter(1, suggested_N.unsqueeze(1), -1.0).argmax(1),
         weight_N=posterior(predicted_NK, labels_N, matrix_KK).amax(1),
-        few_K=few_K,
+        duplicates=duplicates,
+        too_few_K=few_K,
         quality=quality,
+        noise_matrix_KK=matrix_KK,
     )
 
 

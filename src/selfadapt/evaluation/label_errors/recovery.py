@@ -17,28 +17,14 @@ Shapes: N samples, K classes.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from selfadapt.evaluation.label_errors.confusion import confusion_matrix
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, new_report
+
 _MOST_CLASSES = 1000  # of which the pairs are counted
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdicts:
-    """For each sample: the class its target points to, and how confidently."""
-
-    suggested_N: Tensor  # the likeliest class; the given label where it is as likely
-    confidence_N: Tensor  # the mass of the suggested class, as a share of it and the runner-up: from 0.5 to 1
-    weight_N: Tensor  # with which the sample counts in training: w_i = max_j t_ij, or 1
-    support_N: Tensor  # the mass of the given label, as a share of it and the strongest other: from 0 (wrong) to 1
-    runner_up_N: Tensor  # the likeliest class but the suggested one
-
-    @property
-    def order_N(self) -> Tensor:
-        """The samples from most to least suspicious."""
-        return self.support_N.argsort(stable=True)
 
 
 def judge(
@@ -47,13 +33,14 @@ def judge(
     *,
     weighted: bool,
     label_share_N: Tensor | None = None,
-) -> Verdicts:
-    """Verdicts from the targets, or predictions, which `rows` gives in pieces of n×K each time it is called.
+) -> LabelErrorReport:
+    """Assess labels by targets or predictions, which `rows` yields in blocks of n×K each time it is called.
 
-    `weighted` says whether training weighs a sample by its target; otherwise every sample counts as one.
-    `label_share_N` is what of a target is still its given label: alpha^n after n updates. It is no evidence and is
-    taken out, so that targets that had little time to move are read like others. Confidence and support are shares
-    between two classes: a network that is unsure of everything leaves soft targets, and their order still tells.
+    `weighted` says whether training weights a sample by its target; otherwise every weight is 1. `label_share_N` is the
+    share of a target that is still the given label: alpha^n after n updates. It is not evidence and is subtracted, so
+    that targets that were updated less often are read like the others. Confidence and support are shares between two
+    classes, so they stay comparable where all targets are soft. P(wrong) is 1 - support, which is not calibrated, and
+    labels are ranked by it. Confidence is the share of the suggested class, from 0.5 to 1.
     """
 
     def evidence() -> Iterable[tuple[Tensor, Tensor, Tensor]]:
@@ -79,12 +66,16 @@ def judge(
             for _, given_n, evidence_nK in evidence()
         )
         support_N = torch.cat(list(pieces))
-    return Verdicts(
+    return new_report(
+        given_N,
+        num_classes,
         suggested_N=suggested_N,
+        runner_up_N=runner_up_N,
+        is_error_N=suggested_N != given_N,
+        p_wrong_N=1 - support_N,
+        rank_score_N=-support_N,
         confidence_N=confidence_N,
         weight_N=weight_N,
-        support_N=support_N,
-        runner_up_N=runner_up_N,
     )
 
 
@@ -149,26 +140,6 @@ def _share(mass_n: Tensor, other_n: Tensor) -> Tensor:
     """mass / (mass + other); one half where both are nothing, one where there is no other class at all."""
     other_n = other_n.clamp_min(0)
     return torch.where(mass_n + other_n > 0, mass_n / (mass_n + other_n), 0.5)
-
-
-def transition_matrix(true_N: Tensor, given_N: Tensor, num_classes: int) -> Tensor:
-    """The odds of each given label j for each true class i; a class that does not occur keeps its label."""
-    counts_KK = confusion_matrix(true_N, given_N, num_classes).double()
-    totals_K1 = counts_KK.sum(1, keepdim=True)
-    return torch.where(totals_K1 > 0, counts_KK / totals_K1, torch.eye(num_classes).double())
-
-
-def confusion_matrix(true_N: Tensor, recovered_N: Tensor, num_classes: int) -> Tensor:
-    """How many samples of class i are of class j by the other labels, such as recovered ones (Figure 6)."""
-    cells_N = true_N * num_classes + recovered_N
-    return torch.bincount(cells_N, minlength=num_classes**2).view(num_classes, num_classes)
-
-
-def mean_weights(true_N: Tensor, recovered_N: Tensor, weight_N: Tensor, num_classes: int) -> Tensor:
-    """The mean weight of samples of true class i recovered as class j; NaN where there are none (Figure 7)."""
-    cells_N = true_N * num_classes + recovered_N
-    sums = torch.bincount(cells_N, weights=weight_N.double(), minlength=num_classes**2)
-    return sums.view(num_classes, num_classes) / confusion_matrix(true_N, recovered_N, num_classes)
 
 
 def average_precision(order_N: Tensor, wrong_N: Tensor) -> float | None:

@@ -1,11 +1,14 @@
 """The report on label errors: one value for each label in the order of the input, a ranking into it, and a summary.
 
+Classes are stored as codes, positions in `class_names`. -1 means unknown, as NaN does in columns of probabilities.
+
 Shapes: N samples, K classes.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +17,17 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each
-from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
-from selfadapt.evaluation.label_errors.out_of_sample import Judgements
+from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality, expected_quality
 
 Array = np.ndarray[Any, np.dtype[Any]]
-REASONS = ("", "prediction", "duplicate", "outlier")
-_FAR = 0.9  # outlier score from which no class fits
+REASONS = np.array(["", "prediction", "duplicate", "outlier"])
+_FAR = 0.9  # outlier score above which no class fits
+_PER_SAMPLE = (
+    "given_codes", "suggested_codes", "runner_up_codes", "predicted_codes", "is_error", "p_wrong", "rank_score",
+    "confidence", "sample_weight", "outlier_score", "duplicate_group", "in_conflict", "ids", "paths", "split_codes",
+)  # fmt: skip
 
 
 class LabelErrorRow(NamedTuple):
@@ -29,29 +36,29 @@ class LabelErrorRow(NamedTuple):
     id: str
     given: str
     suggested: str
-    p_wrong: float
-    confidence: float
-    weight: float
-    suspect: int
-    outsider: float
+    p_wrong: str
+    confidence: str
+    weight: str
+    suspect: str
+    outsider: str
     runner_up: str
-    duplicate_group: int | str
+    duplicate_group: str
     reason: str
 
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """What was found in one class, as it is given."""
+    """The labels of one class, counted by the given label."""
 
     name: str
     given: int
     judged_wrong: int
-    too_few: bool  # to judge any of its labels
+    too_few: bool  # too few samples to judge any of its labels
 
 
 @dataclass(frozen=True)
 class LabelErrorSummary:
-    """Figures of the report. Prints as a paragraph."""
+    """Totals and estimates of a report. Prints as a paragraph."""
 
     samples: int
     errors: int
@@ -83,59 +90,173 @@ class LabelErrorSummary:
         return " ".join(text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LabelErrorReport:
-    """A judgement of each label. Every array is in the order of the input."""
+    """An assessment of every label, with each array in the order of the input.
 
-    is_error: Array  # the likely errors
-    ranked_indices: Array  # most likely wrong first; all errors before all others
-    p_wrong: Array  # the probability that the label is wrong
-    given_labels: Array
-    suggested_labels: Array  # the given label unless it is a likely error
-    runner_up_labels: Array  # the likeliest class but the suggested one
-    confidence: Array  # the probability of the suggested label
-    sample_weight: Array  # for training: the largest entry of a sample's target
-    outlier_score: Array  # 0 (usual) to 1 (no class fits)
-    duplicate_group: Array  # the number of its group of duplicates; -1 without duplicates
-    reason: Array  # of an error "prediction" or "duplicate", of others "outlier" or ""
+    `find_label_errors`, `SelfAdaptiveLoss.label_errors` and `SelfAdaptiveClassifier.label_errors_` return it, and
+    `selfadapt audit` writes it to labels.csv. In a report that is read back from labels.csv, the order of the input is
+    that of the file: most likely wrong first.
+
+    Attributes:
+        is_error: True for the likely errors, bool of shape (N,).
+        ranked_indices: Positions from most to least likely wrong, all likely errors before all others, of shape (N,).
+        p_wrong: Probability that the label is wrong. It is calibrated for out-of-sample predictions; for targets it is
+            the share of the strongest other class. NaN if the sample could not be judged.
+        given_labels: The labels as they were passed.
+        suggested_labels: The suggested label of a likely error, the given label of every other sample.
+        runner_up_labels: The most likely class other than the suggested one.
+        confidence: Probability of the suggested label.
+        sample_weight: Weight for training: the largest entry of the sample's target.
+        outlier_score: From 0 (typical) to 1 (no class fits). NaN if it was not computed.
+        duplicate_group: Number of the sample's group of duplicates, -1 without duplicates.
+        reason: Why a sample deserves a look: "prediction" or "duplicate" for a likely error, else "outlier" or "".
+        ids: Identifier of each sample.
+        summary: Estimated error rate, precision and recall, duplicates and the noise matrix (`LabelErrorSummary`).
+
+    Example:
+        >>> report = find_label_errors(labels, features=features)
+        >>> print(report.summary)
+        >>> worst = report.ranked_indices[:20]
+        >>> cleaned = features[~report.is_error]
+        >>> report.to_csv("labels.csv")
+    """
+
+    class_names: Array  # K
+    given_codes: Array
+    suggested_codes: Array
+    runner_up_codes: Array
+    predicted_codes: Array  # predicted class of a sample that was not trained on
+    is_error: Array
+    p_wrong: Array
+    rank_score: Array  # higher is more likely wrong: P(wrong), or what it is computed from
+    confidence: Array
+    sample_weight: Array
+    outlier_score: Array
+    duplicate_group: Array
+    in_conflict: Array  # True for a sample that has a duplicate with another label
+    too_few: Array  # K: True for a class with too few samples to judge
+    quality: ListQuality
     ids: Array
-    index: Any  # of the caller's labels, for `to_frame`
-    summary: LabelErrorSummary
+    index: Any  # index of the caller's labels, for `to_frame`
+    noise_matrix: Array | None  # K×K; estimated from the suggestions if None
+    paths: Array
+    split_names: Sequence[str]
+    split_codes: Array  # positions in `split_names`
 
     def __len__(self) -> int:
-        return len(self.given_labels)
+        return len(self.given_codes)
 
     def __repr__(self) -> str:
         return f"LabelErrorReport: {self.summary}"
 
+    @cached_property
+    def ranked_indices(self) -> Array:
+        order_N = np.argsort(-self.rank_score, kind="stable")
+        return order_N[np.argsort(~self.is_error[order_N], kind="stable")]
+
+    @cached_property
+    def given_labels(self) -> Array:
+        return self._names_of(self.given_codes)
+
+    @cached_property
+    def suggested_labels(self) -> Array:
+        return self._names_of(self.suggested_codes)
+
+    @cached_property
+    def runner_up_labels(self) -> Array:
+        return self._names_of(self.runner_up_codes)
+
+    def _names_of(self, codes: Array) -> Array:
+        names = self.class_names[codes]
+        return names if (codes >= 0).all() else np.where(codes >= 0, names, "")
+
+    @cached_property
+    def reason(self) -> Array:
+        error_codes = np.where(self.in_conflict, 2, 1)
+        other_codes = np.where(self.outlier_score > _FAR, 3, 0)
+        reasons: Array = REASONS[np.where(self.is_error, error_codes, other_codes)]
+        return reasons
+
+    @property
+    def is_judged(self) -> Array:
+        """True for samples that were judged, bool of shape (N,)."""
+        return np.isfinite(self.p_wrong)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether P(wrong) is a probability: out-of-sample assessments alone compute outlier scores as well."""
+        return bool(np.isfinite(self.outlier_score).any() and self.is_judged.any())
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """The position of each id."""
+        return {sample_id: row for row, sample_id in enumerate(self.ids.tolist())}
+
+    def rows_of(self, split: str) -> Array:
+        """Positions of the samples of a split."""
+        return np.flatnonzero(self.split_codes == list(self.split_names).index(split))
+
+    def of_split(self, split: str) -> "LabelErrorReport":
+        """The report on one split alone."""
+        rows = self.rows_of(split)
+        return replace(self, **{name: getattr(self, name)[rows] for name in _PER_SAMPLE}, index=None)
+
+    @cached_property
+    def summary(self) -> LabelErrorSummary:
+        errors = int(self.is_error.sum())
+        precision, recall = self.quality.at(errors) if errors else (None, None)
+        members = np.argsort(self.duplicate_group, kind="stable")[(self.duplicate_group < 0).sum() :]
+        starts = np.flatnonzero(np.diff(self.duplicate_group[members])) + 1
+        groups = [group for group in np.split(members, starts) if len(group) > 1]
+        count = len(self.class_names)
+        given_K = np.bincount(self.given_codes, minlength=count).tolist()
+        wrong_K = np.bincount(self.given_codes[self.is_error], minlength=count).tolist()
+        rows = zip(self.class_names, given_K, wrong_K, self.too_few.tolist(), strict=True)
+        matrix_KK = self.noise_matrix
+        if matrix_KK is None:
+            suggested_N, given_N = (torch.from_numpy(codes) for codes in (self.suggested_codes, self.given_codes))
+            matrix_KK = transition_matrix(suggested_N.long(), given_N.long(), count).numpy()
+        return LabelErrorSummary(
+            samples=len(self),
+            errors=errors,
+            error_rate=self.quality.noise_rate,
+            precision=precision,
+            recall=recall,
+            quality=self.quality,
+            duplicate_groups=tuple(tuple(self.ids[group].tolist()) for group in groups),
+            conflicting_groups=sum(len(np.unique(self.given_codes[group])) > 1 for group in groups),
+            classes=tuple(ClassSummary(str(name), given, wrong, few) for name, given, wrong, few in rows),
+            noise_matrix=matrix_KK,
+        )
+
     def rows(self) -> Iterator[LabelErrorRow]:
-        """The table, most likely wrong first."""
+        """The table as text, most likely wrong first."""
         for i in self.ranked_indices.tolist():
             group = int(self.duplicate_group[i])
             yield LabelErrorRow(
                 id=str(self.ids[i]),
                 given=str(self.given_labels[i]),
                 suggested=str(self.suggested_labels[i]),
-                p_wrong=float(self.p_wrong[i]),
-                confidence=float(self.confidence[i]),
-                weight=float(self.sample_weight[i]),
-                suspect=int(self.is_error[i]),
-                outsider=float(self.outlier_score[i]),
+                p_wrong=_decimal(self.p_wrong[i]),
+                confidence=_decimal(self.confidence[i]),
+                weight=_decimal(self.sample_weight[i]),
+                suspect=str(int(self.is_error[i])),
+                outsider=_decimal(self.outlier_score[i]),
                 runner_up=str(self.runner_up_labels[i]),
-                duplicate_group=group if group >= 0 else "",
+                duplicate_group=str(group) if group >= 0 else "",
                 reason=str(self.reason[i]),
             )
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the table, sorted by rank."""
+        """Write the table, sorted by rank, with the column names of labels.csv."""
         with atomic_write(Path(path)) as file:
             writer = csv.writer(file)
             writer.writerow(LabelErrorRow._fields)
-            for row in self.rows():
-                writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in row])
+            writer.writerows(self.rows())
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with the index of the labels, sorted by rank; needs pandas."""
+        """Return a pandas DataFrame with the index of the labels, sorted by rank. Needs pandas."""
         import pandas
 
         columns = {
@@ -153,66 +274,93 @@ class LabelErrorReport:
         return pandas.DataFrame(columns, index=self.index).iloc[self.ranked_indices]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What the caller knows of the samples: class names, an id for each sample, an index, and duplicates."""
-
-    names: Array
-    ids: Array
-    index: Any
-    duplicates: Sequence[Sequence[int]]
+def _decimal(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6f}"
 
 
-def report_of(
-    found: Judgements, labels_N: Tensor, samples: Samples, outlier_score_N: Tensor, matrix_KK: Tensor
+def new_report(
+    labels_N: Tensor,
+    num_classes: int,
+    *,
+    suggested_N: Tensor,
+    runner_up_N: Tensor,
+    is_error_N: Tensor,
+    p_wrong_N: Tensor,
+    confidence_N: Tensor,
+    weight_N: Tensor,
+    rank_score_N: Tensor | None = None,
+    duplicates: Sequence[Sequence[int]] = (),
+    too_few_K: Tensor | None = None,
+    quality: ListQuality | None = None,
+    noise_matrix_KK: Tensor | None = None,
 ) -> LabelErrorReport:
-    """The report on judgements of labels 0, 1, …"""
-    names = samples.names
+    """A report on labels 0, 1, … of one split. Set names, ids and outlier scores with `dataclasses.replace`.
+
+    Samples are ranked by P(wrong) without a `rank_score_N`. Without `quality`, it is estimated from P(wrong), with the
+    likely errors as the upper bound.
+    """
+    count, judged_N = len(labels_N), p_wrong_N.isfinite()
+    p_wrong_n = p_wrong_N[judged_N]
     return LabelErrorReport(
-        is_error=found.is_error_N.numpy(),
-        ranked_indices=found.ranked_n.numpy(),
-        p_wrong=found.p_wrong_N.numpy(),
-        given_labels=names[labels_N.numpy()],
-        suggested_labels=names[found.suggested_N.numpy()],
-        runner_up_labels=names[found.runner_up_N.numpy()],
-        confidence=found.confidence_N.numpy(),
-        sample_weight=found.weight_N.numpy(),
-        outlier_score=outlier_score_N.numpy(),
-        duplicate_group=group_of_each(samples.duplicates, len(labels_N)).numpy(),
-        reason=np.array(reasons(found.is_error_N, outlier_score_N, labels_N, samples.duplicates)),
-        ids=samples.ids,
-        index=samples.index,
-        summary=_summary(found, labels_N, samples, matrix_KK),
+        class_names=np.arange(num_classes),
+        given_codes=labels_N.numpy(),
+        suggested_codes=suggested_N.numpy(),
+        runner_up_codes=runner_up_N.numpy(),
+        predicted_codes=np.full(count, -1),
+        is_error=is_error_N.numpy(),
+        p_wrong=p_wrong_N.numpy(),
+        rank_score=(p_wrong_N if rank_score_N is None else rank_score_N).numpy(),
+        confidence=confidence_N.numpy(),
+        sample_weight=weight_N.numpy(),
+        outlier_score=np.full(count, np.nan, np.float32),
+        duplicate_group=group_of_each(duplicates, count).numpy(),
+        in_conflict=in_conflict(labels_N, duplicates).numpy(),
+        too_few=np.zeros(num_classes, bool) if too_few_K is None else too_few_K.numpy(),
+        quality=quality or expected_quality(p_wrong_n, p_wrong_n, is_error_N[judged_N]),
+        ids=np.arange(count).astype(str),
+        index=None,
+        noise_matrix=None if noise_matrix_KK is None else noise_matrix_KK.numpy(),
+        paths=np.full(count, ""),
+        split_names=("train",),
+        split_codes=np.zeros(count, np.int8),
     )
 
 
-def reasons(
-    is_error_N: Tensor, outlier_score_N: Tensor, labels_N: Tensor, duplicates: Sequence[Sequence[int]]
-) -> list[str]:
-    """Why each sample deserves a look, in one word."""
-    conflict_N = torch.zeros_like(is_error_N)
+def in_conflict(labels_N: Tensor, duplicates: Sequence[Sequence[int]]) -> Tensor:
+    """True for samples that have a duplicate with another label."""
+    conflict_N = torch.zeros(len(labels_N), dtype=torch.bool)
     for group in duplicates:
         conflict_N[list(group)] = len(labels_N[list(group)].unique()) > 1
-    outlier_N = outlier_score_N > _FAR
-    code_N = torch.where(is_error_N, torch.where(conflict_N, 2, 1), torch.where(outlier_N, 3, 0))
-    return [REASONS[code] for code in code_N.tolist()]
+    return conflict_N
 
 
-def _summary(found: Judgements, labels_N: Tensor, samples: Samples, matrix_KK: Tensor) -> LabelErrorSummary:
-    errors = int(found.is_error_N.sum())
-    precision, recall = found.quality.at(errors) if errors else (None, None)
-    given_K = torch.bincount(labels_N, minlength=len(samples.names)).tolist()
-    wrong_K = torch.bincount(labels_N[found.is_error_N], minlength=len(samples.names)).tolist()
-    rows = zip(samples.names, given_K, wrong_K, found.few_K.tolist(), strict=True)
-    return LabelErrorSummary(
-        samples=len(labels_N),
-        errors=errors,
-        error_rate=found.quality.noise_rate,
-        precision=precision,
-        recall=recall,
+def expand(found: LabelErrorReport, labels_N: Tensor, judged_n: Tensor) -> LabelErrorReport:
+    """The report on all labels, from the one on the judged samples. The others keep their labels and rank last."""
+    if len(judged_n) == len(labels_N):
+        return found
+    ones_N = torch.ones(len(labels_N))
+    blank = new_report(
+        labels_N,
+        len(found.class_names),
+        suggested_N=labels_N,
+        runner_up_N=torch.full_like(labels_N, -1),
+        is_error_N=torch.zeros(len(labels_N), dtype=torch.bool),
+        p_wrong_N=torch.nan * ones_N,
+        rank_score_N=-ones_N,
+        confidence_N=ones_N / 2,
+        weight_N=ones_N,
         quality=found.quality,
-        duplicate_groups=tuple(tuple(samples.ids[list(group)].tolist()) for group in samples.duplicates),
-        conflicting_groups=sum(len(labels_N[list(group)].unique()) > 1 for group in samples.duplicates),
-        classes=tuple(ClassSummary(str(name), given, wrong, few) for name, given, wrong, few in rows),
-        noise_matrix=matrix_KK.numpy(),
     )
+    names = ("suggested_codes", "runner_up_codes", "is_error", "p_wrong", "rank_score", "confidence", "sample_weight")
+    columns = {name: getattr(blank, name).copy() for name in names}
+    for name, column_N in columns.items():
+        column_N[judged_n.numpy()] = getattr(found, name)
+    return replace(blank, **columns)
+
+
+def join_splits(reports: Mapping[str, LabelErrorReport]) -> LabelErrorReport:
+    """One report on several splits. Estimates are those of the first."""
+    first, sizes = next(iter(reports.values())), [len(own) for own in reports.values()]
+    columns = {name: np.concatenate([getattr(own, name) for own in reports.values()]) for name in _PER_SAMPLE}
+    columns["split_codes"] = np.repeat(np.arange(len(sizes), dtype=np.int8), sizes)
+    return replace(first, **columns, split_names=tuple(reports))

@@ -1,32 +1,32 @@
-// What the page asks of the server, and small tools for the document. Text always goes in as text, never as markup.
+// Requests to the server, and helpers for the document. Text is always inserted as text, never as markup.
 
 export async function get(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const words = new URLSearchParams(given).toString();
-  return answer(fetch(words ? `${path}?${words}` : path, { cache: "no-store" }));
+  const parameters = new URLSearchParams(given).toString();
+  return responseOf(fetch(parameters ? `${path}?${parameters}` : path, { cache: "no-store" }));
 }
 
 export async function post(path, content = {}) {
   const headers = { "Content-Type": "application/json" };
-  return answer(fetch(path, { method: "POST", headers, body: JSON.stringify(content) }));
+  return responseOf(fetch(path, { method: "POST", headers, body: JSON.stringify(content) }));
 }
 
-async function answer(request) {
+async function responseOf(request) {
   let response;
   try {
     response = await request;
   } catch {
-    throw new Error("The server is gone; nothing is lost. Start `selfadapt review` again and open the new address.");
+    throw new Error("The server has stopped; nothing is lost. Start `selfadapt review` again and open the new address.");
   }
-  if (response.status === 403) throw new Error("This address is no longer valid; open the one that was printed last.");
+  if (response.status === 403) throw new Error("This address is no longer valid; open the latest one that `selfadapt review` printed.");
   const content = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(content.error || `The server answered ${response.status}.`);
+  if (!response.ok) throw new Error(content.error || `The server returned status ${response.status}.`);
   return content;
 }
 
 export const $ = (id) => document.getElementById(id);
 
-// An element with properties, classes, aria- and data- attributes, and children that are elements or plain text.
+// An element with properties, classes, aria- and data- attributes, and children: elements or plain text.
 export function element(tag, given = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(given)) {
@@ -38,6 +38,9 @@ export function element(tag, given = {}, ...children) {
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
+
+// A class name that may wrap after separators, but not within a word.
+export const breakable = (name) => name.split(/(?<=[_\-/.,])/).flatMap((word) => [word, element("wbr")]);
 
 export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
 export const count = (value) => value.toLocaleString("en");

@@ -1,13 +1,13 @@
-// Dialogs: which class, are you sure, and the keys.
+// Dialogs: choose a class, and confirm.
 
 import { $, element } from "./api.js";
 
 const SHOWN = 60;
 
-// Ask a question that is answered by yes or no.
-export function confirmed(words, yes) {
+// Ask a yes-or-no question.
+export function confirmed(question, yes) {
   const dialog = $("confirm");
-  $("confirm-words").textContent = words;
+  $("confirm-question").textContent = question;
   $("confirm-yes").textContent = yes;
   dialog.returnValue = "";
   dialog.showModal();
@@ -17,7 +17,7 @@ export function confirmed(words, yes) {
   });
 }
 
-// The number of the class that the user finds by typing; null if none.
+// The number of the class that the user searches for and selects; null if none.
 export function chosenClass(classes) {
   const [dialog, input, list, more] = ["chooser", "class-search", "class-list", "class-more"].map($);
   const lower = classes.map((name) => name.toLowerCase());
@@ -42,7 +42,7 @@ export function chosenClass(classes) {
     list.replaceChildren(
       ...found.map((k, place) => element("li", { role: "option", id: `class-${place}`, "data-place": place }, classes[k])),
     );
-    more.textContent = all.length ? `${all.length} of ${classes.length} classes` : "no class has that in its name";
+    more.textContent = all.length ? `${all.length} of ${classes.length} classes` : "no class matches";
     mark();
   };
   const take = (place) => {

@@ -1,9 +1,9 @@
-// The grid: of however many samples, only the cells that can be seen exist.
+// The grid. Only the visible cells exist, however many samples there are.
 
 import { $, element, percent } from "./api.js";
 
 const GAP = 10;
-const MARGIN = 2; // lines of cells beyond the edge
+const MARGIN = 2; // rows of cells beyond the visible ones
 
 export class Grid {
   constructor(samples, { onMove, onOpen }) {
@@ -100,18 +100,17 @@ export class Grid {
       cell.replaceChildren(this.samples.view(row, "small"));
       return;
     }
-    const shown = own.conflict.length ? ".members" : ".view";
-    const view = cell.querySelector(shown) ?? this.samples.itemView(own, "small");
+    const view = cell.querySelector(own.conflict ? ".members" : ".view") ?? this.samples.itemView(own, "small");
     const given = this.samples.className(own.given);
     const suggested = own.suggested === own.given ? "" : `→ ${this.samples.className(own.suggested)}`;
     const badge = this.samples.decisionBadge(own);
     cell.classList.toggle("done", own.decided !== null);
-    cell.setAttribute("aria-label", this.samples.words(own));
+    cell.setAttribute("aria-label", this.samples.description(own));
     cell.replaceChildren(
       view,
       element("p", { title: given }, given),
       element("p", { class: "to", title: suggested }, suggested),
-      element("p", {}, badge ?? `${percent(own.confidence)} · ${own.part}`),
+      element("p", { title: "confidence of the suggestion, split" }, badge ?? `${percent(own.confidence)} · ${own.split}`),
       element("p", { class: "id", title: own.id }, own.id),
     );
   }

@@ -1,4 +1,4 @@
-// The page: which samples are shown, where one is, and what keys and buttons do.
+// The page: which samples are shown, which one is current, and what keys and buttons do.
 
 import { $, count, element, get, post } from "./api.js";
 import { chosenClass, confirmed } from "./dialogs.js";
@@ -7,17 +7,17 @@ import { Measure } from "./measure.js";
 import { One } from "./one.js";
 import { Samples } from "./samples.js";
 
-const EVERY = 1000; // milliseconds between looks at what other tabs decided
-const AHEAD = 400; // rows to ask for at once where the next undecided one is sought
-const FILTERS = ["of", "state", "part", "sort"];
+const INTERVAL = 1000; // milliseconds between requests for decisions of other tabs
+const AHEAD = 400; // rows to fetch at once while the next undecided one is searched
+const FILTERS = ["show", "state", "split", "sort"];
 
-const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, looked: 0, finished: false };
+const state = { queue: "work", view: "grid", list: [], at: 0, anchor: 0, selected: new Set(), line: 0, reviewed: 0, finished: false };
 let about, samples, grid, one, measure;
 let deciding = 0; // decisions that are not confirmed yet
-let turn = Promise.resolve(); // actions wait for each other, so that each acts on what the last one left
+let turn = Promise.resolve(); // actions run one after the other, each on the result of the last one
 
-function say(words, alarm = false) {
-  $("status").textContent = words;
+function say(text, alarm = false) {
+  $("status").textContent = text;
   $("status").classList.toggle("alarm", alarm);
 }
 
@@ -28,17 +28,17 @@ function inTurn(action) {
   return turn;
 }
 
-async function begin() {
+async function start() {
   about = await get("api/about");
   state.line = about.line;
   document.title = `Review ${about.run} · selfadapt`;
   $("run").textContent = `${about.run} · ${about.data}`;
-  for (const [part, size] of Object.entries(about.parts)) $("part").append(element("option", { value: part }, `${part} (${count(size)})`));
+  for (const [split, size] of Object.entries(about.splits)) $("split").append(element("option", { value: split }, `${split} (${count(size)})`));
   for (const [given, suggested, size] of about.pairs) {
-    const words = `${about.classes[given]} → ${about.classes[suggested]} (${count(size)})`;
-    $("pair").append(element("option", { value: `${given},${suggested}` }, words));
+    const pair = `${about.classes[given]} → ${about.classes[suggested]} (${count(size)})`;
+    $("pair").append(element("option", { value: `${given},${suggested}` }, pair));
   }
-  for (const of of ["duplicates", "outsiders"]) if (!about[of]) $("of").querySelector(`[value=${of}]`).disabled = true;
+  for (const kind of ["duplicates", "outliers"]) if (!about[kind]) $("show").querySelector(`[value=${kind}]`).disabled = true;
   samples = new Samples(about, (rows) => {
     grid.refresh(rows);
     one.refresh(rows, state.list, state.at);
@@ -50,14 +50,14 @@ async function begin() {
   listen();
   await inTurn(load);
   showFigures().catch(fail);
-  setTimeout(watch, EVERY);
+  setTimeout(poll, INTERVAL);
 }
 
 function progress(counts) {
-  $("progress").textContent = `${count(counts.suspects_decided)} of ${count(about.suspects)} likely errors decided; ${count(counts.decided)} decisions of ${count(about.labels)} labels`;
+  $("progress").textContent = `${count(counts.errors_decided)} of ${count(about.errors)} likely errors decided; ${count(counts.decided)} decisions on ${count(about.labels)} labels`;
 }
 
-// What `selfadapt audit` and report.html say of the labels, from the same source.
+// The figures of the labels that `selfadapt audit` and report.html show as well.
 async function showFigures() {
   const { sentences, columns, rows } = await get("api/figures");
   const cells = (tag, texts) => element("tr", {}, ...texts.map((text) => element(tag, tag === "th" ? { scope: "col" } : {}, text)));
@@ -72,9 +72,9 @@ async function load() {
   $("filters").hidden = state.queue === "measure";
   if (state.queue === "measure") {
     const drawn = await measure.refresh();
-    const found = drawn ? await post("api/draw", { of: measure.of }) : { rows: [], looked_at: 0 };
+    const found = drawn ? await post("api/draw", { of: measure.of }) : { rows: [], reviewed: 0 };
     rows = found.rows;
-    state.looked = found.looked_at;
+    state.reviewed = found.reviewed;
   } else {
     const [given, suggested] = $("pair").value.split(",");
     const filters = Object.fromEntries(FILTERS.map((name) => [name, $(name).value]));
@@ -83,10 +83,10 @@ async function load() {
     found.decided.forEach((row) => samples.decided.add(row));
   }
   state.list = rows;
-  state.finished = state.queue === "measure" && rows.length > 0 && state.looked === rows.length;
-  go(state.queue === "measure" ? Math.min(state.looked, Math.max(0, rows.length - 1)) : 0);
+  state.finished = state.queue === "measure" && rows.length > 0 && state.reviewed === rows.length;
+  go(state.queue === "measure" ? Math.min(state.reviewed, Math.max(0, rows.length - 1)) : 0);
   $("grid").scrollTop = 0;
-  if (state.queue === "measure" && rows.length) setView("one"); // each is to be looked at by itself
+  if (state.queue === "measure" && rows.length) setView("one"); // each is decided individually
   else show();
 }
 
@@ -97,7 +97,7 @@ function show() {
   $("grid").hidden = !gridShown;
   $("one").hidden = gridShown || none;
   $("empty").hidden = !none;
-  $("empty").textContent = state.queue === "measure" ? (measure.nothing ? "Nothing to draw." : "Draw the sample to begin.") : "Nothing here. Show something else above.";
+  $("empty").textContent = state.queue === "measure" ? (measure.nothing ? "Nothing to draw." : "Draw the sample to start.") : "No labels match. Change the filters above.";
   $("select-all").textContent = `Select all ${count(state.list.length)}`;
   $("skip").disabled = state.queue === "measure";
   for (const id of ["accept", "keep", "choose", "remove"]) $(id).disabled = none;
@@ -105,7 +105,7 @@ function show() {
     grid.show(state.list, state.at, state.selected);
     grid.reveal();
   } else shown = one.show(state.list, state.at);
-  if (state.selected.size > 1) say(`${count(state.selected.size)} are selected.`);
+  if (state.selected.size > 1) say(`${count(state.selected.size)} selected.`);
   return shown;
 }
 
@@ -156,23 +156,23 @@ function setQueue(queue) {
 const QUESTIONS = {
   accept: (size) => `Accept the suggestion for ${size} labels?`,
   keep: (size) => `Keep ${size} labels as given?`,
-  choose: (size, name) => `Make ${name} the label of ${size} samples?`,
+  choose: (size, name) => `Change the label of ${size} samples to ${name}?`,
   remove: (size) => `Remove ${size} samples?`,
 };
 
-// Dialogs open at once, so that what is typed next goes there; decisions wait for those before them.
+// Dialogs open at once, so that they get the next keys; decisions wait for the ones before them.
 async function act(what) {
-  if (state.view === "one" && (deciding || one.shown !== state.list[state.at])) return; // nobody has seen the next yet
-  if (state.finished && state.selected.size <= 1) return inTurn(next); // says so, or finds what was undone elsewhere
+  if (state.view === "one" && (deciding || one.shown !== state.list[state.at])) return; // the next one is not on the screen yet
+  if (state.finished && state.selected.size <= 1) return inTurn(next); // reports that, or finds what another tab has undone
   const label = what === "choose" ? await chosenClass(about.classes) : null;
   if (what === "choose" && label === null) return;
   const several = state.selected.size > 1 ? [...state.selected].sort((a, b) => a - b) : null;
   if (several) {
-    const open = several.filter((place) => !samples.decided.has(state.list[place])); // the others stay as they are
+    const open = several.filter((place) => !samples.decided.has(state.list[place])); // the others are left as they are
     if (!open.length) return say("All of these are decided already. Undo that, or decide about one by itself.");
     const size = count(open.length);
-    const words = QUESTIONS[what](size, label === null ? "" : about.classes[label]);
-    if (!(await confirmed(words, `Yes, all ${size}`))) return;
+    const question = QUESTIONS[what](size, label === null ? "" : about.classes[label]);
+    if (!(await confirmed(question, `Yes, all ${size}`))) return;
   }
   deciding++;
   one.busy(true);
@@ -189,26 +189,26 @@ async function decide(what, label, places) {
   samples.update(result.rows);
   progress(result);
   const own = samples.known.get(rows[0]);
-  say(rows.length > 1 ? `${count(Object.keys(result.rows).length)} decided.` : own ? `${own.id}: ${samples.decisionWords(own)}.` : "Decided.");
+  say(rows.length > 1 ? `${count(Object.keys(result.rows).length)} decided.` : own ? `${own.id}: ${samples.decisionText(own)}.` : "Decided.");
   if (rows.length > 1) go(places.at(-1));
   await next();
 }
 
-// On to the next that is undecided; to measure, to the first that was not looked at.
+// Go to the next undecided sample or, in a random sample, to the first that was not reviewed.
 async function next() {
   if (state.queue === "measure") {
     await measure.refresh();
-    while (state.looked < state.list.length && (await isLookedAt(state.looked))) state.looked++;
-    state.finished = state.looked === state.list.length;
-    if (state.finished) say("All were looked at.");
-    go(Math.min(state.looked, state.list.length - 1));
+    while (state.reviewed < state.list.length && (await isReviewed(state.reviewed))) state.reviewed++;
+    state.finished = state.reviewed === state.list.length;
+    if (state.finished) say("All samples are reviewed.");
+    go(Math.min(state.reviewed, state.list.length - 1));
   } else {
-    // What was skipped comes after the last.
+    // Skipped samples come after the last one.
     const size = state.list.length;
     let step = 1;
     while (step <= size && samples.decided.has(state.list[(state.at + step) % size])) step++;
     state.finished = step > size;
-    if (state.finished) say("All of these are decided. Undo, or show something else above.");
+    if (state.finished) say("All of these are decided. Undo, or change the filters above.");
     go(state.finished ? state.at : (state.at + step) % size);
   }
   await show();
@@ -219,9 +219,9 @@ async function known(place) {
   return samples.known.get(state.list[place]);
 }
 
-async function isLookedAt(place) {
+async function isReviewed(place) {
   const own = await known(place);
-  return own.decided !== null && own.looked_at;
+  return own.decided !== null && own.individual;
 }
 
 async function undo() {
@@ -229,24 +229,24 @@ async function undo() {
   samples.update(result.rows);
   progress(result);
   const rows = Object.keys(result.rows).map(Number);
-  const words = { accept: "accepted", keep: "kept", choose: "another class", remove: "removed", import: "by hand" };
-  say(result.undone ? `Undone: ${words[result.undone.what]}, ${count(rows.length)} ${rows.length === 1 ? "label" : "labels"}, by ${result.undone.who}.` : "There is nothing to undo.");
+  const names = { accept: "accepted", keep: "kept", choose: "another class", remove: "removed", import: "by hand" };
+  say(result.undone ? `Undone: ${names[result.undone.what]}, ${count(rows.length)} ${rows.length === 1 ? "label" : "labels"}, by ${result.undone.who}.` : "There is nothing to undo.");
   const place = state.list.indexOf(rows[0]);
   state.finished = false;
   if (state.queue === "measure") {
     await measure.refresh();
-    if (place >= 0) state.looked = Math.min(state.looked, place);
+    if (place >= 0) state.reviewed = Math.min(state.reviewed, place);
   }
   if (place >= 0) go(place);
   show();
 }
 
-function watch() {
-  const looked = document.hidden ? Promise.resolve() : inTurn(lookAround);
-  looked.then(() => setTimeout(watch, EVERY));
+function poll() {
+  const done = document.hidden ? Promise.resolve() : inTurn(fetchChanges);
+  done.then(() => setTimeout(poll, INTERVAL));
 }
 
-async function lookAround() {
+async function fetchChanges() {
   const found = await get("api/changes", { after: state.line });
   if (found.line === state.line) return;
   state.line = found.line;
@@ -316,4 +316,4 @@ function listen() {
   $("filters").addEventListener("submit", (event) => event.preventDefault());
 }
 
-begin().catch(fail);
+start().catch(fail);

@@ -1,13 +1,13 @@
-// One sample at a time: large, with the training samples of both classes that are most like it.
+// One sample at a time, beside its duplicates and the most similar training samples of both classes.
 
-import { $, element, get, percent } from "./api.js";
+import { $, breakable, count, element, get, percent } from "./api.js";
 
 export class One {
   constructor(samples) {
     this.samples = samples;
     this.box = $("one");
     this.row = null;
-    this.shown = null; // the row that can be seen, which follows `row` in a moment
+    this.shown = null; // the row on the screen, which lags behind `row` while facts are fetched
     this.similar = new Map();
   }
 
@@ -19,10 +19,10 @@ export class One {
     await this.samples.want([row]);
     const own = this.samples.known.get(row);
     if (this.row !== row || !own) return;
-    if (moved || !this.sheet) this.draw(own);
+    if (moved || !this.sample) this.draw(own);
     this.facts.replaceChildren(...this.factsOf(own, list, at));
     this.shown = row;
-    this.box.setAttribute("aria-label", this.samples.words(own));
+    this.box.setAttribute("aria-label", this.samples.description(own));
     this.prefetch(list.slice(at + 1, at + 4));
   }
 
@@ -33,32 +33,32 @@ export class One {
     const columns = sides.map((side) => {
       const name = this.samples.className(own[side]);
       this.strips[side] = element("div", { class: "strip" });
-      const label = element("div", { class: side }, element("h2", {}, side), element("div", { class: "word" }, name));
-      return [label, element("div", {}, element("h2", {}, `most like it in ${name}`), this.strips[side])];
+      const label = element("div", { class: side }, element("h2", {}, side), element("div", { class: "word" }, ...breakable(name)));
+      return [label, element("div", {}, element("h2", {}, "most similar in ", ...breakable(name)), this.strips[side])];
     });
     const large = this.samples.itemView(own, "large");
     large.classList.add("large");
-    this.sheet = element(
+    this.sample = element(
       "div",
-      { class: "sheet" },
+      { class: "sample" },
       element("div", { class: "labels" }, ...columns.map(([label]) => label), this.facts),
       large,
       element("div", { class: "strips" }, ...columns.map(([, strip]) => strip)),
     );
-    this.box.replaceChildren(this.sheet);
+    this.box.replaceChildren(this.sample);
     this.box.scrollTop = 0;
     this.fillStrips(own);
   }
 
   factsOf(own, list, at) {
-    const words = [`${at + 1} of ${list.length.toLocaleString("en")}`, own.part];
-    if (own.suggested !== own.given) words.push(`confidence ${percent(own.confidence)}`);
-    if (own.outsider) words.push("far from every class");
-    if (own.conflict.length) words.push(`${own.conflict.length} duplicates with different labels, decided together`);
-    else if (own.copies) words.push(`one of ${own.copies} duplicates`);
+    const facts = [`${at + 1} of ${count(list.length)}`, own.split];
+    if (own.suggested !== own.given) facts.push(`confidence ${percent(own.confidence)}`);
+    if (own.outlier) facts.push("outlier: no class fits");
+    if (own.conflict) facts.push(`${own.duplicates.length} duplicates with different labels, decided together`);
+    else if (own.duplicate_count) facts.push(`one of ${count(own.duplicate_count)} duplicates`);
     const badge = this.samples.decisionBadge(own);
     const who = own.decided === null || !own.who ? "" : ` by ${own.who}, ${own.when}`;
-    return [words.join(" · "), element("br"), own.id, ...(badge ? [element("br"), badge, who] : [])];
+    return [facts.join(" · "), element("br"), own.id, ...(badge ? [element("br"), badge, who] : [])];
   }
 
   async fillStrips(own) {
@@ -70,8 +70,8 @@ export class One {
     if (this.row !== own.row) return;
     for (const [side, strip] of Object.entries(this.strips)) {
       const rows = found[side] ?? [];
-      const words = element("p", {}, found.reason ?? "there is none to compare with");
-      strip.replaceChildren(...(rows.length ? rows.map((row) => this.samples.view(row, "small", "")) : [words]));
+      const reason = element("p", {}, found.reason ?? "no sample to compare with");
+      strip.replaceChildren(...(rows.length ? rows.map((row) => this.samples.view(row, "small", "")) : [reason]));
     }
     if (found.reason?.includes("a moment")) setTimeout(() => this.row === own.row && this.fillStrips(own), 1500);
   }
@@ -82,7 +82,7 @@ export class One {
 
   prefetch(rows) {
     this.samples.want(rows);
-    if (this.samples.about.pictures) rows.forEach((row) => (new Image().src = `picture/${row}/large`));
+    if (this.samples.about.images) rows.forEach((row) => (new Image().src = `image/${row}/large`));
   }
 
   refresh(rows, list, at) {

@@ -1,26 +1,20 @@
-// What is known of the samples, by row: fetched in batches when it is needed, kept, and told to whoever listens.
+// The facts of the samples by row, fetched in batches when they are needed.
 
-import { element, get, percent, post } from "./api.js";
+import { breakable, element, get, percent, post } from "./api.js";
 
 const BATCH = 400;
 const REMOVED = -2;
+const TINY = 96; // pixels up to which an image is enlarged
 
 export class Samples {
   constructor(about, onChange) {
     this.about = about;
     this.known = new Map();
-    this.decided = new Set(); // rows of which it is known that they are
+    this.decided = new Set(); // rows that are known to be decided
     this.values = new Map();
     this.wanted = new Set();
     this.onChange = onChange;
     this.fetching = null;
-  }
-
-  // What is known of a row now; if nothing is, it is fetched, and onChange is called.
-  peek(row) {
-    const found = this.known.get(row);
-    if (found === undefined && row !== undefined) this.want([row]);
-    return found;
   }
 
   want(rows) {
@@ -34,9 +28,9 @@ export class Samples {
       while (this.wanted.size) {
         const rows = [...this.wanted].slice(0, BATCH);
         rows.forEach((row) => this.wanted.delete(row));
-        const { told } = await post("api/told", { rows });
-        told.forEach((own) => this.known.set(own.row, own));
-        told.forEach((own) => this.note(own.row, own.decided));
+        const { samples } = await post("api/samples", { rows });
+        samples.forEach((own) => this.known.set(own.row, own));
+        samples.forEach((own) => this.note(own.row, own.decided));
         this.onChange(rows);
       }
     } finally {
@@ -44,14 +38,14 @@ export class Samples {
     }
   }
 
-  // Take over what stands for these rows, as decisions and undo report it.
+  // Apply the decisions about these rows, as the server reports them.
   update(rows) {
     const changed = [];
     for (const [row, state] of Object.entries(rows)) {
       changed.push(Number(row));
       this.note(Number(row), state.decided);
       const own = this.known.get(Number(row));
-      if (own) this.known.set(Number(row), { ...own, what: undefined, looked_at: undefined, ...state });
+      if (own) this.known.set(Number(row), { ...own, what: undefined, individual: undefined, ...state });
     }
     if (changed.length) this.onChange(changed);
   }
@@ -65,28 +59,29 @@ export class Samples {
     return this.about.classes[number];
   }
 
-  decisionWords(own) {
+  decisionText(own) {
     if (own.decided === null) return "";
     if (own.decided === REMOVED) return "removed";
     const name = this.className(own.decided);
     return own.decided === own.given ? `kept ${name}` : `now ${name}`;
   }
 
-  words(own) {
+  description(own) {
     const parts = [own.id, `given ${this.className(own.given)}`];
     if (own.suggested !== own.given) parts.push(`suggested ${this.className(own.suggested)}, ${percent(own.confidence)}`);
-    const labels = own.conflict.map((member) => `${this.className(member.given)}${member.disagrees ? " (disagrees)" : ""}`);
-    if (labels.length) parts.push(`duplicates with different labels: ${labels.join(", ")}`);
-    parts.push(own.part, this.decisionWords(own) || "undecided");
+    const labels = own.duplicates.map((member) => `${this.className(member.given)}${member.disagrees ? " (disagrees)" : ""}`);
+    if (own.conflict) parts.push(`duplicates with different labels: ${labels.join(", ")}`);
+    parts.push(own.split, this.decisionText(own) || "undecided");
     return parts.join("; ");
   }
 
-  // The picture of a row, or its values.
+  // The image of a row, or its values.
   view(row, size, alt = "") {
     const box = element("div", { class: "view" });
-    if (this.about.pictures) {
-      const image = element("img", { src: `picture/${row}/${size}`, alt, decoding: "async", draggable: false });
-      image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 96));
+    if (this.about.images) {
+      const image = element("img", { src: `image/${row}/${size}`, alt, decoding: "async", draggable: false });
+      const isTiny = () => Math.max(image.naturalWidth, image.naturalHeight) <= TINY;
+      image.addEventListener("load", () => image.classList.toggle("tiny", isTiny()));
       image.addEventListener("error", () => box.replaceChildren(element("span", { class: "none" }, "cannot be read")));
       box.append(image);
     } else {
@@ -95,17 +90,19 @@ export class Samples {
     return box;
   }
 
-  // What there is to see of an item: its sample, or duplicates with different labels side by side.
+  // The view of a sample. Large, it is shown beside its duplicates; in the grid, only if their labels differ.
   itemView(own, size) {
-    if (!own.conflict.length) return this.view(own.row, size, `the sample ${own.id}`);
-    const members = own.conflict.map((member) => {
+    const beside = own.conflict || (size === "large" && own.duplicates.length > 1);
+    if (!beside) return this.view(own.row, size, `sample ${own.id}`);
+    const members = own.duplicates.map((member) => {
       const given = this.className(member.given);
-      const words = size === "small" ? given : `${given} · ${member.part}${member.disagrees ? " · disagrees" : ""}`;
+      const role = own.conflict ? (member.disagrees ? " · disagrees" : "") : member.row === own.row ? " · this sample" : " · duplicate";
+      const caption = size === "small" ? [given] : [...breakable(given), ` · ${member.split}${role}`];
       return element(
         "figure",
         { class: member.disagrees ? "disagrees" : "", title: member.id },
-        this.view(member.row, size, `the sample ${member.id}`),
-        element("figcaption", {}, words),
+        this.view(member.row, size, `sample ${member.id}`),
+        element("figcaption", {}, ...caption),
       );
     });
     return element("div", { class: "view members" }, ...members);
@@ -124,7 +121,7 @@ export class Samples {
   }
 
   decisionBadge(own) {
-    const words = this.decisionWords(own);
-    return words ? element("span", { class: own.decided === REMOVED ? "removed" : "decided" }, words) : null;
+    const text = this.decisionText(own);
+    return text ? element("span", { class: own.decided === REMOVED ? "removed" : "decided" }, text) : null;
   }
 }

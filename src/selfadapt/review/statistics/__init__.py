@@ -1,1 +1,1 @@
-"""What decisions of people say about labels that nobody looked at."""
+"""Estimates from decisions of people, for labels that nobody reviewed."""

@@ -1,56 +1,57 @@
-"""Samples that are drawn to measure: populations and their random order, fixed at the first draw and kept in files.
+"""Random samples for measuring: a population and a random order of it, fixed at the first draw and stored in a file.
 
-    review/suggestions.csv   the suggestions on training labels that nobody had decided about, most suspicious first;
-                             each with the depth of the grid that it first belongs to, and its turn
-    review/PART.csv          all labels of a part, likewise
+    review/suggestions.csv   the suggestions on undecided training labels, most likely wrong first; each with the first
+                             depth of the grid that contains it, and its position in the random order ("turn")
+    review/SPLIT.csv         all labels of a split, in the same format
 
-The order comes from the run's seed. Only what is taken in this order speaks for what was not looked at.
+The order follows from the seed of the run. Only decisions in this order generalise to the samples that nobody reviewed.
 """
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.statistics.precision_bound import Numbers, depth_grid
 from selfadapt.run_folder.csv_tables import read_table, write_table
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
 
 SUGGESTIONS = "suggestions"
 _COLUMNS = ("id", "given", "suggested", "depth", "turn")
-_REMEDY = "restore the file, or remove it and draw anew in selfadapt review"
+_REMEDY = "restore the file, or remove it and draw again in selfadapt review"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """A population of N in the order of suspicion, and the order in which it is looked at."""
+    """A population of N labels, most likely wrong first, and the random order in which they are reviewed."""
 
-    of: str  # SUGGESTIONS, or a part
+    of: str  # SUGGESTIONS, or a split
     ids: Sequence[str]
     given: Sequence[str]
     suggested: Sequence[str]
-    order_N: Numbers  # places in this population, in the order of their turns
-    depth_J: Numbers  # how many belong to each depth
+    order_N: Numbers  # positions in this population, in random order
+    depth_J: Numbers  # the number of labels at each depth
 
     @cached_property
-    def in_turn(self) -> list[str]:
-        """The ids in the order in which they are looked at."""
-        return [self.ids[place] for place in self.order_N.tolist()]
+    def in_order(self) -> list[str]:
+        """The ids in random order."""
+        return [self.ids[position] for position in self.order_N.tolist()]
 
 
 def read_draw(folder: RunFolder, of: str) -> Draw | None:
-    """What was drawn; None if nothing was yet."""
+    """The sample that was drawn; None if there is none yet."""
     path = folder.draw_file(of)
     rows = read_table(path, _COLUMNS) if path.exists() else []
-    if not rows:
-        return None
+    return _parse(path, of, rows) if rows else None
+
+
+def _parse(path: Path, of: str, rows: Sequence[Mapping[str, str]]) -> Draw:
     turns = _whole_numbers(path, rows, "turn", 0, len(rows) - 1)
     depths = _whole_numbers(path, rows, "depth", 1, len(rows))
     if len(np.unique(turns)) < len(turns):
@@ -69,38 +70,37 @@ def _whole_numbers(path: Path, rows: Sequence[Mapping[str, str]], column: str, l
     for line, row in enumerate(rows, start=2):
         text = row[column]
         if not (text.isascii() and text.isdecimal() and len(text) < 16 and least <= int(text) <= most):
-            raise UserError(f"{path}, line {line}: {column} {text!r} is no number within {least}..{most}; {_REMEDY}")
+            raise UserError(f"{path}, line {line}: {column} {text!r} is not a number from {least} to {most}; {_REMEDY}")
     return np.array([int(row[column]) for row in rows])
 
 
-def draw(folder: RunFolder, of: str, verdicts: Verdicts, decided: Container[str]) -> Draw:
-    """The draw of this name: the one that was made, or one that is made now and stays.
+def draw(folder: RunFolder, of: str, report: LabelErrorReport, decided: Container[str]) -> Draw:
+    """Return the random sample of this name. It is drawn and stored at the first call.
 
-    Raises a UserError where there is nothing to draw.
+    Raises:
+        UserError: If there is nothing to draw from.
     """
     found = read_draw(folder, of)
     if found is not None:
         return found
     if of == SUGGESTIONS:
-        suspects = np.flatnonzero(verdicts.suspect_N & (verdicts.part_N == verdicts.parts.index("train"))).tolist()
-        rows = [row for row in suspects if verdicts.ids[row] not in decided]
+        train = report.rows_of("train")
+        rows = [row for row in train[report.is_error[train]].tolist() if report.ids[row] not in decided]
         depth_J = depth_grid(len(rows))
     else:
-        rows = verdicts.rows_of(of).tolist()
+        rows = report.rows_of(of).tolist()
         depth_J = np.array([len(rows)])
     if not rows:
-        raise UserError("nothing to draw: no suggestion on a training label is undecided")
+        raise UserError("nothing to draw: all suggestions on training labels are decided")
     generator = seeded(int(folder.read_run()["seed"]), "measure", of)
     turn_N = torch.empty(len(rows), dtype=torch.int64)
     turn_N[torch.randperm(len(rows), generator=generator)] = torch.arange(len(rows))
     depth_N = np.searchsorted(depth_J, np.arange(len(rows)), side="right") + 1
-    classes: Sequence[Any] = verdicts.classes
     lines = [
-        (verdicts.ids[row], classes[verdicts.given_N[row]], classes[verdicts.suggested_N[row]], str(depth), str(turn))
+        (report.ids[row], report.given_labels[row], report.suggested_labels[row], str(depth), str(turn))
         for row, depth, turn in zip(rows, depth_N.tolist(), turn_N.tolist(), strict=True)
     ]
-    folder.draw_file(of).parent.mkdir(exist_ok=True)
-    write_table(folder.draw_file(of), _COLUMNS, lines)
-    made = read_draw(folder, of)
-    assert made is not None
-    return made
+    path = folder.draw_file(of)
+    path.parent.mkdir(exist_ok=True)
+    write_table(path, _COLUMNS, lines)
+    return _parse(path, of, [dict(zip(_COLUMNS, line, strict=True)) for line in lines])

@@ -1,30 +1,31 @@
-"""What `selfadapt audit`, report.html and the review page say of the labels of a run: one table, one text.
+"""The figures of the labels of a run that `selfadapt audit`, report.html and the review page share: a table and a text.
 
-Before anybody decided, the figures are expectations by P(wrong) (evaluation/label_errors/list_quality.py). From 50
-decisions on, those that were taken in random order give intervals that hold however often one looks (strata.py). A
-method without calibrated P(wrong) counts its likely errors, and leaves their precision to a review.
+Before any decision, the figures are expectations from P(wrong) (evaluation/label_errors/list_quality.py). From 50
+decisions on, random checks give intervals that hold at all times (strata.py). For a method without calibrated P(wrong)
+the likely errors are counted, and their precision is left to a review.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.decisions import read_decisions
 from selfadapt.review.journal import Decision
 from selfadapt.review.statistics.draws import SUGGESTIONS, Draw, read_draw
-from selfadapt.review.statistics.strata import Stratum, bounds, further_random_looks, strata_of
+from selfadapt.review.statistics.strata import Stratum, bounds, further_random_checks, strata_of
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.run_folder.labels_file import Verdicts
+from selfadapt.run_folder.labels_file import SPLITS, read_report
 
-ENOUGH = 50  # decisions from which on intervals use them
+ENOUGH = 50  # decisions from which intervals are shown
 CONFIDENCE = 0.95
-WIDTH = 0.05  # the error rate is settled when its interval is no wider than this on either side
+WIDTH = 0.05  # half-width of the interval at which the error rate counts as known
 COLUMNS = ("split", "labels", "likely errors", "estimated wrong", "precision", "recall", "decided")
 
 
 @dataclass(frozen=True)
 class Share:
-    """An expected share, with an interval once it was measured."""
+    """An expected share, with an interval once it is measured."""
 
     value: float
     low: float | None = None
@@ -44,10 +45,10 @@ class SplitFigures:
     labels: int
     likely_errors: int
     error_rate: Share
-    precision: Share | None  # of the likely errors, how many are wrong
-    recall: Share | None  # of the wrong labels, how many are likely errors
-    decided: int  # labels that somebody looked at
-    further_looks: int  # in random order, until the error rate of each split is settled
+    precision: Share | None  # of the likely errors, the share that is wrong
+    recall: Share | None  # of the wrong labels, the share that is a likely error
+    decided: int  # individual decisions
+    further_checks: int  # random checks until the error rate of each split is known to within WIDTH
 
     @property
     def wrong(self) -> int:
@@ -59,7 +60,7 @@ class SplitFigures:
             "wrong": self.wrong,
             **{name: None if share is None else asdict(share) for name, share in shares.items()},
             "decided": self.decided,
-            "further_looks": self.further_looks,
+            "further_looks": self.further_checks,
         }
 
     def cells(self) -> tuple[str, ...]:
@@ -75,34 +76,34 @@ class LabelFigures:
 
     @property
     def rows(self) -> list[SplitFigures]:
-        """The splits, and all of them where there are several."""
+        """The splits, and their total if there are several."""
         return [*self.splits, self.total] if len(self.splits) > 1 else list(self.splits)
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, what was measured, and how many looks settle the rest."""
+        """What was found, what was measured, and how many random checks are missing."""
         measured = [own for own in self.splits if _is_measured(own.error_rate) or _is_measured(own.precision)]
-        return [self._found(), *(_measured(own) for own in measured), *self._to_settle()]
+        return [self._found(), *(_measured(own) for own in measured), *self._missing()]
 
     def _found(self) -> str:
         own, errors = self.total, [own for own in self.splits if own.likely_errors]
-        by_split = ", ".join(f"{part.likely_errors:,} {part.split}" for part in errors)
+        by_split = ", ".join(f"{split.likely_errors:,} {split.split}" for split in errors)
         counts = f"{own.likely_errors:,} are listed as likely errors ({by_split})" if errors else ""
-        begin = f"An estimated {own.wrong:,} of {own.labels:,} labels are wrong"
+        estimate = f"An estimated {own.wrong:,} of {own.labels:,} labels are wrong"
         if not errors:
-            return f"{begin}; none is listed as a likely error."
+            return f"{estimate}; none is listed as a likely error."
         if own.precision is None:
-            return f"{begin}: {counts}."
-        return f"{begin}; {counts}, of which about {_percent(own.precision.value)} are wrong."
+            return f"{estimate}: {counts}."
+        return f"{estimate}; {counts}, of which about {_percent(own.precision.value)} are wrong."
 
-    def _to_settle(self) -> list[str]:
+    def _missing(self) -> list[str]:
         own = self.splits[0]
-        if own.further_looks == 0:
+        if own.further_checks == 0:
             return []
         more = " more" if own.decided else ""
         return [
-            f"About {own.further_looks:,}{more} random looks at {own.split} labels (selfadapt review, queue Measure) "
-            f"settle their error rate to within {_points()}."
+            f"About {own.further_checks:,}{more} random checks of {own.split} labels (selfadapt review, Measure) "
+            f"estimate their error rate to within {_points()}."
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -110,36 +111,35 @@ class LabelFigures:
 
 
 def label_figures(folder: RunFolder) -> LabelFigures:
-    """The figures of a run that was audited."""
-    verdicts = Verdicts.of(folder)
-    decisions = read_decisions(folder)
-    return figures_of(verdicts, decisions, read_draws(folder))
+    """The figures of an audited run."""
+    return figures_of(read_report(folder), read_decisions(folder), read_draws(folder))
 
 
 def read_draws(folder: RunFolder) -> dict[str, Draw]:
-    """All that was drawn to measure by."""
-    found = {name: read_draw(folder, name) for name in ("train", "validation", "test", SUGGESTIONS)}
+    """All random samples that were drawn, by name."""
+    found = {name: read_draw(folder, name) for name in (*SPLITS, SUGGESTIONS)}
     return {name: own for name, own in found.items() if own is not None}
 
 
-def figures_of(verdicts: Verdicts, decisions: Mapping[str, Decision], draws: Mapping[str, Draw]) -> LabelFigures:
-    names = [name for name in verdicts.parts if len(verdicts.rows_of(name))]
-    strata = {name: strata_of(verdicts, name, decisions, draws) for name in names}
+def figures_of(report: LabelErrorReport, decisions: Mapping[str, Decision], draws: Mapping[str, Draw]) -> LabelFigures:
+    names = [name for name in report.split_names if len(report.rows_of(name))]
+    strata = {name: strata_of(report, name, decisions, draws) for name in names}
     errors, others = ([pair[place] for pair in strata.values()] for place in (0, 1))
-    looks = {
-        name: further_random_looks([own for own in pair if own.size], CONFIDENCE, WIDTH)
+    checks = {
+        name: further_random_checks([own for own in pair if own.size], CONFIDENCE, WIDTH)
         for name, pair in strata.items()
     }
+    calibrated = report.is_calibrated
     return LabelFigures(
-        splits=[_figures(name, pair[:1], pair[1:], verdicts.calibrated, looks[name]) for name, pair in strata.items()],
-        total=_figures("all", errors, others, verdicts.calibrated, sum(looks.values())),
+        splits=[_figures(name, pair[:1], pair[1:], calibrated, checks[name]) for name, pair in strata.items()],
+        total=_figures("all", errors, others, calibrated, sum(checks.values())),
     )
 
 
 def _figures(
-    split: str, errors: Sequence[Stratum], others: Sequence[Stratum], calibrated: bool, further_looks: int
+    split: str, errors: Sequence[Stratum], others: Sequence[Stratum], calibrated: bool, further_checks: int
 ) -> SplitFigures:
-    """Figures over one stratum of likely errors and one of other labels, or over several of each."""
+    """The figures of one stratum of likely errors and one of other labels, or of several of each."""
     both = [own for own in (*errors, *others) if own.size]
     labels, likely_errors = (sum(own.size for own in some) for some in (both, errors))
     decided = sum(own.known_wrong + own.known_right for own in both)
@@ -159,12 +159,12 @@ def _figures(
         precision=precision,
         recall=_recall(wrong_errors, wrong, listed, [own for own in others if own.size], rate) if precision else None,
         decided=decided,
-        further_looks=further_looks,
+        further_checks=further_checks,
     )
 
 
 def _wrong(own: Stratum, by_list: float, calibrated: bool) -> float:
-    """The expected number of wrong labels; by the list itself where P(wrong) is not calibrated and nobody looked."""
+    """The expected number of wrong labels; without calibrated P(wrong) and checks, the list itself is counted."""
     if not calibrated and not own.is_measured:
         return own.known_wrong + by_list * own.rest
     return own.known_wrong + own.rate * own.rest
@@ -204,8 +204,8 @@ def _measured(own: SplitFigures) -> str:
         found = f"{own.error_rate} of the {own.labels:,} {own.split} labels are wrong"
         if _is_measured(own.precision):
             found += f", and {own.precision} of the {own.likely_errors:,} likely errors among them"
-    settled = "" if own.further_looks else f"; that settles the error rate to within {_points()}"
-    return f"By {own.decided:,} decisions, {found}, with a confidence of {CONFIDENCE:.0%}{settled}."
+    enough = "" if own.further_checks else f"; the error rate is known to within {_points()}"
+    return f"By {own.decided:,} decisions, {found}, with a confidence of {CONFIDENCE:.0%}{enough}."
 
 
 def _points() -> str:

@@ -1,9 +1,8 @@
-"""How many labels are wrong, by what people decided: bounds for each stratum, and for several together.
+"""Bounds on the number of wrong labels, from decisions, for each stratum and for several together.
 
-A split has two strata by rank: its likely errors, and all other labels. Within a stratum the random order of a draw is
-a random order, too, so the bounds of promise.py hold for it at every look. Decisions that were not in a random order
-are known, and bound the number from both sides, but say nothing of the rest. Over S strata the numbers add up, each
-with 1/S of the error budget.
+A split has two strata: its likely errors, and all other labels. Within a stratum, the random order of a draw is a
+random order as well, so the bounds of precision_bound.py hold for it at all times. Other decisions bound the number
+from both sides, but do not generalise to the rest. The bounds of S strata are added, each with 1/S of the error budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,35 +10,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from selfadapt.evaluation.label_errors.report import Array, LabelErrorReport
 from selfadapt.review.journal import Decision
 from selfadapt.review.statistics.draws import SUGGESTIONS, Draw
-from selfadapt.review.statistics.measured import looked_at
+from selfadapt.review.statistics.measurement import reviewed_in_order
 from selfadapt.review.statistics.precision_bound import Numbers, least_right, most_right
-from selfadapt.run_folder.labels_file import Verdicts
 
-_PRIOR_LOOKS = 10  # what the audit's estimate of a stratum is worth beside looks
-_GRID = 80  # numbers of further looks that are tried
+_PRIOR_CHECKS = 10  # weight of the audit's estimate, in random checks
+_GRID = 80  # numbers of further checks to try
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomLooks:
-    """A random order over labels of a stratum, as far as it was looked at."""
+class RandomChecks:
+    """The reviewed beginning of a random order over labels of a stratum."""
 
     population: int
     seen: int
     wrong: int
-    other_wrong: int  # of the stratum but not of the population, by other decisions
+    other_wrong: int  # in the stratum but not in the population, by other decisions
     other_right: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stratum:
     size: int
-    expected: float  # share of wrong labels, by the audit
-    known_wrong: int  # looked at, in whatever order
+    expected: float  # error rate estimated by the audit
+    known_wrong: int  # by individual decisions in any order
     known_right: int
-    looks: Sequence[RandomLooks]
-    orders: int  # random orders that there may be; each gets its share of the error budget
+    checks: Sequence[RandomChecks]
+    orders: int  # number of random orders there can be; they share the error budget
 
     @property
     def rest(self) -> int:
@@ -47,20 +46,24 @@ class Stratum:
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything is known of what nobody looked at, or there is nothing left."""
-        return self.rest == 0 or any(own.seen for own in self.looks)
+        """Whether random checks exist, or nothing is left to check."""
+        return self.rest == 0 or any(own.seen for own in self.checks)
 
     @property
     def rate(self) -> float:
-        """The share of wrong labels among the rest: by random looks, and by the audit while they are few."""
-        best = max(self.looks, key=lambda own: own.seen, default=None)
-        seen, wrong = (0, 0) if best is None else (best.seen, best.wrong)
-        return (wrong + _PRIOR_LOOKS * self.expected) / (seen + _PRIOR_LOOKS)
+        """The error rate among the rest: by random checks, and by the audit while there are few."""
+        return (self.best.wrong + _PRIOR_CHECKS * self.expected) / (self.best.seen + _PRIOR_CHECKS)
+
+    @property
+    def best(self) -> RandomChecks:
+        """The random order with the most checks; without any, one over the whole stratum."""
+        none = RandomChecks(population=self.size, seen=0, wrong=0, other_wrong=0, other_right=0)
+        return max(self.checks, key=lambda own: own.seen, default=none)
 
     def bounds(self, error_budget: float) -> tuple[int, int]:
-        """The fewest and the most wrong labels that are not refuted."""
+        """The smallest and the largest number of wrong labels that are not refuted."""
         low, high = self.known_wrong, self.size - self.known_right
-        for own in self.looks:
+        for own in self.checks:
             numbers, budget = (own.population, own.seen, own.wrong), error_budget / self.orders
             low = max(low, int(least_right(*numbers, budget)) + own.other_wrong)
             high = min(high, int(most_right(*numbers, budget)) + self.size - own.population - own.other_right)
@@ -68,53 +71,53 @@ class Stratum:
 
 
 def strata_of(
-    verdicts: Verdicts, split: str, decisions: Mapping[str, Decision], draws: Mapping[str, Draw]
+    report: LabelErrorReport, split: str, decisions: Mapping[str, Decision], draws: Mapping[str, Draw]
 ) -> tuple[Stratum, Stratum]:
-    """The likely errors of a split, and its other labels. Labels that were not judged count in neither."""
-    judged_N = np.isfinite(verdicts.p_wrong_N)
-    in_split_N = (verdicts.part_N == verdicts.parts.index(split)) & (judged_N | ~judged_N.any())
+    """The likely errors of a split, and its other labels. Labels that were not judged are in neither."""
+    judged_N = report.is_judged if report.is_judged.any() else np.ones(len(report), bool)
+    in_split = report.rows_of(split)
     found = []
     for likely_errors in (True, False):
-        rows = np.flatnonzero(in_split_N & (verdicts.suspect_N == likely_errors))
-        p_wrong_n = verdicts.p_wrong_N[rows]
+        rows = in_split[judged_N[in_split] & (report.is_error[in_split] == likely_errors)]
+        p_wrong_n = report.p_wrong[rows]
         known_n = np.isfinite(p_wrong_n)
-        wrong = _looked_at(verdicts, rows.tolist(), decisions)
+        wrong = _individually_decided(report, rows, decisions)
         names = [split, *([SUGGESTIONS] if likely_errors and split == "train" else [])]
-        members = {verdicts.ids[row] for row in rows.tolist()}
-        looks = [_looks(draws[name], members, wrong, decisions) for name in names if name in draws]
+        members = set(report.ids[rows].tolist())
+        checks = [_random_checks(draws[name], members, wrong, decisions) for name in names if name in draws]
         found.append(
             Stratum(
                 size=len(rows),
                 expected=float(p_wrong_n[known_n].mean()) if known_n.any() else float(likely_errors),
                 known_wrong=sum(wrong.values()),
                 known_right=len(wrong) - sum(wrong.values()),
-                looks=[own for own in looks if own is not None],
+                checks=[own for own in checks if own is not None],
                 orders=len(names),
             )
         )
     return found[0], found[1]
 
 
-def _looked_at(verdicts: Verdicts, rows: Sequence[int], decisions: Mapping[str, Decision]) -> dict[str, bool]:
-    """Whether the label is wrong, of each of these rows that somebody looked at. What was removed counts as wrong."""
+def _individually_decided(report: LabelErrorReport, rows: Array, decisions: Mapping[str, Decision]) -> dict[str, bool]:
+    """Whether the label is wrong, for each of these rows with an individual decision. Removed ones count as wrong."""
     found = {}
-    for row in rows if decisions else ():
-        own = decisions.get(verdicts.ids[row])
-        if own is not None and own.looked_at:
-            found[verdicts.ids[row]] = own.label != verdicts.classes[verdicts.given_N[row]]
+    for row in rows.tolist() if decisions else ():
+        own = decisions.get(report.ids[row])
+        if own is not None and own.individual:
+            found[report.ids[row]] = own.label != report.given_labels[row]
     return found
 
 
-def _looks(
+def _random_checks(
     draw: Draw, members: set[str], wrong: Mapping[str, bool], decisions: Mapping[str, Decision]
-) -> RandomLooks | None:
-    """What a draw says of the members of a stratum; None where a later audit moved suggestions out of it."""
+) -> RandomChecks | None:
+    """The random checks of a stratum; None if a later audit moved suggestions out of it."""
     own = members.intersection(draw.ids)
     if draw.of == SUGGESTIONS and len(own) < len(draw.ids):
         return None
-    seen = [sample_id for sample_id in draw.in_turn[: looked_at(draw, decisions)] if sample_id in own]
+    seen = [sample_id for sample_id in draw.in_order[: reviewed_in_order(draw, decisions)] if sample_id in own]
     others = [value for sample_id, value in wrong.items() if sample_id not in own]
-    return RandomLooks(
+    return RandomChecks(
         population=len(own),
         seen=len(seen),
         wrong=sum(wrong[sample_id] for sample_id in seen),
@@ -124,15 +127,15 @@ def _looks(
 
 
 def bounds(strata: Sequence[Stratum], confidence: float) -> tuple[int, int]:
-    """The fewest and the most wrong labels in all of these, with this confidence at every look."""
+    """The smallest and the largest number of wrong labels in all strata, with this confidence at all times."""
     found = [own.bounds((1 - confidence) / len(strata)) for own in strata]
     return sum(low for low, _ in found), sum(high for _, high in found)
 
 
-def further_random_looks(strata: Sequence[Stratum], confidence: float, width: float) -> int:
-    """About how many more looks in random order bring the bounds on the error rate to ± `width`; 0 if they are there.
+def further_random_checks(strata: Sequence[Stratum], confidence: float, width: float) -> int:
+    """About how many more random checks narrow the bounds on the error rate to ± `width`; 0 if they are narrow enough.
 
-    The rest is taken to be as wrong as it seems so far.
+    Assumes that the error rate of the rest is the current estimate.
     """
     size, rest = sum(own.size for own in strata), sum(own.rest for own in strata)
     low, high = bounds(strata, confidence)
@@ -145,9 +148,8 @@ def further_random_looks(strata: Sequence[Stratum], confidence: float, width: fl
 
 
 def _width_after(own: Stratum, more_M: Numbers, rest: int, error_budget: float) -> Numbers:
-    """The most less the fewest wrong labels of a stratum after each of so many more looks at the whole split."""
-    best = max(own.looks, key=lambda looks: looks.seen, default=None)
-    population, seen, wrong = (own.size, 0, 0) if best is None else (best.population, best.seen, best.wrong)
+    """The width of the bounds of a stratum, in labels, after each number of further checks of the whole split."""
+    population, seen, wrong = own.best.population, own.best.seen, own.best.wrong
     added_M = np.minimum(np.round(more_M * own.rest / max(rest, 1)).astype(int), population - seen)
     seen_M, wrong_M = seen + added_M, wrong + np.round(added_M * own.rate).astype(int)
     budget = error_budget / own.orders

@@ -1,121 +1,130 @@
-"""The audit of a run: a verdict on every label of every part, as labels.csv and in numbers.
+"""The audit of a run: an assessment of every label of every split, as labels.csv and in numbers.
 
-Training labels are judged by what the method knows of them (its `evidence`); validation and test labels, which no
-method trains on, by the predictions of the finished network. Where training labels are judged by predictions that never
-saw them, all parts are judged alike, by the odds that a label is wrong, and one ranking holds for all.
+Training labels are assessed by the evidence of the method. Validation and test labels, which no method trains on, are
+assessed by the predictions of the finished network. Where training labels are judged by out-of-sample predictions, all
+splits are judged by P(wrong) and share one ranking.
 
 Shapes: N samples, K classes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
-from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import single_image_classes
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
-from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
+from selfadapt.evaluation.label_errors.confusion import transition_matrix
+from selfadapt.evaluation.label_errors.list_quality import Interval
 from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
-from selfadapt.evaluation.label_errors.recovery import Verdicts, average_precision, judge, transition_matrix
+from selfadapt.evaluation.label_errors.recovery import average_precision, judge
+from selfadapt.evaluation.label_errors.report import LabelErrorReport, expand, in_conflict, join_splits
 from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.objective import Evidence
 from selfadapt.review.statistics.label_figures import Share, label_figures
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.inspect.label_table import JudgedPart, write_label_table
+from selfadapt.runs.inspect.label_table import write_label_table
 from selfadapt.runs.lifecycle.data_duplicates import places_of
 from selfadapt.runs.lifecycle.lifecycle import list_unreadable
 from selfadapt.runs.lifecycle.opened_run import TrainedState
 from selfadapt.targets.store import TargetStore
 
-_PIECE = 65_536
-_MOST_CLASSES = 1000  # for which the odds of every pair of classes are written
+_BLOCK = 65_536  # samples whose targets are read at a time
+_MOST_CLASSES = 1000  # up to which the probability of every pair of classes is written
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    parts: Sequence[JudgedPart]  # training first
-    quality: ListQuality | None  # what to expect of the list of training labels, where that can be told
+    report: LabelErrorReport  # on all splits, training first
     summary: dict[str, Any]
 
 
 def audit_training(folder: RunFolder, data: Data, training: TrainedState) -> Audit:
-    """Judge every label, write labels.csv and transition.csv, and return what was found."""
+    """Assess every label, write labels.csv and transition.csv, and return the results."""
     start = training.objective.started(training.history, training.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
-            f"{folder.path} knows nothing of its labels yet: {training.epoch} epochs are done, and it begins to learn "
-            f"about them after epoch {start}. Train on with: selfadapt train --resume --out {folder.path}"
+            f"{folder.path} cannot be audited yet: {training.epoch} epochs are done, and it starts to learn about its "
+            f"labels after epoch {start}. Resume training with: selfadapt train --resume --out {folder.path}"
         )
     list_unreadable(folder, data)  # so that all processes know of the same files
     evidence = training.objective.evidence(training.progress)
     held_out = evidence is not None and evidence.held_out
-    parts, quality = _judge_held_out(data, training) if held_out else (_judge_parts(data, training), None)
+    report = _about_samples(data, _judge_out_of_sample(data, training) if held_out else _judge_splits(data, training))
     list_unreadable(folder, data)
-    write_label_table(folder, data, parts)
-    train = parts[0]
-    summary = {**_summary(folder, data, parts, quality), "labels": str(folder.labels_file)}
+    write_label_table(folder, data, report)
+    train = report.of_split("train")
+    summary = {**_summary(folder, data, train), "labels": str(folder.labels_file)}
     if data.num_classes <= _MOST_CLASSES:
-        known_n = train.known_n
-        transition_KK = transition_matrix(train.suggested_N[known_n], data.train.labels[known_n], data.num_classes)
-        folder.write_transition(data.classes, transition_KK.tolist())
+        suggested_n = torch.from_numpy(train.suggested_codes[train.is_judged])
+        given_n = torch.from_numpy(train.given_codes[train.is_judged])
+        folder.write_transition(data.classes, transition_matrix(suggested_n, given_n, data.num_classes).tolist())
         summary["transition"] = str(folder.transition_file)
-    return Audit(parts=parts, quality=quality, summary=summary)
+    return Audit(report=report, summary=summary)
 
 
-def _judge_held_out(data: Data, training: TrainedState) -> tuple[list[JudgedPart], ListQuality]:
+def _about_samples(data: Data, report: LabelErrorReport) -> LabelErrorReport:
+    """The report with the ids, paths, class names and duplicates of the data."""
+    ids = [sample_id for own in data.splits.values() for sample_id in own.ids]
+    paths = [path for own in data.splits.values() for path in own.paths or [""] * len(own)]
+    evidence = [group.members for group in places_of(ids, data.duplicates) if group.is_evidence]
+    number: dict[str, int] = {}  # as in duplicates.csv; a sample of two groups belongs to the closer one, the first
+    for group_number, group in enumerate(data.duplicates, start=1):
+        for sample_id in group.members:
+            number.setdefault(sample_id, group_number)
+    return replace(
+        report,
+        class_names=np.array(data.classes, object),
+        ids=np.array(ids, object),
+        paths=np.array(paths, object),
+        duplicate_group=np.array([number.get(sample_id, -1) for sample_id in ids]),
+        in_conflict=in_conflict(torch.from_numpy(report.given_codes), evidence).numpy(),
+    )
+
+
+def _judge_out_of_sample(data: Data, training: TrainedState) -> LabelErrorReport:
     """All splits by out-of-sample predictions: those of the folds, and those of the finished head.
 
-    What is estimated comes from the training labels alone, as `find_label_errors` on them has it.
+    Estimates come from the training labels alone, as `find_label_errors` on them would give.
     """
     assert training.targets is not None
     matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
-    train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_PIECE)])
-    others = [samples for name, samples in data.splits.items() if name != "train"]
+    train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_BLOCK)])
+    splits = data.splits
+    others = [samples for name, samples in splits.items() if name != "train"]
     predicted_NK = torch.cat(
         [train_NK, *(predict(training.model, own.inputs, data.num_classes, training.device) for own in others)]
     )
-    labels_N = torch.cat([data.train.labels, *(own.labels for own in others)])
-    vectors_ND = torch.cat([own.inputs.read(torch.arange(len(own))) for own in (data.train, *others)])
-    ids = [sample_id for own in (data.train, *others) for sample_id in own.ids]
+    labels_N = torch.cat([own.labels for own in splits.values()])
+    vectors_ND = torch.cat([own.inputs.read(torch.arange(len(own))) for own in splits.values()])
+    ids = [sample_id for own in splits.values() for sample_id in own.ids]
     duplicates = [group.members for group in places_of(ids, data.duplicates) if group.is_evidence]
     found = judge_out_of_sample(
         predicted_NK, labels_N, matrix_KK, duplicates, estimated_on=len(data.train), unjudged_K=_unjudged(data)
     )
-    ends = list(accumulate(map(len, data.splits.values())))
-    splits = [slice(end - len(samples), end) for samples, end in zip(data.splits.values(), ends, strict=True)]
-    found = with_errors_of_each(found, predicted_NK, labels_N, matrix_KK, splits[1:])
-    outlier_score_N = outlier_scores(vectors_ND, predicted_NK, found.suggested_N)
-    rank_N = torch.empty(len(labels_N))
-    rank_N[found.ranked_n] = torch.arange(len(labels_N), 0, -1).float()
-    parts = []
-    for (name, samples), own in zip(data.splits.items(), splits, strict=True):
-        parts.append(
-            JudgedPart(
-                name=name,
-                samples=samples,
-                suggested_N=found.suggested_N[own],
-                confidence_N=found.confidence_N[own],
-                weight_N=found.weight_N[own],
-                suspect_N=found.is_error_N[own],
-                suspicion_N=rank_N[own],
-                p_wrong_N=found.p_wrong_N[own],
-                runner_up_N=found.runner_up_N[own],
-                known_n=torch.arange(len(samples)),
-                predicted_N=None if name == "train" else predicted_classes(predicted_NK[own]),
-                outsider_N=outlier_score_N[own],
-                few_K=found.few_K,
-            )
-        )
-    return parts, found.quality
+    sizes = [len(own) for own in splits.values()]
+    ends = list(accumulate(sizes))
+    later_splits = [slice(start, end) for start, end in pairwise(ends)]
+    found = with_errors_of_each(found, predicted_NK, labels_N, matrix_KK, later_splits)
+    predicted_codes = predicted_classes(predicted_NK).numpy()
+    predicted_codes[: len(data.train)] = -1
+    return replace(
+        found,
+        outlier_score=outlier_scores(vectors_ND, predicted_NK, torch.from_numpy(found.suggested_codes)).numpy(),
+        predicted_codes=predicted_codes,
+        split_names=tuple(splits),
+        split_codes=np.repeat(np.arange(len(sizes), dtype=np.int8), sizes),
+    )
 
 
 def _unjudged(data: Data) -> Tensor:
@@ -124,81 +133,45 @@ def _unjudged(data: Data) -> Tensor:
     return single_image_classes(groups, data.train.labels, data.num_classes)
 
 
-def _judge_parts(data: Data, training: TrainedState) -> list[JudgedPart]:
-    """Training labels by the method's evidence, the others by the network's predictions."""
-    verdicts, known_n = _judged(data, training)
-    parts = [_part("train", data.train, verdicts, known_n)]
+def _judge_splits(data: Data, training: TrainedState) -> LabelErrorReport:
+    """Training labels by the evidence of the method, the others by the predictions of the network."""
+    reports = {"train": judge_labels(data, training)}
     for name, samples in data.splits.items():
         if name != "train":
             predicted_NK = predict(training.model, samples.inputs, data.num_classes, training.device)
             known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
             rows = [predicted_NK[known_n]]
             found = judge(lambda rows=rows: rows, samples.labels[known_n], weighted=False)  # type: ignore[misc]
-            part = _part(name, samples, _for_all(samples, found, known_n), known_n)
-            parts.append(replace(part, predicted_N=predicted_classes(predicted_NK)))
-    return parts
+            report = expand(found, samples.labels, known_n)
+            reports[name] = replace(report, predicted_codes=predicted_classes(predicted_NK).numpy())
+    return join_splits(reports)
 
 
-def _part(name: str, samples: Samples, verdicts: Verdicts, known_n: Tensor) -> JudgedPart:
-    suspect_N = verdicts.suggested_N != samples.labels
-    return JudgedPart(
-        name=name,
-        samples=samples,
-        suggested_N=verdicts.suggested_N,
-        confidence_N=verdicts.confidence_N,
-        weight_N=verdicts.weight_N,
-        suspect_N=suspect_N,
-        suspicion_N=2 * suspect_N.double() - verdicts.support_N.double(),  # support is at most 1
-        p_wrong_N=1 - verdicts.support_N,
-        runner_up_N=verdicts.runner_up_N,
-        known_n=known_n,
-    )
-
-
-def judge_labels(data: Data, training: TrainedState) -> Verdicts:
-    """A verdict on every training label. One whose file was never read stays as it is, at the end of the ranking."""
-    return _judged(data, training)[0]
-
-
-def _judged(data: Data, training: TrainedState) -> tuple[Verdicts, Tensor]:
-    """The verdicts, and the samples of which there is something to judge by."""
+def judge_labels(data: Data, training: TrainedState) -> LabelErrorReport:
+    """Assess every training label. One whose file was never read keeps its label and ranks last."""
     evidence = training.objective.evidence(training.progress)
     labels, (known_n, rows) = data.train.labels, _beliefs(data, training, evidence)
     share_n = None if evidence is None else _label_shares(training, evidence)[known_n]
     weighted = evidence is not None and evidence.weighed
     found = judge(rows, labels[known_n], weighted=weighted, label_share_N=share_n)
-    return _for_all(data.train, found, known_n), known_n
-
-
-def _for_all(samples: Samples, found: Verdicts, known_n: Tensor) -> Verdicts:
-    """Verdicts on all samples, from those on the known ones. The others keep their labels, and come last."""
-    labels, ones_N = samples.labels, torch.ones(len(samples))
-    if len(known_n) == len(labels):
-        return found
-    return Verdicts(
-        suggested_N=labels.index_copy(0, known_n, found.suggested_N),
-        confidence_N=(ones_N / 2).index_copy(0, known_n, found.confidence_N),
-        weight_N=ones_N.index_copy(0, known_n, found.weight_N),
-        support_N=ones_N.index_copy(0, known_n, found.support_N),
-        runner_up_N=labels.index_copy(0, known_n, found.runner_up_N),
-    )
+    return expand(found, labels, known_n)
 
 
 def _beliefs(
     data: Data, training: TrainedState, evidence: Evidence | None
 ) -> tuple[Tensor, Callable[[], Iterable[Tensor]]]:
-    """The samples of which something is known, and what the network, or its targets, hold of them."""
+    """The samples that can be judged, and their targets or, without targets, the predictions of the network."""
     targets = training.targets
     if targets is None or evidence is None:
         predicted_NK = predict(training.model, data.train.inputs, data.num_classes, training.device)
         known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
         return known_n, lambda: [predicted_NK[known_n]]
-    known_n = _seen(data, targets)
-    return known_n, lambda: (targets.read(index_n) for index_n in known_n.split(_PIECE))
+    known_n = _visited(data, targets)
+    return known_n, lambda: (targets.read(index_n) for index_n in known_n.split(_BLOCK))
 
 
-def _seen(data: Data, targets: TargetStore) -> Tensor:
-    """All samples but those whose files are broken and whose targets are what they were before training."""
+def _visited(data: Data, targets: TargetStore) -> Tensor:
+    """All samples except those with broken files whose targets never moved."""
     broken = data.train.broken
     known_N = torch.ones(len(data.train), dtype=torch.bool)
     candidates = torch.tensor([i for i, name in enumerate(data.train.ids) if name in broken], dtype=torch.int64)
@@ -210,54 +183,59 @@ def _seen(data: Data, targets: TargetStore) -> Tensor:
 
 
 def _label_shares(training: TrainedState, before: Evidence) -> Tensor:
-    """What of each target is still its label. In the middle of an epoch some have moved once more than others."""
+    """The share of each target that is still its label. Within an epoch, some have moved once more than others."""
     after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1))
     assert after is not None
     return torch.where(training.visited_N, after.label_share, before.label_share)
 
 
-def _summary(folder: RunFolder, data: Data, parts: Sequence[JudgedPart], quality: ListQuality | None) -> dict[str, Any]:
-    """The figures of the audit, of the training split and of each, and what the truth says where it is known."""
-    train = parts[0]
-    suspect_N, known_n, suspects = train.suspect_N, train.known_n, int(train.suspect_N.sum())
+def _summary(folder: RunFolder, data: Data, train: LabelErrorReport) -> dict[str, Any]:
+    """The figures of the training split and of each split, and the comparison with the truth where it is known."""
+    judged_N, is_error_N = train.is_judged, train.is_error
+    errors, quality = int(is_error_N.sum()), train.quality
     summary: dict[str, Any] = {
-        "suspects": suspects,
-        **_expected(folder, suspects, quality),
-        "not_judged": len(data.train) - len(known_n),
+        "suspects": errors,
+        **_expected(folder, train),
+        "not_judged": int((~judged_N).sum()),
         "duplicates": len(data.duplicates),
-        "classes": _classes(data, train),
+        "classes": [
+            {"class": own.name, "given": own.given, "judged_wrong": own.judged_wrong, "too_few": own.too_few}
+            for own in train.summary.classes
+        ],
     }
     truth = data.train.truth
     if truth is not None:
-        known_N = torch.zeros(len(data.train), dtype=torch.bool).index_fill(0, known_n, True)
-        wrong_N = (data.train.labels != truth) & known_N
-        caught = int((suspect_N & wrong_N).sum())
+        wrong_N = (train.given_codes != truth.numpy()) & judged_N
+        caught, wrong = int((is_error_N & wrong_N).sum()), int(wrong_N.sum())
+        ranked = train.ranked_indices
         summary |= {
-            "wrong": int(wrong_N.sum()),
-            "precision": caught / suspects if suspects else None,
-            "recall": caught / int(wrong_N.sum()) if wrong_N.any() else None,
-            "recovery": accuracy(train.suggested_N[known_n], truth[known_n]),
-            "average_precision": average_precision(train.order_N[known_N[train.order_N]], wrong_N),
+            "wrong": wrong,
+            "precision": caught / errors if errors else None,
+            "recall": caught / wrong if wrong else None,
+            "recovery": accuracy(torch.from_numpy(train.suggested_codes[judged_N]), truth[torch.from_numpy(judged_N)]),
+            "average_precision": average_precision(
+                torch.from_numpy(ranked[judged_N[ranked]]), torch.from_numpy(wrong_N)
+            ),
         }
-    if quality is not None:
+    if train.is_calibrated:
         summary["quality"] = [
-            {"depth": depth, "precision": asdict(own), "recall": asdict(found)}
-            for depth, own, found in zip(quality.depths, quality.precision, quality.recall, strict=True)
+            {"depth": depth, "precision": asdict(precision), "recall": asdict(recall)}
+            for depth, precision, recall in zip(quality.depths, quality.precision, quality.recall, strict=True)
         ]
     return summary
 
 
-def _expected(folder: RunFolder, suspects: int, quality: ListQuality | None) -> dict[str, Any]:
-    """What is shown everywhere (label_figures.py); intervals of the audit where a review measured none."""
+def _expected(folder: RunFolder, train: LabelErrorReport) -> dict[str, Any]:
+    """The figures that are shown everywhere (label_figures.py), with the audit's intervals until a review has some."""
     if distributed.rank():  # the first process has written labels.csv, and reports
         return {}
     figures = label_figures(folder)
-    own = figures.splits[0]
-    precision, recall = (None, None) if quality is None or not suspects else quality.at(suspects)
+    own, expected = figures.splits[0], train.summary
+    calibrated = train.is_calibrated
     return {
-        **_interval("estimated_noise_rate", own.error_rate, None if quality is None else quality.noise_rate),
-        **_interval("expected_precision", own.precision, precision),
-        **_interval("expected_recall", own.recall, recall),
+        **_interval("estimated_noise_rate", own.error_rate, expected.error_rate if calibrated else None),
+        **_interval("expected_precision", own.precision, expected.precision if calibrated else None),
+        **_interval("expected_recall", own.recall, expected.recall if calibrated else None),
         "parts": {
             split.split: {"labels": split.labels, "suspects": split.likely_errors, **split.to_json()}
             for split in figures.splits
@@ -267,21 +245,10 @@ def _expected(folder: RunFolder, suspects: int, quality: ListQuality | None) -> 
 
 
 def _interval(name: str, share: Share | None, expected: Interval | None) -> dict[str, float | None]:
-    """A share with the interval that was measured or, before that, the one the audit expects."""
+    """A share with its measured interval or, before that, the expected one."""
     if share is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     low, high = share.low, share.high
     if low is None and expected is not None:
         low, high = min(share.value, expected.low), max(share.value, expected.high)
     return {name: share.value, f"{name}_low": low, f"{name}_high": high}
-
-
-def _classes(data: Data, train: JudgedPart) -> list[dict[str, Any]]:
-    """What was found in each class, as it is given."""
-    given_K = torch.bincount(data.train.labels, minlength=data.num_classes).tolist()
-    wrong_K = torch.bincount(data.train.labels[train.suspect_N], minlength=data.num_classes).tolist()
-    few_K = [False] * data.num_classes if train.few_K is None else train.few_K.tolist()
-    return [
-        {"class": name, "given": given, "judged_wrong": wrong, "too_few": few}
-        for name, given, wrong, few in zip(data.classes, given_K, wrong_K, few_K, strict=True)
-    ]

@@ -1,5 +1,4 @@
-"""The network's features of all samples of a run, kept for its review. They take the whole network, so a process of
-their own makes them, which gives its memory back."""
+"""Features of all samples of a run for its review, computed in a separate process so that its memory is freed."""
 
 import subprocess
 import sys
@@ -16,19 +15,19 @@ from selfadapt.runs.lifecycle.opened_run import open_folder
 
 
 def keep_features(folder: RunFolder, device: str = "auto") -> None:
-    """Take the features of every sample of a run, by the network of its newest checkpoint, and keep them."""
+    """Compute the features of every sample with the network of the newest checkpoint and store them."""
     checkpoint = newest_checkpoint(folder)
     run = open_folder(folder, device=device)
     network = unwrapped(run.model)
     backbone = next(module for module in network.modules() if isinstance(module, Backbone))
-    parts = run.data.splits.values()
-    rows = [outputs(backbone, samples.inputs, run.device) for samples in parts]
-    ids = [sample_id for samples in parts for sample_id in samples.ids]
+    splits = run.data.splits.values()
+    rows = [outputs(backbone, samples.inputs, run.device) for samples in splits]
+    ids = [sample_id for samples in splits for sample_id in samples.ids]
     write_features(folder, ids, torch.cat(rows).numpy(), checkpoint)
 
 
 def begin_features(folder: RunFolder) -> "subprocess.Popen[str]":
-    """Begin to keep features in another process. What it says on standard error is why it failed, if it did."""
+    """Start a process that computes the features. If it fails, its standard error says why."""
     code = "import sys; from selfadapt.runs.inspect.review_features import main; main(sys.argv[1])"
     command = [sys.executable, "-c", code, str(folder.path)]
     return subprocess.Popen(
