@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from selfadapt.data.batch import Batch
 from selfadapt.evaluation.label_errors.recovery import judge
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
-from selfadapt.loops.loop_loss import LoopLoss, whole_numbers
+from selfadapt.loops.loop_loss import LoopLoss, integers
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.selective import Selective
 from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
@@ -37,7 +37,7 @@ class LabelledLoss(LoopLoss):
         storage: Storage | None,
         settings: Mapping[str, Any],
     ) -> None:
-        self.labels_N = whole_numbers(labels, "labels").cpu()
+        self.labels_N = integers(labels, "labels").cpu()
         if not len(self.labels_N):
             raise ValueError("labels are empty; pass one for each training sample")
         classes = int(self.labels_N.max()) + 1 if num_classes is None else num_classes

@@ -49,7 +49,7 @@ class LoopLoss(ABC):
         """The index on the CPU, if it fits the targets and the network's outputs, B×`columns`."""
         if not outputs.requires_grad:
             raise RuntimeError(f"these {name} have no gradient; a call moves targets, so leave it to training steps")
-        index_B = self.targets.checked_index(whole_numbers(index, "index").cpu())
+        index_B = self.targets.checked_index(integers(index, "index").cpu())
         expected = (len(index_B), columns)
         if not len(index_B):
             raise ValueError("the batch is empty; skip such a step")
@@ -149,8 +149,8 @@ def _check_process(state: Mapping[str, Any]) -> None:
         )
 
 
-def whole_numbers(values: Any, name: str) -> Tensor:
-    """A vector of whole numbers as a tensor, from an array, a list, a table's column or a tensor."""
+def integers(values: Any, name: str) -> Tensor:
+    """A vector of integers as a tensor, from an array, a list, a table's column or a tensor."""
     if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim == 1:
         return values
     array = values if isinstance(values, Tensor) else np.asarray(values)
@@ -160,5 +160,5 @@ def whole_numbers(values: Any, name: str) -> Tensor:
         else array.dtype.kind in "iu"
     )
     if array.ndim != 1 or (len(array) and not whole):
-        raise ValueError(f"{name} must be a vector of whole numbers, not {tuple(array.shape)} {array.dtype}")
+        raise ValueError(f"{name} must be a vector of integers, not {tuple(array.shape)} {array.dtype}")
     return array.long() if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.int64))

@@ -126,7 +126,7 @@ def test_views_are_those_of_the_paper(method: str, views: int) -> None:
         ("labels", {"method": "sat-folds"}, NAMED, IMAGE, {}, "--method sat-folds fits a linear head"),
         ("labels", {"schedule": "multistep:75", "epochs": 60}, NAMED, IMAGE, {}, "would not fall before the end"),
         ("labels", {"warmup_epochs": 60.0}, NAMED, IMAGE, {}, "--warmup-epochs 60 must end before training does"),
-        ("labels", {"warmup_from": 0.1}, NAMED, IMAGE, {}, "--warmup-from 0.1 would do nothing without"),
+        ("labels", {"warmup_from": 0.1}, NAMED, IMAGE, {}, "--warmup-from 0.1 has no effect without"),
         ("labels", {"targets": "float8"}, NAMED, IMAGE, {}, "--targets 'float8' is not known"),
         ("labels", {"augment": "melt"}, NAMED, IMAGE, {}, "--augment 'melt' is not known"),
         ("labels", {"mirror": True}, VECTORS, VECTOR, {}, "--mirror needs a network that takes images: leave it out"),
@@ -165,7 +165,7 @@ def test_what_is_refused(
         ("labels", {"method": "magic"}, "--method 'magic' is not known"),
         ("labels", {"seed": -1}, "--seed -1 must be at least 0"),
         ("labels", {"optimizer": "rprop"}, "--optimizer 'rprop' is not known"),
-        ("labels", {"noise": "white:2"}, "--noise 'white:2' is not KIND:RATE"),
+        ("labels", {"noise": "white:2"}, "--noise 'white:2' is neither KIND:RATE"),
         ("labels", {"schedule": "square"}, "--schedule 'square'"),
     ],
 )

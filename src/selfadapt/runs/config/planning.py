@@ -218,11 +218,11 @@ def _check_schedule(fit: TrainingPlan) -> None:
     """Refuse a learning-rate schedule that does not fit into the epochs."""
     milestones = parse_schedule(fit.schedule, fit.epochs).get("milestones")
     if milestones is not None and not any(epoch < fit.epochs for epoch in milestones):
-        raise UserError(f"--schedule {fit.schedule}: the rate would not fall before the end, epoch {fit.epochs}")
+        raise UserError(f"--schedule {fit.schedule} never lowers the learning rate within {fit.epochs} epochs")
     if fit.warmup_epochs and fit.warmup_epochs >= fit.epochs:
-        raise UserError(f"--warmup-epochs {fit.warmup_epochs:g} must end before training does, in epoch {fit.epochs}")
+        raise UserError(f"--warmup-epochs {fit.warmup_epochs:g} must be less than --epochs {fit.epochs}")
     if fit.warmup_from and not fit.warmup_epochs:
-        raise UserError(f"--warmup-from {fit.warmup_from:g} would do nothing without --warmup-epochs")
+        raise UserError(f"--warmup-from {fit.warmup_from:g} has no effect without --warmup-epochs")
 
 
 def _check_images(chosen: Plan, facts: Facts) -> None:
