@@ -1,7 +1,7 @@
 """A folder of badly labelled images to practise on.
 
     python examples/noisy_folder.py photos             write it
-    python examples/noisy_folder.py photos 0.1 500     10 % of mistakes, and the last 500 images as test/ without mistakes
+    python examples/noisy_folder.py photos 0.1 500     10 % mistakes, and the last 500 images as a clean test/
     python examples/noisy_folder.py corrected.csv      print the fraction of correct labels in a corrected table
 
 Writes 1,797 handwritten digits as small PNG files, one folder per class, and puts 30 % of them into a wrong folder. The

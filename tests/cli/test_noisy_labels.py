@@ -66,7 +66,7 @@ def test_compare_trains_several_methods_at_once(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert "the loss is not finite" in failed.stderr
     assert "the training bad/" in failed.stderr.splitlines()[-1]
-    assert "ended as said above" in failed.stderr
+    assert "ended with the error above" in failed.stderr
     assert "interrupted" not in failed.stderr, "the other one was stopped, which is not worth a line"
 
 

@@ -556,9 +556,9 @@ def test_embedding_what_cannot_be(tmp_path: Path) -> None:
             "fine.npz",
         ),
         "fine.csv is a table without a column `path`": ("fine.csv",),  # nor has it a column `label`, which is no matter
-        "train on its numbers, categories or texts with: selfadapt train fine.csv": ("fine.csv",),
+        "train on its numbers, categories or text with: selfadapt train fine.csv": ("fine.csv",),
         "there is no data set or path 'gone.csv'": ("gone.csv",),
-        "--model resnet18 is one of our own": ("photos", "--model", "resnet18"),
+        "--model resnet18 comes without pretrained weights": ("photos", "--model", "resnet18"),
         "--out features.csv must end with .npz": ("photos", "--out", "features.csv"),
     }.items():
         result = run("embed", *arguments, folder=tmp_path)

@@ -134,7 +134,7 @@ def test_a_probe_on_vectors(tmp_path: Path) -> None:
     assert run_json("probe", "run", "--epochs", "20", folder=tmp_path)["test_accuracy"] > 0.6
     augmented = run("probe", "run", "--augment", "crop-flip", folder=tmp_path)
     assert augmented.returncode == 2
-    assert "is for images, and the run learned from vectors" in augmented.stderr
+    assert "is for images, but the run was trained on vectors" in augmented.stderr
 
 
 def test_fine_tuning_begins_with_the_features(folder: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
         (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
         (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),
         (("pretrain", "nowhere", "--out", "x"), "there is no data set or path"),
-        (("probe", "run", "--data", "mismatch.npz"), "needs the same"),
+        (("probe", "run", "--data", "mismatch.npz"), "but the run takes"),
         (("export", "run", "--format", "torchvision"), "export as safetensors"),
         (("export", "run", "--format", "pickle"), "is not known"),
     ],

@@ -126,7 +126,7 @@ def test_arrays_of_images_are_answered_as_their_files_are(folder: Path) -> None:
     np.save(folder / "floats.npy", images / 255)
     np.save(folder / "none.npy", images[:0])
     for name, words in (
-        ("colour", "holds images of C×H×W (3, 8, 8), and the network takes (1, 8, 8)"),
+        ("colour", "x has images of C×H×W (3, 8, 8), but the network takes (1, 8, 8)"),
         ("floats", "images must be uint8"),
         ("none", "no prediction for any of 1 inputs"),
     ):
@@ -264,7 +264,7 @@ def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:
     for arguments, lacking in ((("coverage", "r"), "test"), (("calibrate", "r", "--risk", "0.1"), "validation")):
         result = run(*arguments, folder=tmp_path)
         assert result.returncode == 2
-        assert f"no {lacking} part" in result.stderr
+        assert f"lacks a {lacking} split" in result.stderr
 
 
 def test_of_samples_that_belong_together_one_counts_for_the_guarantee(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_what_is_not_a_number_is_no_answer(tmp_path: Path) -> None:
     result = run("predict", "run", "new.npy", folder=tmp_path)
     fine, odd = _predicted(result.stdout)
     assert fine["class"] in ("0", "1")
-    assert "not a number" in odd["error"]
+    assert "is NaN" in odd["error"]
     assert (result.returncode, "no prediction for 1 of 2 inputs" in result.stderr) == (0, True)
 
 
