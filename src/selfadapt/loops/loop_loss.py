@@ -5,8 +5,8 @@ Shapes: B samples of a batch, N samples in all.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from selfadapt.core import distributed
 from selfadapt.engine.fit import Accumulator
 from selfadapt.objectives.objective import Loss, Metrics, Progress
 from selfadapt.targets.store import TargetStore
+
+Batch = TypeVar("Batch")
 
 _PASSES = 2  # over the samples without end_epoch(), after which it seems to be forgotten
 
@@ -71,6 +73,11 @@ class LoopLoss(ABC):
             self._measured.measure(name, values)
         (term,) = loss.terms
         return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of one epoch, which is closed after the last: `for images, labels, index in loss.batches(loader)`."""
+        yield from loader
+        self.end_epoch()
 
     def end_epoch(self) -> None:
         """Close an epoch, in all processes."""
