@@ -49,7 +49,8 @@ class SelfAdaptiveLoss(LabelledLoss):
         fixed = isinstance(start_epoch, Integral)
         if not (start_epoch == "auto" or (fixed and 0 <= int(start_epoch) < max(1, epochs))):
             raise ValueError(f'start_epoch must be "auto" or from 0 to {epochs - 1}, not {start_epoch!r}')
-        method = SelfAdaptive(momentum=check_momentum(momentum), start_epoch=int(start_epoch) if fixed else AutoStart(seed=seed))
+        start = int(start_epoch) if fixed else AutoStart(seed=seed)
+        method = SelfAdaptive(momentum=check_momentum(momentum), start_epoch=start)
         super().__init__(
             method, labels, epochs=epochs, num_classes=num_classes, storage=storage, settings={"seed": int(seed)}
         )

@@ -1,4 +1,4 @@
-"""The Trainer of Transformers, self-adaptive: as a loop of one's own, resumed, in two processes, on digits and on text."""
+"""The Trainer of Transformers, self-adaptive: as your own loop, resumed, in two processes, on digits and on text."""
 
 import os
 import random
@@ -21,7 +21,6 @@ transformers = pytest.importorskip("transformers")
 
 from integrations.digits_problem import Named, digits  # noqa: E402
 from integrations.trainer_arguments import arguments  # noqa: E402
-
 from selfadapt.integrations.transformers_trainer import SelfAdaptiveMixin, SelfAdaptiveTrainer  # noqa: E402
 
 EPOCHS, BATCH = 4, 12  # of 48 samples: 4 steps in an epoch
@@ -50,7 +49,11 @@ def _trainer(folder: Path, **settings: Any) -> Any:
     torch.manual_seed(0)
     model = Named(nn.Linear(6, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    settings = {"num_train_epochs": EPOCHS, "per_device_train_batch_size": BATCH // distributed.world_size(), **settings}
+    settings = {
+        "num_train_epochs": EPOCHS,
+        "per_device_train_batch_size": BATCH // distributed.world_size(),
+        **settings,
+    }
     return InOrder(
         model=model,
         args=arguments(folder, **settings),
@@ -185,12 +188,12 @@ def test_a_vision_transformer_on_digits(tmp_path: Path) -> None:
 
 
 def _texts() -> tuple[list[str], list[int]]:
-    """Short texts in four classes: Debian's fortunes, the file being the label, or generated ones where it is missing."""
-    names = ("computers", "food", "law", "startrek")
+    """Texts in four classes: Debian's fortunes, labelled by their files, or generated ones where they are missing."""
+    names = ("computers", "definitions", "songs-poems", "zippy")
     if not FORTUNES.is_dir():
         return _generated_texts()
     found = [(FORTUNES / name).read_text(encoding="utf-8", errors="replace").split("\n%\n") for name in names]
-    pairs = [(text, label) for label, texts in enumerate(found) for text in texts[:300] if text.strip()]
+    pairs = [(text, label) for label, texts in enumerate(found) for text in texts[:400] if text.strip()]
     return [text for text, _ in pairs], [label for _, label in pairs]
 
 
@@ -227,7 +230,7 @@ def _precision_on_text(seed: int, folder: Path) -> tuple[float, float]:
     ]
     trainer = SelfAdaptiveTrainer(
         model=transformers.DistilBertForSequenceClassification(config),
-        args=arguments(folder, num_train_epochs=15, per_device_train_batch_size=32, learning_rate=1e-3, seed=seed),
+        args=arguments(folder, num_train_epochs=10, per_device_train_batch_size=32, learning_rate=1e-3, seed=seed),
         train_dataset=items,
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         labels=labels,

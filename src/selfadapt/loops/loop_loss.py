@@ -39,7 +39,8 @@ class LoopLoss(ABC):
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self._measured, self.seen = Accumulator(0, torch.device("cpu")), 0  # samples since end_epoch(), of all processes
+        self._measured = Accumulator(0, torch.device("cpu"))
+        self.seen = 0  # samples since the last end_epoch(), of all processes
         self._visited: list[Tensor] = []  # the samples of each step
 
     @property
@@ -75,7 +76,7 @@ class LoopLoss(ABC):
         return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of one epoch, which is closed after the last: `for images, labels, index in loss.batches(loader)`."""
+        """The batches of one epoch, which is closed after the last of them."""
         yield from loader
         self.end_epoch()
 
@@ -98,7 +99,7 @@ class LoopLoss(ABC):
         samples_n, counts_n = torch.cat(self._visited).unique(return_counts=True)
         return torch.stack([samples_n, counts_n], 1)
 
-    def _close(self, visits_N: Tensor) -> None:
+    def _close(self, visits_N: Tensor) -> None:  # noqa: B027 - most have nothing to do
         """What a subclass does at the end of an epoch, given how often each sample was seen in it."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -136,7 +137,8 @@ class LoopLoss(ABC):
     def __repr__(self) -> str:
         samples, columns = len(self.targets), self.targets.rows.num_columns
         settings = "".join(f", {name}={value}" for name, value in self._about.items() if name != "labels")
-        return f"{type(self).__name__}({samples:,} × {columns:,} targets{settings}; epoch {self.epoch}: {self._phase()})"
+        about = f"{samples:,} × {columns:,} targets{settings}; epoch {self.epoch}: {self._phase()}"
+        return f"{type(self).__name__}({about})"
 
 
 def _largest_visits(visits_n2: Tensor, num_samples: int) -> Tensor:
