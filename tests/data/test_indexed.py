@@ -37,7 +37,7 @@ def test_a_shuffled_loader_gives_each_sample_its_index(kind: str, workers: int) 
     seen = []
     for batch in loader:
         rest, index = split_index(batch)
-        values = {"tuple": lambda: rest[0], "dict": lambda: rest["x"], "bare": lambda: rest}[kind]()
+        values = rest if kind == "bare" else rest["x" if kind == "dict" else 0]
         assert torch.equal(values, VALUES[index])
         assert not (kind == "dict" and "index" in rest)
         seen += index.tolist()
@@ -47,8 +47,8 @@ def test_a_shuffled_loader_gives_each_sample_its_index(kind: str, workers: int) 
 
 def test_positions_are_those_of_the_dataset_that_is_wrapped() -> None:
     split = Subset(TensorDataset(VALUES, torch.zeros(10)), [7, 2, 5])
-    assert [item[-1] for item in with_index(split)] == [0, 1, 2]
-    assert [float(item[0]) for item in with_index(split)] == [21, 6, 15]
+    items = [with_index(split)[position] for position in range(3)]
+    assert [(float(value), index) for value, _, index in items] == [(21, 0), (6, 1), (15, 2)]
     assert with_index(split)[-1][-1] == 2
     batches = DataLoader(with_index(split), batch_size=3)  # a Subset fetches a batch at once
     assert [batch[-1].tolist() for batch in batches] == [[0, 1, 2]]

@@ -16,10 +16,10 @@ from selfadapt.core import distributed
 
 pytest.importorskip("lightning")
 
-from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from integrations.lightning_module import DigitsModule, trainer  # noqa: E402
-from selfadapt.integrations.lightning_callback import SelfAdaptiveCallback  # noqa: E402
+from integrations.lightning_module import DigitsModule, trainer
+from selfadapt.integrations.lightning_callback import SelfAdaptiveCallback
 
 EPOCHS = 4
 INPUTS = torch.randn(48, 64, generator=torch.Generator().manual_seed(0))
@@ -43,7 +43,7 @@ class Small(DigitsModule):
 def _loader() -> DataLoader[Any]:
     """Batches of 12 over all processes, in one order."""
     dataset, count = with_index(TensorDataset(INPUTS, LABELS)), distributed.world_size()
-    sampler = DistributedSampler(dataset, count, distributed.rank(), shuffle=False) if count > 1 else None
+    sampler: Any = DistributedSampler(dataset, count, distributed.rank(), shuffle=False) if count > 1 else None
     return DataLoader(dataset, batch_size=12 // count, sampler=sampler)
 
 
@@ -160,7 +160,7 @@ def test_resumes_from_a_checkpoint_to_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.door
 def test_a_checkpoint_within_an_epoch(tmp_path: Path) -> None:
-    """Lightning starts the loader from the front again, so what it sees differs, but no epoch is lost or counted twice."""
+    """Lightning starts the loader from the front again, so samples differ, but no epoch is lost or counted twice."""
     kept = ModelCheckpoint(dirpath=tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=6)
     settings: dict[str, Any] = {"max_epochs": EPOCHS, "enable_checkpointing": True}
     trainer(tmp_path, callbacks=[_callback(), kept], **settings).fit(Small(), _loader())

@@ -90,7 +90,8 @@ def _halves(folder: Path) -> None:
             optimizer.step()
         criterion.end_epoch()
     if distributed.rank() == 0:
-        torch.save([network.weight.detach(), criterion.targets.read(torch.arange(40))], folder / str(distributed.world_size()))
+        targets = criterion.targets.read(torch.arange(40))
+        torch.save([network.weight.detach(), targets], folder / str(distributed.world_size()))
 
 
 @pytest.mark.distributed
@@ -108,6 +109,6 @@ def test_mistakes() -> None:
         ({"epochs": 3, "momentum": 2.0}, "momentum must be within"),
     ):
         with pytest.raises(ValueError, match=message):
-            SelectiveLoss([0, 1], **settings)  # type: ignore[arg-type]
+            SelectiveLoss([0, 1], **settings)
     with pytest.raises(ValueError, match=r"logits must be \(2, 3\)"):
         SelectiveLoss([0, 1], epochs=3)(torch.zeros(2, 2, requires_grad=True), [0, 1])

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("SelfAdaptiveCallback needs Lightning: pip install 'selfadapt[lightning]'") from error
 
 
-class SelfAdaptiveCallback(Callback):
+class SelfAdaptiveCallback(Callback):  # type: ignore[misc]
     """Makes the training of a LightningModule self-adaptive.
 
         loader = DataLoader(with_index(dataset), batch_size=64, shuffle=True)
@@ -139,7 +139,8 @@ def _submodule(module: Any, name: str) -> Any:
         return module.get_submodule(name)
     except AttributeError as error:
         names = ", ".join(child for child, _ in module.named_children())
-        raise ValueError(f'there is no submodule {name!r}; its children are {names}, or pass logits="forward"') from error
+        message = f'there is no submodule {name!r}; its children are {names}, or pass logits="forward"'
+        raise ValueError(message) from error
 
 
 def _logits_of(output: Any) -> Tensor:

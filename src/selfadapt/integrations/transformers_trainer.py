@@ -42,7 +42,7 @@ class SelfAdaptiveMixin:
         super().__init__(*arguments, **keywords)
         trainer: Any = self
         if trainer.args.label_smoothing_factor or trainer.compute_loss_func is not None:
-            raise ValueError("self-adaptive targets replace label_smoothing_factor and compute_loss_func; leave both out")
+            raise ValueError("self-adaptive targets replace label_smoothing_factor and compute_loss_func; pass neither")
         self._labels, self._loss_settings = labels, dict(loss_settings or {})
         self._checkpoint: Path | None = None
         self.train_dataset = with_index(trainer.train_dataset, key=_INDEX)
@@ -130,6 +130,7 @@ class _EpochsOf(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        folder.mkdir(parents=True, exist_ok=True)  # the first process may still be at it
         torch.save(self._criterion.state_dict(), _state_file(folder, distributed.rank()))
 
 

@@ -5,8 +5,8 @@ Shapes: B samples of a batch, N samples in all.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from selfadapt.core import distributed
 from selfadapt.engine.accumulator import Accumulator
 from selfadapt.objectives.objective import Loss, Metrics, Progress
 from selfadapt.targets.store import TargetStore
+
+Batch = TypeVar("Batch")
 
 _PASSES = 2  # over the samples without end_epoch(), after which it seems to be forgotten
 
@@ -37,7 +39,8 @@ class LoopLoss(ABC):
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self._measured, self.seen = Accumulator(0, torch.device("cpu")), 0  # samples since end_epoch(), of all processes
+        self._measured = Accumulator(0, torch.device("cpu"))
+        self.seen = 0  # samples since the last end_epoch(), of all processes
         self._visited: list[Tensor] = []  # the samples of each step
 
     @property
@@ -72,6 +75,11 @@ class LoopLoss(ABC):
         (term,) = loss.terms
         return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
 
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of one epoch, which is closed after the last of them."""
+        yield from loader
+        self.end_epoch()
+
     def end_epoch(self) -> None:
         """Close an epoch, in all processes."""
         if not self.seen:
@@ -91,7 +99,7 @@ class LoopLoss(ABC):
         samples_n, counts_n = torch.cat(self._visited).unique(return_counts=True)
         return torch.stack([samples_n, counts_n], 1)
 
-    def _close(self, visits_N: Tensor) -> None:
+    def _close(self, visits_N: Tensor) -> None:  # noqa: B027 - most have nothing to do
         """What a subclass does at the end of an epoch, given how often each sample was seen in it."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,7 +137,8 @@ class LoopLoss(ABC):
     def __repr__(self) -> str:
         samples, columns = len(self.targets), self.targets.rows.num_columns
         settings = "".join(f", {name}={value}" for name, value in self._about.items() if name != "labels")
-        return f"{type(self).__name__}({samples:,} × {columns:,} targets{settings}; epoch {self.epoch}: {self._phase()})"
+        about = f"{samples:,} × {columns:,} targets{settings}; epoch {self.epoch}: {self._phase()}"
+        return f"{type(self).__name__}({about})"
 
 
 def _largest_visits(visits_n2: Tensor, num_samples: int) -> Tensor:
