@@ -73,7 +73,7 @@ class SelfAdaptiveLoss:
         seed: int = 0,
         storage: Storage | None = None,
     ) -> None:
-        self.labels_N = _integers(labels, "labels").cpu()
+        self.labels_N = _integers(labels, "labels")
         if not len(self.labels_N):
             raise ValueError("labels are empty; pass one label for each training sample")
         if epochs < 1:
@@ -125,12 +125,12 @@ class SelfAdaptiveLoss:
             The loss, a scalar.
 
         Raises:
-            RuntimeError: If the logits have no gradient: a call updates targets, so it belongs to training steps only.
+            RuntimeError: If the logits are without gradient: a call updates targets, so it belongs to training steps.
             ValueError: If the batch is empty or the shapes do not match.
         """
         if not logits.requires_grad:
             raise RuntimeError(
-                "the logits have no gradient; call this in training steps only, because it updates targets"
+                "the logits do not require a gradient; call this in training steps only, because it updates targets"
             )
         index_B = self.targets.checked_index(_integers(index, "index"))
         expected = (len(index_B), self.targets.rows.num_columns)
@@ -138,12 +138,12 @@ class SelfAdaptiveLoss:
             raise ValueError("the batch is empty; skip such a step")
         if logits.shape != expected:
             raise ValueError(f"logits must be {expected}, one row for each index, not {tuple(logits.shape)}")
-        labels_B = self.labels_N[index_B.cpu()].to(logits.device)
+        labels_B = self.labels_N[index_B].to(logits.device)
         batch = Batch(logits, labels_B, index_B.to(logits.device))
         loss = self._method.loss(nn.Identity(), batch, self.targets, self._progress)
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
-        self._update_share(index_B.cpu())
+        self._update_share(index_B)
         self._warn_if_endless(len(index_B) * distributed.world_size())
         (term,) = loss.terms
         return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
@@ -172,10 +172,10 @@ class SelfAdaptiveLoss:
         """End an epoch, in all processes. Its metrics decide whether the targets are updated from now on.
 
         Raises:
-            RuntimeError: If there was no step since the last call.
+            RuntimeError: If it is called twice without a step in between.
         """
         if not self._seen:
-            raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
+            raise RuntimeError("end_epoch() was called twice without a step in between; call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
         for moments in distributed.all_gather_objects(self._measured.moments):
             whole.add(cast(dict[str, list[float]], moments))
@@ -258,12 +258,7 @@ def _check_process(state: Mapping[str, Any]) -> None:
 
 def _integers(values: Any, name: str) -> Tensor:
     """A vector of integers as a tensor, from an array, a list, a pandas Series or a tensor."""
-    array = values if isinstance(values, Tensor) else np.asarray(values)
-    whole = (
-        not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
-        if isinstance(array, Tensor)
-        else array.dtype.kind in "iu"
-    )
-    if array.ndim != 1 or (len(array) and not whole):
-        raise ValueError(f"{name} must be a vector of integers, not {tuple(array.shape)} {array.dtype}")
-    return array.long() if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.int64))
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be a vector of integers, not {array.shape} {array.dtype}")
+    return torch.from_numpy(array.astype(np.int64))
