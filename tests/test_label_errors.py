@@ -15,7 +15,7 @@ from selfadapt.core.rng import seeded
 from selfadapt.data.splits import deal_into_folds
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, LabelErrorRow
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 
 
 def _noisy(rows: int = 600, rate: float = 0.2) -> tuple[Any, Any, Any]:
@@ -91,7 +91,7 @@ def test_a_table_that_stops_half_way_leaves_the_one_before(
     before = (tmp_path / "labels.csv").read_bytes()
     rows = iter(list(report.rows())[:300])
 
-    def stopping(_: LabelErrorReport) -> Iterator[LabelErrorRow]:
+    def stopping(_: LabelErrorReport) -> Iterator[dict[str, str]]:
         yield from rows
         raise KeyboardInterrupt
 

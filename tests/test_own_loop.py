@@ -204,7 +204,7 @@ def test_mistakes() -> None:
     criterion = SelfAdaptiveLoss(labels, epochs=3, start_epoch=1)
     index = torch.tensor([0, 3])
     for given, places, message in (
-        (logits.detach(), index, "leave it to training steps"),
+        (logits.detach(), index, "in training steps only"),
         (logits[:, :2], index, r"logits must be \(2, 3\)"),
         (logits, torch.tensor([0, 4]), r"index 4 is outside 0\.\.3"),
         (logits, torch.tensor([True, False]), "index must be a vector of integers"),
@@ -218,7 +218,7 @@ def test_mistakes() -> None:
         criterion(logits, [0.5, 1.0])
     for settings, message in (
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"epochs": 3, "start_epoch": 3}, 'must be "auto" or from 0 to 2, not 3'),
+        ({"epochs": 3, "start_epoch": 3}, 'must be "auto" or a number from 0 to 2, not 3'),
         ({"epochs": 3, "start_epoch": "soon"}, "not 'soon'"),
         ({"epochs": 3, "momentum": 2.0}, "momentum must be within"),
         ({"epochs": 3, "num_classes": 2}, "label 2 of sample 2 is outside"),
@@ -243,7 +243,7 @@ def test_nothing_is_said_of_labels_before_there_is_evidence() -> None:
     criterion = SelfAdaptiveLoss([0, 1, 2, 0, 1, 2], epochs=4, start_epoch=1, momentum=0.5)
     logits = torch.tensor([[9.0, 0, 0], [9.0, 0, 0], [0, 0, 9.0]], requires_grad=True)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="they begin to move after 1"):
+        with pytest.raises(RuntimeError, match="updates start after 1"):
             criterion.label_errors()
         criterion(logits, torch.arange(3))
         if criterion.epoch == 0:
@@ -292,7 +292,7 @@ def test_a_state_of_another_training_is_refused_whole() -> None:
             other.load_state_dict(state)
     criterion = SelfAdaptiveLoss(labels, epochs=4)
     criterion.epoch = 3
-    with pytest.raises(ValueError, match="has no seen"):
+    with pytest.raises(ValueError, match="it lacks seen"):
         criterion.load_state_dict({name: value for name, value in state.items() if name != "seen"})
     assert criterion.epoch == 3
 
@@ -306,7 +306,7 @@ def test_a_forgotten_end_of_the_epoch_is_noticed() -> None:
     with pytest.warns(UserWarning, match="call it after each epoch"):
         criterion(logits, index)
     criterion.end_epoch()
-    with pytest.raises(RuntimeError, match="no step since the last"):
+    with pytest.raises(RuntimeError, match="twice without a step"):
         criterion.end_epoch()
 
 

@@ -64,7 +64,7 @@ class SelfAdaptiveLoss(LabelledLoss):
     ) -> None:
         fixed = isinstance(start_epoch, Integral)
         if not (start_epoch == "auto" or (fixed and 0 <= int(start_epoch) < max(1, epochs))):
-            raise ValueError(f'start_epoch must be "auto" or from 0 to {epochs - 1}, not {start_epoch!r}')
+            raise ValueError(f'start_epoch must be "auto" or a number from 0 to {epochs - 1}, not {start_epoch!r}')
         start = int(start_epoch) if fixed else AutoStart(seed=seed)
         method = SelfAdaptive(momentum=check_momentum(momentum), start_epoch=start)
         super().__init__(

@@ -16,7 +16,7 @@ from PIL import Image
 from cli.program import run, run_json
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
 from selfadapt.review.journal import Journal
-from selfadapt.review.previews import LARGE, THUMBNAIL, NoPreview, views_of
+from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews, views_of
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
 
@@ -104,6 +104,7 @@ def test_a_photo_is_shown_at_its_own_size_up_to_the_limit(idle: Server, tmp_path
     folder = RunFolder(idle.run)
     paths = np.array([str(tmp_path / "small.jpg"), str(tmp_path / "wide.png")], object)
     views = views_of(folder, replace(read_report(folder), paths=paths))
+    assert isinstance(views, ImageViews)
     sizes = [Image.open(io.BytesIO(views.image(row, side)[0])).size for row in (0, 1) for side in (THUMBNAIL, LARGE)]
     assert sizes == [(256, 192), (400, 300), (256, 26), (2048, 205)]
 
@@ -377,6 +378,7 @@ def test_rows_of_a_table_are_found_by_id_wherever_they_stand(tmp_path: Path, nam
     report = read_report(folder)
     paths = report.paths.tolist()
     views, gone = views_of(folder, report), paths.index("row 2")
+    assert isinstance(views, ValueViews)
     for row, path in enumerate(paths):
         if row != gone:
             expected = lines[int(path.removeprefix("row ")) - 2].split(",")

@@ -39,7 +39,7 @@ class LabelledLoss(LoopLoss):
     ) -> None:
         self.labels_N = integers(labels, "labels").cpu()
         if not len(self.labels_N):
-            raise ValueError("labels are empty; pass one for each training sample")
+            raise ValueError("labels are empty; pass one label for each training sample")
         classes = int(self.labels_N.max()) + 1 if num_classes is None else num_classes
         self._method = method
         self._share_N = torch.ones(len(self.labels_N))  # of each row that is the given label, before this epoch
@@ -60,9 +60,20 @@ class LabelledLoss(LoopLoss):
         return self._method.started(self.history, self.epochs)
 
     def __call__(self, logits: Tensor, index: Any) -> Tensor:
-        """Move the targets of this batch towards its predictions, if they move already, and return the loss.
+        """Update the targets of this batch, from the start epoch on, and return the loss.
 
-        The mean is taken over the batches of all processes together, in which a sample may occur once.
+        The mean is taken over the batches of all processes together. A sample may occur in them once.
+
+        Args:
+            logits: Outputs of the model, one row for each index, with a gradient.
+            index: Position of each sample in `labels`, integers of length B.
+
+        Returns:
+            The loss, a scalar.
+
+        Raises:
+            RuntimeError: If the logits are without gradient: a call updates targets, so it belongs to training steps.
+            ValueError: If the batch is empty or the shapes do not match.
         """
         index_B = self._checked("logits", logits, self.targets.rows.num_columns + self.extra_outputs, index)
         loss = self._loss(logits, index_B)
@@ -97,10 +108,21 @@ class LabelledLoss(LoopLoss):
         return share_n
 
     def label_errors(self) -> LabelErrorReport:
-        """What the targets say about each label. A sample that was never seen has P(wrong) 0.5."""
+        """Report likely label errors, judged by the targets.
+
+        P(wrong) is not calibrated. It is 0.5 for a sample that was never used.
+
+        Returns:
+            A `LabelErrorReport` in the order of `labels`. Outlier scores are not computed.
+
+        Raises:
+            RuntimeError: If the targets have not been updated yet.
+        """
         if self.started is None or self.epoch <= self.started:
-            moves = "when is not found yet" if self.started is None else f"they begin to move after {self.started}"
-            raise RuntimeError(f"the targets have not moved: {self.epoch} epochs are done, and {moves}; train on first")
+            start = "the start epoch is not known yet" if self.started is None else f"updates start after {self.started}"
+            raise RuntimeError(
+                f"the targets have not been updated: {self.epoch} epochs are done, and {start}; continue training"
+            )
         evidence = self._method.evidence(self._progress)
         assert evidence is not None
         samples_n, visits_n = self._visits().unbind(1)

@@ -51,7 +51,9 @@ class LoopLoss(ABC):
     def _checked(self, name: str, outputs: Tensor, columns: int, index: Any) -> Tensor:
         """The index on the CPU, if it fits the targets and the network's outputs, B×`columns`."""
         if not outputs.requires_grad:
-            raise RuntimeError(f"these {name} have no gradient; a call moves targets, so leave it to training steps")
+            raise RuntimeError(
+                f"the {name} do not require a gradient; call this in training steps only, because it updates targets"
+            )
         index_B = self.targets.checked_index(integers(index, "index").cpu())
         expected = (len(index_B), columns)
         if not len(index_B):
@@ -66,7 +68,7 @@ class LoopLoss(ABC):
         before, passes = self.seen, _PASSES * len(self.targets)
         self.seen += len(index_B) * distributed.world_size()
         if before <= passes < self.seen:
-            warnings.warn("the samples were seen twice without end_epoch(); call it after each epoch", stacklevel=3)
+            warnings.warn("all samples were used twice without end_epoch(); call it after each epoch", stacklevel=3)
 
     def _mean(self, loss: Loss) -> Tensor:
         """The loss over the batches of all processes. Data-parallel training divides by the number of processes."""
@@ -83,7 +85,7 @@ class LoopLoss(ABC):
     def end_epoch(self) -> None:
         """Close an epoch, in all processes."""
         if not self.seen:
-            raise RuntimeError("there was no step since the last end_epoch(); call it once after each epoch")
+            raise RuntimeError("end_epoch() was called twice without a step in between; call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
         for moments in distributed.all_gather_objects(self._measured.moments):
             whole.add(cast(dict[str, list[float]], moments))
@@ -119,10 +121,12 @@ class LoopLoss(ABC):
         """Resume from a state of the same training: the same samples and settings."""
         missing = sorted(set(self.state_dict()) - set(state))
         if missing:
-            raise ValueError(f"this is not the state of a {type(self).__name__}: it has no {', '.join(missing)}")
+            raise ValueError(f"this is not a state of {type(self).__name__}: it lacks {', '.join(missing)}")
         other = [name for name, own in self._about.items() if state["about"].get(name) != own]
         if other:
-            raise ValueError(f"the state is of a training with another {', '.join(other)}; make the loss with the same")
+            raise ValueError(
+                f"the state is of a training with another {', '.join(other)}; create the loss with the same"
+            )
         _check_process(state)
         self.targets.load_state_dict(state["targets"])
         self.epoch, self.history = state["epoch"], list(state["history"])
@@ -149,12 +153,12 @@ def _largest_visits(visits_n2: Tensor, num_samples: int) -> Tensor:
 
 
 def _check_process(state: Mapping[str, Any]) -> None:
-    """Until `end_epoch` each process knows its own steps alone."""
+    """Within an epoch, a state holds the steps of one process only."""
     (rank, count), own, processes = state["process"], distributed.rank(), distributed.world_size()
     if state["seen"] and (rank, count) != (own, processes):
         raise ValueError(
-            f"the state was taken within an epoch by rank {rank} of {count} processes, but this is rank {own} of "
-            f"{processes}; save after end_epoch(), or save and load a file for each process, in as many processes"
+            f"the state was saved within an epoch by rank {rank} of {count} processes, but this is rank {own} of "
+            f"{processes}; save after end_epoch(), or save and load one file per process with as many processes"
         )
 
 

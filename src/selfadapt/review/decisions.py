@@ -1,13 +1,14 @@
 """Decisions about the labels of a run: the journal, checked against the run, and decisions.csv.
 
-While the journal has no line, a decisions.csv written by hand (id and label) is used instead; the first review imports
+While the journal is empty, a decisions.csv written by hand (id and label) is used instead; the first review imports
 it. An empty journal is what an interrupted import leaves behind.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.tabular.table_file import csv_rows
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.journal import Decision, Journal
 from selfadapt.run_folder.csv_tables import write_table
 from selfadapt.run_folder.folder import RunFolder
@@ -17,7 +18,7 @@ WORDS = {"accept": "accepted", "keep": "kept", "choose": "another class", "remov
 
 
 def read_decisions(folder: RunFolder, known: Mapping[str, object] | None = None) -> dict[str, Decision]:
-    """The current decisions by sample id, from the journal or, while it has no line, from a hand-made table.
+    """The current decisions by sample id, from the journal or, while it is empty, from a hand-made table.
 
     Raises:
         UserError: If a decision is about a sample that is not in `known`, or names a class that the run does not have.
@@ -46,21 +47,24 @@ def open_journal(folder: RunFolder) -> Journal:
     return journal
 
 
-def write_decisions(folder: RunFolder, decisions: Mapping[str, Decision], rows: Iterable[Mapping[str, str]]) -> None:
-    """Write decisions.csv from the journal and the rows of labels.csv.
+def write_decisions(folder: RunFolder, decisions: Mapping[str, Decision], report: LabelErrorReport) -> None:
+    """Write decisions.csv from the journal, in the order of the report.
 
-    While the journal has no line, nothing is written: an existing table may be hand-made.
+    While the journal is empty, nothing is written: an existing table may be hand-made.
     """
-    if Journal.read(folder.journal_file).lines:
-        write_table(folder.decisions_file, COLUMNS, _table(decisions, rows))
-
-
-def _table(decisions: Mapping[str, Decision], rows: Iterable[Mapping[str, str]]) -> Iterable[Sequence[str]]:
-    for row in rows:
-        own = decisions.get(row["id"])
+    rows = []
+    for row, sample_id in enumerate(report.ids.tolist()):
+        own = decisions.get(sample_id)
         if own is not None:
-            about = (row["id"], row["path"], row["part"], row["given"])
-            yield (*about, own.label or "", WORDS.get(own.what, own.what), own.who, own.when)
+            about = (
+                sample_id,
+                report.paths[row],
+                report.split_names[report.split_codes[row]],
+                report.given_labels[row],
+            )
+            rows.append((*about, own.label or "", WORDS.get(own.what, own.what), own.who, own.when))
+    if Journal.read(folder.journal_file).lines:
+        write_table(folder.decisions_file, COLUMNS, rows)
 
 
 def _hand_made(folder: RunFolder) -> dict[str, Decision]:

@@ -156,7 +156,7 @@ class Journal:
                 raise ValueError(f"{name} must be a text")
         if what == "undo":
             if type(undoes) is not int or not 0 < undoes < number or not self._can_be_undone(self.lines[undoes - 1]):
-                raise ValueError(f"there is no decision {undoes!r:.40} to undo")
+                raise ValueError(f"decision {undoes!r:.40} cannot be undone")
         elif what not in get_args(What):
             raise ValueError(f"what must be undo or one of {', '.join(get_args(What))}")
         elif not isinstance(labels, dict) or not all(own is None or isinstance(own, str) for own in labels.values()):

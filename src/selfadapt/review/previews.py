@@ -7,9 +7,10 @@ as it is.
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -39,29 +40,7 @@ class NoPreview(Exception):
     """A sample that cannot be shown; the message says why."""
 
 
-class Views(Protocol):
-    """How the samples of a run are shown."""
-
-    has_images: bool  # or values
-
-    def image(self, row: int, side: int) -> Encoded:
-        """The image of a row with at most `side` pixels on the longer side.
-
-        Raises:
-            NoPreview: If it cannot be read.
-        """
-        ...
-
-    def values(self, row: int) -> NamedValues:
-        """The values of a row by name.
-
-        Raises:
-            NoPreview: If they cannot be read.
-        """
-        ...
-
-
-def views_of(folder: RunFolder, report: LabelErrorReport) -> Views:
+def views_of(folder: RunFolder, report: LabelErrorReport) -> "ImageViews | ValueViews":
     """The views that suit the data of a run. No data are opened before the first request."""
     run = folder.read_run()
     about, settings = run["data"], run["settings"]["data"]
@@ -79,14 +58,17 @@ def views_of(folder: RunFolder, report: LabelErrorReport) -> Views:
 class ImageViews:
     """Images by a function of row and size. The latest ones are cached."""
 
-    has_images = True
-
     def __init__(self, load: Callable[[int, int], Encoded]) -> None:
         self._load = load
         self._cache: OrderedDict[tuple[int, int], Encoded] = OrderedDict()
         self._bytes, self._lock = 0, Lock()
 
     def image(self, row: int, side: int) -> Encoded:
+        """The image of a row with at most `side` pixels on the longer side.
+
+        Raises:
+            NoPreview: If it cannot be read.
+        """
         key = row, side
         with self._lock:
             if key in self._cache:
@@ -101,20 +83,12 @@ class ImageViews:
                 self._bytes -= len(self._cache.popitem(last=False)[1][0])
         return made
 
-    def values(self, row: int) -> NamedValues:
-        return []
 
-
+@dataclass(frozen=True)
 class ValueViews:
-    """Rows of numbers or text, by a function of the row."""
+    """Numbers or text by name, by a function of the row that raises NoPreview."""
 
-    has_images = False
-
-    def __init__(self, read: Callable[[int], NamedValues]) -> None:
-        self.values = read
-
-    def image(self, row: int, side: int) -> Encoded:
-        raise NoPreview("these samples are not images")
+    values: Callable[[int], NamedValues]
 
 
 def _image_file(report: LabelErrorReport, white: float | None) -> Callable[[int, int], Encoded]:

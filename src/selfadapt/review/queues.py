@@ -52,7 +52,7 @@ class Desk:
     def close(self) -> int:
         """Write decisions.csv and return the number of decided samples."""
         decisions = self.journal.decisions
-        write_decisions(self.folder, decisions, self.folder.read_labels())
+        write_decisions(self.folder, decisions, self.report)
         self.journal.close()
         return len(decisions)
 
@@ -78,7 +78,6 @@ class Desk:
             "errors": len(errors),
             "duplicates": int((self.group_N > 0).sum()),
             "outliers": int((report.outlier_score >= OUTLIER).sum()),
-            "line": len(self.journal.lines),
         }
 
     def _split_sizes(self) -> dict[str, int]:
@@ -111,7 +110,7 @@ class Desk:
             chosen_N &= (self.decided_N == UNDECIDED) == (wanted.state == "undecided")
         if wanted.split is not None:
             if wanted.split not in report.split_names:
-                raise BadRequest(f"there is no split {wanted.split!r}")
+                raise BadRequest(f"unknown split {wanted.split!r}")
             chosen_N &= report.split_codes == list(report.split_names).index(wanted.split)
         if wanted.given is not None:
             chosen_N &= report.given_codes == wanted.given
@@ -132,9 +131,6 @@ class Desk:
         """The rows that are decided together: duplicates with different labels, or the row alone."""
         conflict = self.conflicts.get(row)
         return (row,) if conflict is None else conflict.rows
-
-    def decided_among(self, rows: Sequence[int]) -> list[int]:
-        return [row for row in rows if self.decided_N[row] != UNDECIDED]
 
     def samples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """The facts of these rows."""
@@ -226,7 +222,7 @@ class Desk:
     def draw(self, of: str) -> dict[str, Any]:
         """The rows of a random sample in their order. The sample is drawn at the first call."""
         if of != SUGGESTIONS and of not in self._split_sizes():
-            raise BadRequest(f"there is no split {of!r} to draw from")
+            raise BadRequest(f"unknown split {of!r}")
         with self._lock:
             drawn = draw(self.folder, of, self.report, self.journal.decisions)
         position = self.report.position
@@ -261,7 +257,7 @@ class Desk:
     def _check(self, rows: Sequence[int]) -> None:
         for row in rows:
             if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < len(self.report):
-                raise BadRequest(f"there is no row {row!r}")
+                raise BadRequest(f"unknown row {row!r}")
 
     def _updated(self, changed: Any) -> dict[str, Any]:
         """Update these samples; returns the progress, and the decision about each of them."""

@@ -29,7 +29,7 @@ class Filter:
     def parse(cls, query: Mapping[str, str]) -> "Filter":
         unknown = next((name for name in query if name not in cls.__dataclass_fields__), None)
         if unknown is not None:
-            raise BadRequest(f"there is no filter {unknown!r}; known are: {', '.join(cls.__dataclass_fields__)}")
+            raise BadRequest(f"unknown filter {unknown!r}; known are: {', '.join(cls.__dataclass_fields__)}")
         values: dict[str, Any] = {name: value for name, value in query.items() if value != ""}
         try:
             values |= {name: int(values[name]) for name in ("given", "suggested") if name in values}

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from selfadapt.core.errors import UserError
 from selfadapt.review.neighbours import Similar
-from selfadapt.review.previews import LARGE, THUMBNAIL, NoPreview, Views
-from selfadapt.review.queues import Desk
+from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews
+from selfadapt.review.queues import UNDECIDED, Desk
 from selfadapt.review.row_filter import BadRequest, Filter
 
 NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -74,9 +74,7 @@ class Guard:
         if not rest and self._is_token(given):
             return RedirectResponse(f"/{self._token}/", 303), scope
         if not self._is_token(first):
-            return _refused(
-                "the address has no valid token; use the whole address that `selfadapt review` printed"
-            ), scope
+            return _refused("the token is invalid; use the whole address that `selfadapt review` printed"), scope
         if scope["method"] not in ("GET", "HEAD"):
             foreign = headers.get("origin", f"http://{host}") != f"http://{host}"
             if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
@@ -93,7 +91,7 @@ def _refused(message: str) -> Response:
     return Response(message, 403, media_type="text/plain")
 
 
-def review_app(desk: Desk, views: Views, similar: SimilarOrReason, *, token: str, port: int) -> Guard:
+def review_app(desk: Desk, views: ImageViews | ValueViews, similar: SimilarOrReason, *, token: str, port: int) -> Guard:
     """The application that serves the page and its requests."""
     api = _Api(desk, views, similar)
     routes = [
@@ -131,7 +129,7 @@ _ERROR_HANDLERS: dict[Any, Any] = {
 class _Api:
     """Responses to requests. Methods that read or write files run in threads, so that they do not block others."""
 
-    def __init__(self, desk: Desk, views: Views, similar: SimilarOrReason) -> None:
+    def __init__(self, desk: Desk, views: ImageViews | ValueViews, similar: SimilarOrReason) -> None:
         self._session, self._views, self._similar = desk, views, similar
         folder = files("selfadapt.review") / "static"
         self._files = {own.name: own.read_bytes() for own in folder.iterdir() if own.is_file()}
@@ -144,29 +142,32 @@ class _Api:
 
     def image(self, request: Request) -> Response:
         row, side = self._row(request), {"small": THUMBNAIL, "large": LARGE}.get(request.path_params["size"])
-        if side is None or not self._views.has_images:
+        if side is None or not isinstance(self._views, ImageViews):
             raise NoPreview("there is no such image")
         content, media = self._views.image(row, side)
         return Response(content, media_type=media, headers={"Cache-Control": "private, max-age=86400"})
 
     def about(self, request: Request) -> Response:
         _query(request)
-        return JSONResponse({**self._session.about(), **self._session.counts(), "images": self._views.has_images})
+        return JSONResponse(
+            {**self._session.about(), **self._session.counts(), "images": isinstance(self._views, ImageViews)}
+        )
 
     def figures(self, request: Request) -> Response:
         _query(request)
         return JSONResponse(self._session.figures())
 
     def rows(self, request: Request) -> Response:
-        rows = self._session.rows(Filter.parse(dict(request.query_params)))
-        return JSONResponse({"rows": rows, "decided": self._session.decided_among(rows)})
+        rows, decided_N = self._session.rows(Filter.parse(dict(request.query_params))), self._session.decided_N
+        return JSONResponse({"rows": rows, "decided": [row for row in rows if decided_N[row] != UNDECIDED]})
 
     async def samples(self, request: Request) -> Response:
         return JSONResponse({"samples": self._session.samples(_list(await _body(request), "rows"))})
 
     def values(self, request: Request) -> Response:
         _query(request)
-        return JSONResponse({"values": self._views.values(self._row(request))})
+        row = self._row(request)
+        return JSONResponse({"values": self._views.values(row) if isinstance(self._views, ValueViews) else []})
 
     def similar(self, request: Request) -> Response:
         _query(request)
@@ -239,5 +240,5 @@ def _query(request: Request, *known: str) -> dict[str, str]:
     found = dict(request.query_params)
     unknown = next((name for name in found if name not in known), None)
     if unknown is not None:
-        raise BadRequest(f"there is no parameter {unknown!r}; known are: {', '.join(known) or 'none'}")
+        raise BadRequest(f"unknown parameter {unknown!r}; known are: {', '.join(known) or 'none'}")
     return found

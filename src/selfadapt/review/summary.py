@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 
 def review_summary(folder: RunFolder) -> dict[str, Any] | None:
-    """What was decided and measured; None if there is no decision."""
+    """What was decided and measured; None without any decision."""
     decisions = read_decisions(folder)
     if not decisions or not folder.labels_file.exists():
         return None

@@ -3,7 +3,7 @@
 A row is identified by its position in that order. Columns of small numbers keep hundreds of thousands of labels small.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
     """The report of an audited run.
 
     Raises:
-        UserError: If the run has no labels, was not audited, or labels.csv was damaged by hand.
+        UserError: If the run is without labels, was not audited, or labels.csv was damaged by hand.
     """
     run = folder.read_run()
     if run["settings"]["kind"] != "labels":
@@ -31,10 +31,14 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
     rows = folder.read_labels()
 
     def column(name: str, parse: Callable[[str], Any], kind: Any) -> Array:
-        try:
-            return np.array([parse(row[name]) for row in rows], kind)
-        except ValueError:
-            raise _damage(folder, rows, name, parse) from None
+        values = []
+        for line, row in enumerate(rows, start=2):
+            try:
+                values.append(parse(row[name]))
+            except ValueError as error:
+                remedy = f"write it again with: selfadapt audit {folder.path}"
+                raise UserError(f"{folder.labels_file}, line {line}, column {name}: {error}; {remedy}") from None
+        return np.array(values, kind)
 
     classes = run["data"]["classes"]
     codes = {name: k for k, name in enumerate(classes)}
@@ -61,7 +65,7 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
         in_conflict=column("reason", "duplicate".__eq__, np.bool_),
         too_few=np.zeros(len(classes), bool),
         quality=expected_quality(judged_p, judged_p, judged_errors),
-        ids=column("id", _first_of_its_name(), object),
+        ids=column("id", _unique(), object),
         index=None,
         noise_matrix=None,
         paths=np.array([row["path"] for row in rows], object),
@@ -70,28 +74,16 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
     )
 
 
-def _damage(folder: RunFolder, rows: Sequence[Mapping[str, str]], name: str, parse: Callable[[str], Any]) -> UserError:
-    """What is wrong with this column, and in which line."""
-    parse = _first_of_its_name() if name == "id" else parse
-    for line, row in enumerate(rows, start=2):
-        try:
-            parse(row[name])
-        except ValueError as error:
-            remedy = f"write it again with: selfadapt audit {folder.path}"
-            return UserError(f"{folder.labels_file}, line {line}, column {name}: {error}; {remedy}")
-    raise AssertionError("no value is damaged")
-
-
 def _member(codes: Mapping[str, int], what: str) -> Callable[[str], int]:
     def code(text: str) -> int:
         if text not in codes:
-            raise ValueError(f"{text!r} is not {what}" if text else "there is no value")
+            raise ValueError(f"{text!r} is not {what}" if text else "the value is missing")
         return codes[text]
 
     return code
 
 
-def _first_of_its_name() -> Callable[[str], str]:
+def _unique() -> Callable[[str], str]:
     seen: set[str] = set()
 
     def check(text: str) -> str:

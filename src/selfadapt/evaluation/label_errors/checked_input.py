@@ -81,7 +81,7 @@ def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
         raise ValueError(f"{name} must be {count} rows, one for each label, but their shape is {tuple(table_NX.shape)}")
     bad = (~table_NX.isfinite()).any(1).nonzero().flatten()
     if len(bad):
-        raise ValueError(f"{name} hold no finite float32 in {len(bad)} rows, first in row {int(bad[0])}")
+        raise ValueError(f"{name} are not finite float32 numbers in {len(bad)} rows, first in row {int(bad[0])}")
     if probabilities:
         table_NX = table_NX.clamp_min(0) if table_NX.min() > -_ROUNDING else table_NX
         wrong = ((table_NX < 0).any(1) | ((table_NX.sum(1) - 1).abs() > _ROUNDING)).nonzero().flatten()
@@ -122,7 +122,5 @@ def group_codes(groups: Any, count: int) -> Tensor:
     if values.shape != (count,):
         raise ValueError(f"groups must be one for each of the {count} labels, but their shape is {values.shape}")
     words_N = _words(values)
-    _check_none_missing(
-        np.char.strip(words_N) == "", "groups", "give a sample that belongs to no other a group of its own"
-    )
+    _check_none_missing(np.char.strip(words_N) == "", "groups", "give a sample that belongs to no group a separate one")
     return torch.from_numpy(np.unique(words_N, return_inverse=True)[1])

@@ -1,4 +1,4 @@
-"""P(wrong) of every label, from predictions that did not see it, and the likely errors.
+"""P(wrong) of every label, from out-of-sample predictions, and the likely errors.
 
     odds_i = (sum over k other than y of prior_ik V[k, y]) / (prior_iy V[y, y])
              + c (max over k other than y of q_ik) / q_iy

@@ -1,7 +1,7 @@
 """How far a sample is from every class: a bird among cats and dogs.
 
-Two signs, for neither is enough. A picture of another world lies far from all others, though a head may be sure of it;
-a picture of a class that is like ours lies among them, and the head is torn:
+Two signals are combined, because neither is enough. An image of something else lies far from all others, even if the
+head is confident; an image of a similar class lies among them, and the head is uncertain:
 
     d_i = min over classes c of  (distance of i to its n_c-th nearest sample of c) / (median of that among c itself)
     h_i = entropy of q_i
@@ -9,8 +9,8 @@ a picture of a class that is like ours lies among them, and the head is torn:
 
 with z the distance from the median, in medians of such distances (at least 0.2 of h: where nearly all predictions are
 sure, one that is not is not yet far). d is 1 - cosine of features, each scaled by its
-deviation. n_c is a twentieth of the class, so that a handful of outliers that resemble each other do not vouch for each
-other. At 0.5 a sample is six deviations out.
+deviation. n_c is a twentieth of the class, so that a few outliers that resemble each other are not taken for a class.
+At 0.5 a sample is six deviations out.
 
 Shapes: N samples, R of them to compare with, F features, K classes.
 """
@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from selfadapt.core.rng import seeded
 
 _SHARE = 0.05
-_LEAST = 3  # neighbours, and members without which a class is no place to be near
+_LEAST = 3  # neighbours; classes with fewer members are ignored
 _MOST_COMPARED = 10_000
 _USUAL, _SLOPE = 6.0, 2.0
 _REACH = (-3.0, 30.0)  # of z, so that one sign cannot silence the other

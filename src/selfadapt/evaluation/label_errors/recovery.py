@@ -137,7 +137,7 @@ def _confident_joint(evidence: Callable[[], Iterable[tuple[Tensor, Tensor, Tenso
 
 
 def _share(mass_n: Tensor, other_n: Tensor) -> Tensor:
-    """mass / (mass + other); one half where both are nothing, one where there is no other class at all."""
+    """mass / (mass + other); 0.5 where both are 0, and 1 with a single class."""
     other_n = other_n.clamp_min(0)
     return torch.where(mass_n + other_n > 0, mass_n / (mass_n + other_n), 0.5)
 

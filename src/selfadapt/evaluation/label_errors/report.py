@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,22 +28,6 @@ _PER_SAMPLE = (
     "given_codes", "suggested_codes", "runner_up_codes", "predicted_codes", "is_error", "p_wrong", "rank_score",
     "confidence", "sample_weight", "outlier_score", "duplicate_group", "in_conflict", "ids", "paths", "split_codes",
 )  # fmt: skip
-
-
-class LabelErrorRow(NamedTuple):
-    """A row of the table, by the column names of labels.csv."""
-
-    id: str
-    given: str
-    suggested: str
-    p_wrong: str
-    confidence: str
-    weight: str
-    suspect: str
-    outsider: str
-    runner_up: str
-    duplicate_group: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -230,30 +214,32 @@ class LabelErrorReport:
             noise_matrix=matrix_KK,
         )
 
-    def rows(self) -> Iterator[LabelErrorRow]:
-        """The table as text, most likely wrong first."""
+    def rows(self) -> Iterator[dict[str, str]]:
+        """The table as text, most likely wrong first, by the column names of labels.csv."""
         for i in self.ranked_indices.tolist():
             group = int(self.duplicate_group[i])
-            yield LabelErrorRow(
-                id=str(self.ids[i]),
-                given=str(self.given_labels[i]),
-                suggested=str(self.suggested_labels[i]),
-                p_wrong=_decimal(self.p_wrong[i]),
-                confidence=_decimal(self.confidence[i]),
-                weight=_decimal(self.sample_weight[i]),
-                suspect=str(int(self.is_error[i])),
-                outsider=_decimal(self.outlier_score[i]),
-                runner_up=str(self.runner_up_labels[i]),
-                duplicate_group=str(group) if group >= 0 else "",
-                reason=str(self.reason[i]),
-            )
+            yield {
+                "id": str(self.ids[i]),
+                "given": str(self.given_labels[i]),
+                "suggested": str(self.suggested_labels[i]),
+                "p_wrong": _decimal(self.p_wrong[i]),
+                "confidence": _decimal(self.confidence[i]),
+                "weight": _decimal(self.sample_weight[i]),
+                "suspect": str(int(self.is_error[i])),
+                "outsider": _decimal(self.outlier_score[i]),
+                "runner_up": str(self.runner_up_labels[i]),
+                "duplicate_group": str(group) if group >= 0 else "",
+                "reason": str(self.reason[i]),
+            }
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table, sorted by rank, with the column names of labels.csv."""
         with atomic_write(Path(path)) as file:
             writer = csv.writer(file)
-            writer.writerow(LabelErrorRow._fields)
-            writer.writerows(self.rows())
+            for number, row in enumerate(self.rows()):
+                if number == 0:
+                    writer.writerow(row)  # the column names
+                writer.writerow(row.values())
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with the index of the labels, sorted by rank. Needs pandas."""
@@ -361,6 +347,8 @@ def expand(found: LabelErrorReport, labels_N: Tensor, judged_n: Tensor) -> Label
 def join_splits(reports: Mapping[str, LabelErrorReport]) -> LabelErrorReport:
     """One report on several splits. Estimates are those of the first."""
     first, sizes = next(iter(reports.values())), [len(own) for own in reports.values()]
-    columns = {name: np.concatenate([getattr(own, name) for own in reports.values()]) for name in _PER_SAMPLE}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(own, name) for own in reports.values()]) for name in _PER_SAMPLE
+    }
     columns["split_codes"] = np.repeat(np.arange(len(sizes), dtype=np.int8), sizes)
     return replace(first, **columns, split_names=tuple(reports))

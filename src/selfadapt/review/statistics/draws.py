@@ -45,7 +45,7 @@ class Draw:
 
 
 def read_draw(folder: RunFolder, of: str) -> Draw | None:
-    """The sample that was drawn; None if there is none yet."""
+    """The sample that was drawn; None before the first draw."""
     path = folder.draw_file(of)
     rows = read_table(path, _COLUMNS) if path.exists() else []
     return _parse(path, of, rows) if rows else None

@@ -111,10 +111,8 @@ def further_checks(found: SuggestionPrecision, precision: float) -> int | None:
     """
     if not found.depths or found.deepest(precision) is not None:
         return 0 if found.depths else None
-    size_J = np.array([depth.size for depth in found.depths])
-    seen_J = np.array([depth.seen for depth in found.depths])
-    right_J = np.array([depth.right for depth in found.depths])
-    decided_J = size_J - np.array([depth.rest for depth in found.depths])
+    size_J, rest_J, seen_J, right_J = np.array([(own.size, own.rest, own.seen, own.right) for own in found.depths]).T
+    decided_J = size_J - rest_J
     rate_J = np.where(seen_J > 0, right_J / np.maximum(seen_J, 1), 1.0)
     left = found.population - found.seen
     more = np.unique(np.geomspace(1, max(1, min(left, _MOST_CHECKS)), 60).astype(int))[:, None]

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from selfadapt.core.errors import UserError
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.decisions import read_decisions, write_decisions
 from selfadapt.review.journal import Decision
 from selfadapt.review.statistics.draws import SUGGESTIONS, read_draw
@@ -56,18 +59,21 @@ def write_corrected_labels(
             raise UserError(f"--{name} {value} must be within 0..1")
     if precision is not None and confidence == 1:
         raise UserError("a sample cannot give --confidence 1; ask for less, such as 0.95")
-    read_report(folder)  # refuses a folder that is not an audited run, and a damaged labels.csv
-    audited = {row["id"]: row for row in folder.read_labels()}
-    decided = read_decisions(folder, audited)
+    report = read_report(folder)
+    decided = read_decisions(folder, report.position)
     found, depth = None, None
     if precision is None:
-        taken = _confident(audited, CONFIDENT if confidence is None else confidence)
+        rows = np.flatnonzero(
+            report.is_error & (report.confidence >= (CONFIDENT if confidence is None else confidence))
+        )
+        taken = dict(zip(report.ids[rows], report.suggested_labels[rows], strict=True))
     else:
         found, depth, taken = _guaranteed(folder, decided, precision, 0.95 if confidence is None else confidence)
     unsure = "below_confidence" if precision is None else "not_promised"
-    rows, removed, passed_over = [], 0, Counter[str]()
-    for sample in _samples(folder, audited):
-        sample_id, given = sample["id"], sample["given"]
+    table, removed, passed_over = [], 0, Counter[str]()
+    for row in _rows_in_order(folder, report):
+        sample_id, given = report.ids[row], report.given_labels[row]
+        split = report.split_names[report.split_codes[row]]
         label, by = given, "given"
         if sample_id in decided:
             chosen = decided[sample_id].label
@@ -75,49 +81,40 @@ def write_corrected_labels(
                 removed += 1
                 continue
             label, by = chosen, "person"
-        elif sample["part"] == "train" and sample_id in taken:
+        elif split == "train" and sample_id in taken:
             label, by = taken[sample_id], "suggestion"
-        if label == given and audited[sample_id]["suspect"] == "1":
-            other = "other_parts" if sample["part"] != "train" else unsure
+        if label == given and report.is_error[row]:
+            other = "other_parts" if split != "train" else unsure
             passed_over["kept_by_people" if by == "person" else other] += 1
-        rows.append((sample_id, sample["path"], sample["part"], label, given, by))
+        table.append((sample_id, report.paths[row], split, label, given, by))
     path = path or folder.path / "corrected.csv"
-    write_table(path, COLUMNS, rows)
-    write_decisions(folder, decided, audited.values())
+    write_table(path, COLUMNS, table)
+    write_decisions(folder, decided, report)
     return Corrected(
         path=path,
-        labels=len(rows),
-        changed=sum(label != given for _, _, _, label, given, _ in rows),
+        labels=len(table),
+        changed=sum(label != given for _, _, _, label, given, _ in table),
         removed=removed,
-        by=Counter(row[-1] for row in rows),
+        by=Counter(row[-1] for row in table),
         passed_over={reason: passed_over[reason] for reason in PASSED_OVER if passed_over[reason]},
         promise=found,
-        left=_left(audited, decided) if found is None else found.depths[-1].rest,
+        left=_left(report, decided) if found is None else found.depths[-1].rest,
         depth=depth,
     )
 
 
-def _left(audited: Mapping[str, Mapping[str, str]], decided: Mapping[str, Decision]) -> int:
-    errors = (own for own, row in audited.items() if row["suspect"] == "1" and row["part"] == "train")
-    return sum(sample_id not in decided for sample_id in errors)
+def _left(report: LabelErrorReport, decided: Mapping[str, Decision]) -> int:
+    train = report.rows_of("train")
+    return sum(sample_id not in decided for sample_id in report.ids[train[report.is_error[train]]])
 
 
-def _samples(folder: RunFolder, audited: Mapping[str, Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _rows_in_order(folder: RunFolder, report: LabelErrorReport) -> list[int]:
     """Training and validation samples in the order of samples.csv, then the other audited ones."""
-    recorded = folder.recorded_samples()
-    missing = next((sample["id"] for sample in recorded if sample["id"] not in audited), None)
+    recorded = [sample["id"] for sample in folder.recorded_samples()]
+    missing = next((sample_id for sample_id in recorded if sample_id not in report.position), None)
     if missing is not None:
         raise UserError(f"{folder.labels_file} lacks {missing}; write it again with: selfadapt audit {folder.path}")
-    known = {sample["id"] for sample in recorded}
-    return [*recorded, *(row for sample_id, row in audited.items() if sample_id not in known)]
-
-
-def _confident(audited: Mapping[str, Mapping[str, str]], confidence: float) -> dict[str, str]:
-    return {
-        sample_id: row["suggested"]
-        for sample_id, row in audited.items()
-        if row["suspect"] == "1" and float(row["confidence"]) >= confidence
-    }
+    return [report.position[sample_id] for sample_id in dict.fromkeys([*recorded, *report.ids])]
 
 
 def _guaranteed(

@@ -6,36 +6,29 @@ from pathlib import Path
 
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
-from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
 
 
 def write_label_table(folder: RunFolder, data: Data, report: LabelErrorReport) -> None:
+    """Write labels.csv from a report on all splits."""
     samples = list(data.splits.values())
     relative_paths = [path for own in samples for path in _relative_paths(folder, own)]
     truth = [int(k) for own in samples for k in (own.labels if own.truth is None else own.truth)]
     truth_known = data.train.truth is not None
 
-    def rows() -> Iterator[tuple[str, ...]]:
+    columns = LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1]
+
+    def rows() -> Iterator[Sequence[str]]:
         for i, row in zip(report.ranked_indices.tolist(), report.rows(), strict=True):
             predicted = int(report.predicted_codes[i])
-            yield (
-                row.id,
-                str(report.paths[i]),
-                report.split_names[report.split_codes[i]],
-                row.given,
-                row.suggested,
-                row.confidence,
-                row.weight,
-                row.suspect,
-                row.outsider,
-                data.classes[predicted] if predicted >= 0 else "",
-                row.p_wrong,
-                row.runner_up,
-                row.duplicate_group,
-                row.reason,
-                relative_paths[i],
-                *([data.classes[truth[i]]] if truth_known else []),
-            )
+            row |= {
+                "path": str(report.paths[i]),
+                "part": report.split_names[report.split_codes[i]],
+                "predicted": data.classes[predicted] if predicted >= 0 else "",
+                "relative_path": relative_paths[i],
+                "truth": data.classes[truth[i]],
+            }
+            yield [row[name] for name in columns]
 
     folder.write_labels(rows(), truth_known=truth_known)
 
