@@ -19,7 +19,7 @@ Shapes: B samples of a batch, D dimensions, N samples in total.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -52,8 +52,8 @@ def mean_distance(views: Sequence[EncodedView], targets: Sequence[Tensor]) -> Te
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised(Pretraining):
-    description: ClassVar[str] = "self-adaptive training without labels"
-    paper: ClassVar[str] = MovingTargets.paper
+    description = "self-adaptive training without labels"
+    paper = MovingTargets.paper
 
     momentum: Ramp = setting(
         _ALPHA,
@@ -89,7 +89,7 @@ class SelfSupervised(Pretraining):
 class FixedNoise(SelfSupervised):
     """Targets that stay the initial noise (Figure 2)."""
 
-    description: ClassVar[str] = "fitting fixed noise"
+    description = "fitting fixed noise"
 
     predictor: bool = setting(False, "use a predictor after the projector")
     beta: Ramp = NO_MOMENTUM_ENCODER
@@ -110,8 +110,8 @@ class FixedNoise(SelfSupervised):
 class RandomNetwork(Pretraining):
     """Targets from another network with frozen random weights (Figure 2)."""
 
-    description: ClassVar[str] = "fitting a random network"
-    paper: ClassVar[str] = MovingTargets.paper
+    description = "fitting a random network"
+    paper = MovingTargets.paper
 
     predictor: bool = setting(False, "use a predictor after the projector")
     beta: Ramp = _FROZEN
