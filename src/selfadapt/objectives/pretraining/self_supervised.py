@@ -71,12 +71,7 @@ class SelfSupervised(Pretraining):
         return TargetStore.gaussian(len(labels_N), self.dimensions, self.momentum.start, self.seed, storage)
 
     def losses_with_targets(
-        self,
-        encoders: Encoders,
-        batch: Batch,
-        views: Sequence[EncodedView],
-        targets: TargetStore,
-        progress: Progress,
+        self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView], targets: TargetStore, progress: Progress
     ) -> Tensor:
         pairs = zip(batch.views, views, strict=True)
         keys = [normalize(encoders.momentum_encoded(image, view), dim=1) for image, view in pairs]
@@ -96,12 +91,7 @@ class FixedNoise(SelfSupervised):
     momentum: Ramp = _FROZEN
 
     def losses_with_targets(
-        self,
-        encoders: Encoders,
-        batch: Batch,
-        views: Sequence[EncodedView],
-        targets: TargetStore,
-        progress: Progress,
+        self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView], targets: TargetStore, progress: Progress
     ) -> Tensor:
         return mean_distance(views, [targets.read(batch.index)] * len(views))
 
