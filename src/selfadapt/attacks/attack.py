@@ -105,7 +105,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def predict_classes(model: nn.Module, images_BCHW: Tensor) -> Tensor:
     classes_B: Tensor = model(images_BCHW).argmax(1)
     return classes_B
-
-
-def single_part_outcome(misclassified_B: Tensor, fooled_B: Tensor) -> Tensor:
-    return torch.where(misclassified_B, MISCLASSIFIED, torch.where(fooled_B, 1, ROBUST))

@@ -26,12 +26,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
 from selfadapt.attacks.attack import (
+    MISCLASSIFIED,
+    ROBUST,
     Norm,
     check_inputs,
     check_radius,
     evaluation_mode,
     predict_classes,
-    single_part_outcome,
     without_flip,
 )
 from selfadapt.core.errors import UserError
@@ -55,7 +56,7 @@ class PGD:
         norm: `linf` or `l2`.
         start: `ball`, `normal` or `none`.
         loss: `cross-entropy`, `margin` or `kl`.
-        restarts: Number of attempts for each image, of which the strongest counts.
+        restarts: Number of attempts for each image; those that are already misclassified are not attacked again.
     """
 
     eps: float = 0.031
@@ -90,8 +91,19 @@ class PGD:
         return ("a single step is a weak attack; try pgd20 or autoattack",) if self.steps == 1 else ()
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
-        fooled_B, misclassified_B, _ = worst_of_restarts(model, images_BCHW, labels_B, self, generator)
-        return single_part_outcome(misclassified_B, fooled_B)
+        check_inputs(images_BCHW)
+        with evaluation_mode(model), torch.enable_grad():
+            correct_B = predict_classes(model, images_BCHW) == labels_B
+            outcome_B = torch.where(correct_B, ROBUST, MISCLASSIFIED)
+            for _ in range(self.restarts):
+                left = (outcome_B == ROBUST).nonzero().flatten()
+                if not len(left):
+                    break
+                images, labels = images_BCHW[left], labels_B[left]
+                loss = loss_of(model, images, labels, self.loss)
+                perturbed = ascend(model, images, starting_points(images, self, generator), loss, self)
+                outcome_B[left[predict_classes(model, perturbed) != labels]] = 1
+        return outcome_B
 
 
 def fgsm(eps: float = 0.031, *, norm: Norm = "linf", loss: LossName = "cross-entropy") -> PGD:
@@ -108,37 +120,6 @@ def perturb(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD
     with evaluation_mode(model), without_flip(model), torch.enable_grad():
         start_BCHW = starting_points(images_BCHW, attack, generator)
         return ascend(model, images_BCHW, start_BCHW, loss_of(model, images_BCHW, labels_B, attack.loss), attack)
-
-
-def worst_of_restarts(
-    model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, attack: PGD, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which images the attack fools, which are misclassified anyway, and the strongest perturbation of each.
-
-    Images that are already fooled or misclassified are not attacked again. For the others, the strongest perturbation
-    is the one with the largest loss.
-    """
-    check_inputs(images_BCHW)
-    worst_BCHW = images_BCHW.clone()
-    with evaluation_mode(model), torch.enable_grad():
-        misclassified_B = predict_classes(model, images_BCHW) != labels_B
-        fooled_B = torch.zeros_like(misclassified_B)
-        highest_B = torch.full(misclassified_B.shape, -torch.inf, device=images_BCHW.device)
-        for _ in range(attack.restarts):
-            left = (~(misclassified_B | fooled_B)).nonzero().flatten()
-            if not len(left):
-                break
-            clean, labels = images_BCHW[left], labels_B[left]
-            loss = loss_of(model, clean, labels, attack.loss)
-            found = ascend(model, clean, starting_points(clean, attack, generator), loss, attack)
-            with torch.no_grad():
-                logits = model(found)
-                fooled, losses = logits.argmax(1) != labels, loss(logits).float()
-            better = fooled | (losses > highest_B[left])
-            worst_BCHW[left[better]] = found[better]
-            highest_B[left[better]] = losses[better]
-            fooled_B[left[fooled]] = True
-    return fooled_B, misclassified_B, worst_BCHW
 
 
 def loss_of(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, name: LossName) -> Loss:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from selfadapt.attacks.attack import check_inputs, evaluation_mode, predict_classes, single_part_outcome
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, check_inputs, evaluation_mode, predict_classes
 from selfadapt.attacks.pgd import PGD, perturb
 
 
@@ -39,5 +39,7 @@ class Transferred:
         check_inputs(images_BCHW)
         perturbed_BCHW = perturb(self.source, images_BCHW, labels_B, self.attack, generator)
         with evaluation_mode(model):
-            misclassified_B = predict_classes(model, images_BCHW) != labels_B
-            return single_part_outcome(misclassified_B, predict_classes(model, perturbed_BCHW) != labels_B)
+            correct_B, withstood_B = (
+                predict_classes(model, inputs) == labels_B for inputs in (images_BCHW, perturbed_BCHW)
+            )
+        return torch.where(correct_B, torch.where(withstood_B, ROBUST, 1), MISCLASSIFIED)

@@ -23,7 +23,6 @@ _RESNETS: dict[str, tuple[tuple[int, ...], type[BasicBlock] | type[Bottleneck], 
 }
 _WIDE = {"wrn-28-10": 28, "wrn-34-10": 34}  # depths
 NAMES = (*_RESNETS, *_WIDE, "vgg16", "alexnet", "whitened", "mlp", "linear")
-FOR_VECTORS = ("linear", "mlp")
 FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
 

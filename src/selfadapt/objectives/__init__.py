@@ -1,1 +1,1 @@
-"""The paper's algorithm and its uses, one file each: initial targets, normalised prediction, loss."""
+"""The paper's algorithm and its applications, one file each: initial targets, normalised prediction, loss."""

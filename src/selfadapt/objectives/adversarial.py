@@ -67,9 +67,9 @@ def divergence(clean_BK: Tensor, perturbed_BK: Tensor) -> Tensor:
 class PGDTraining(ERM):
     """Cross entropy on perturbed images, and the base class of methods with an inner attack."""
 
-    description: ClassVar[str] = "training on images attacked by PGD"
-    paper: ClassVar[str] = "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, 2018"
-    needs: ClassVar[str] = "images, and a network that takes them as input"
+    description = "training on images attacked by PGD"
+    paper = "Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks, 2018"
+    needs = "images, and a network that takes them as input"
     inner_loss: ClassVar[LossName] = "cross-entropy"
     inner_start: ClassVar[StartName] = "ball"
 
@@ -110,10 +110,10 @@ class PGDTraining(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class Trades(PGDTraining):
-    description: ClassVar[str] = "TRADES"
-    paper: ClassVar[str] = "Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy, 2019"
-    inner_loss: ClassVar[LossName] = "kl"
-    inner_start: ClassVar[StartName] = "normal"
+    description = "TRADES"
+    paper = "Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy, 2019"
+    inner_loss = "kl"
+    inner_start = "normal"
 
     beta: float = setting(BETA, "weight of the divergence under attack (1/lambda)", least=0)
 
@@ -129,9 +129,9 @@ class Trades(PGDTraining):
 
 @dataclass(frozen=True, kw_only=True)
 class TradesSelfAdaptive(MovingTargets, Trades):
-    description: ClassVar[str] = "TRADES with self-adaptive targets"
-    paper: ClassVar[str] = MovingTargets.paper
-    default_start: ClassVar[float] = DEFAULT_START
+    description = "TRADES with self-adaptive targets"
+    paper = MovingTargets.paper
+    default_start = DEFAULT_START
 
     start_epoch: int | None = setting(None, "epochs before the targets move (E_s)", least=0, unset="0.7 of the epochs")
 

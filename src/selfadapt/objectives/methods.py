@@ -1,4 +1,4 @@
-"""The methods by name: those for labelled data, and those that learn without labels. A new method adds a line."""
+"""All methods by name, for labelled data and for self-supervised pre-training. A new method adds a line."""
 
 from typing import Literal
 
@@ -81,4 +81,4 @@ METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
     "labels": {**NOISY_LABELS, **FOR_HEADS, **ABSTAINING, **ROBUST},
     "pretraining": WITHOUT_LABELS,
 }
-ORDINARY = "erm"  # with whose time others are compared
+ORDINARY = "erm"  # the reference for training times

@@ -26,9 +26,7 @@ def target_momentum(default: float, description: str = "momentum of the targets 
 
 @dataclass(frozen=True, kw_only=True)
 class MovingTargets(ERM):
-    paper: ClassVar[str] = (
-        "Huang et al., Self-Adaptive Training: Bridging Supervised and Self-Supervised Learning, 2022"
-    )
+    paper = "Huang et al., Self-Adaptive Training: Bridging Supervised and Self-Supervised Learning, 2022"
     default_start: ClassVar[float] = 0.3  # E_s as a share of the epochs
 
     start_epoch: int | AutoStart | None = None  # E_s, or how to find it

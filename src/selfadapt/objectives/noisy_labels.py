@@ -22,7 +22,6 @@ Shapes: B samples of a batch, K classes, N samples in total.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -83,7 +82,7 @@ class NoisyLabels(MovingTargets):
 class SelfAdaptive(NoisyLabels):
     """Self-adaptive training with E_s determined during training."""
 
-    description: ClassVar[str] = "self-adaptive training"
+    description = "self-adaptive training"
 
     start_epoch: int | AutoStart | None = setting(
         AutoStart(), "epochs before the targets move (E_s), or auto: determined during training", parse=parse_start
@@ -94,27 +93,27 @@ class SelfAdaptive(NoisyLabels):
 class SelfAdaptiveOfThePaper(NoisyLabels):
     """Exactly Algorithm 2: E_s is fixed, 60 of 200 epochs in the paper, and targets start as the labels."""
 
-    description: ClassVar[str] = "self-adaptive training, start fixed as in the paper"
+    description = "self-adaptive training, start fixed as in the paper"
 
     start_epoch: int | None = setting(None, "epochs before the targets move (E_s)", least=0, unset="0.3 of the epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAdaptiveSymmetric(SelfAdaptive):
-    description: ClassVar[str] = "self-adaptive training with symmetric cross entropy"
+    description = "self-adaptive training with symmetric cross entropy"
 
     reverse_weight: float = setting(0.1, "weight of reverse cross entropy (w2)", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutWeights(SelfAdaptive):
-    description: ClassVar[str] = "self-adaptive training without re-weighting"
+    description = "self-adaptive training without re-weighting"
 
     reweight: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutAverage(SelfAdaptive):
-    description: ClassVar[str] = "self-adaptive training without the moving average"
+    description = "self-adaptive training without the moving average"
 
     moving_average: bool = False

@@ -21,7 +21,7 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -56,8 +56,8 @@ def posterior_targets(means_BK: Tensor, labels_B: Tensor, accuracy: float) -> Te
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorTargets(MovingTargets):
-    description: ClassVar[str] = "self-adaptive training, targets are the posterior given prediction and label"
-    default_start: ClassVar[float] = 0.15
+    description = "self-adaptive training, targets are the posterior given prediction and label"
+    default_start = 0.15
 
     start_epoch: int | None = setting(None, "epochs before the targets move (E_s)", least=1, unset="0.15 of the epochs")
     momentum: float = target_momentum(0.5, "momentum of the running means (alpha)")

@@ -16,7 +16,6 @@ Shapes: B samples of a batch, K classes, N samples in total, O = K + 1 outputs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -73,8 +72,8 @@ def abstain_confidence(outputs_NO: Tensor) -> Mapping[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Selective(MovingTargets):
-    description: ClassVar[str] = "self-adaptive training with abstention"
-    abstains: ClassVar[bool] = True
+    description = "self-adaptive training with abstention"
+    abstains = True
 
     start_epoch: int = setting(0, "epochs before the targets move (E_s), a warm-up with cross entropy", least=0)
     momentum: float = target_momentum(0.99)

@@ -44,9 +44,7 @@ def mc_dropout(
                 module.train()
         mean_BK = square_BK = torch.zeros((), dtype=torch.float64)
         for _ in range(passes):
-            p_BK = (
-                model(images_BCHW)[:, :num_classes].cpu().double().softmax(1)
-            )  # not every device supports double precision
+            p_BK = model(images_BCHW)[:, :num_classes].cpu().double().softmax(1)  # not every device has double
             mean_BK, square_BK = mean_BK + p_BK / passes, square_BK + p_BK.square() / passes
         return torch.cat([mean_BK, square_BK - mean_BK.square()], 1)
 

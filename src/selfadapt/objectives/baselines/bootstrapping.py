@@ -13,7 +13,6 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import nll_loss
@@ -26,8 +25,8 @@ from selfadapt.objectives.objective import Loss, Progress, mean_of
 
 @dataclass(frozen=True, kw_only=True)
 class SoftBootstrapping(ERM):
-    description: ClassVar[str] = "bootstrapping, soft"
-    paper: ClassVar[str] = "Reed et al., Training Deep Neural Networks on Noisy Labels with Bootstrapping, 2015"
+    description = "bootstrapping, soft"
+    paper = "Reed et al., Training Deep Neural Networks on Noisy Labels with Bootstrapping, 2015"
 
     trust: float = setting(0.95, "weight of the label relative to the prediction (b)", least=0, most=1)
 
@@ -44,7 +43,7 @@ class SoftBootstrapping(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class HardBootstrapping(SoftBootstrapping):
-    description: ClassVar[str] = "bootstrapping, hard"
+    description = "bootstrapping, hard"
 
     trust: float = setting(0.8, "weight of the label relative to the prediction (b)", least=0, most=1)
 

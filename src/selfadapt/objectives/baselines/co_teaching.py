@@ -21,7 +21,7 @@ Shapes: B samples of a batch, K classes, n selected samples, C channels, H by W 
 
 import copy
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -65,11 +65,9 @@ def estimate_noise_rate(probabilities_NK: Tensor) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CoTeaching(ERM):
-    description: ClassVar[str] = "co-teaching"
-    paper: ClassVar[str] = (
-        "Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels, 2018"
-    )
-    needs: ClassVar[str] = "the noise rate, or time for a training to estimate it; memory for two networks"
+    description = "co-teaching"
+    paper = "Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels, 2018"
+    needs = "the noise rate, or time for a training to estimate it; memory for two networks"
 
     noise_rate: float | None = setting(
         None, "share of wrong labels", least=0, most=1, unset="the true one with --noise, else estimated"

@@ -22,7 +22,7 @@ Shapes: B samples of a batch, N samples, O = c + 1 outputs.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -55,10 +55,10 @@ def rewards_to_try(num_classes: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DeepGamblers(ERM):
-    description: ClassVar[str] = "Deep Gamblers"
-    abstains: ClassVar[bool] = True
-    paper: ClassVar[str] = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
-    needs: ClassVar[str] = "time for five trainings, unless the reward is given"
+    description = "Deep Gamblers"
+    abstains = True
+    paper = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
+    needs = "time for five trainings, unless the reward is given"
 
     reward: float | None = setting(
         None,

@@ -14,7 +14,6 @@ Shapes: B samples of a batch, K classes, N samples in total.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -31,8 +30,8 @@ _MIN_PROBABILITY = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyLearning(ERM):
-    description: ClassVar[str] = "early-learning regularisation"
-    paper: ClassVar[str] = "Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, 2020"
+    description = "early-learning regularisation"
+    paper = "Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, 2020"
 
     momentum: float = target_momentum(0.7, "momentum of the targets (b); 0.9 for asymmetric noise and for CIFAR100")
     strength: float = setting(3.0, "weight of the regularisation (l); 1 for asymmetric noise, 7 for CIFAR100", least=0)

@@ -9,7 +9,7 @@ When to use it: as a strong and free baseline, where a validation split exists.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from selfadapt.core.errors import UserError
 from selfadapt.objectives.erm import ERM
@@ -19,11 +19,11 @@ from selfadapt.objectives.objective import Metrics
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping(ERM):
-    description: ClassVar[str] = "ordinary training, stopped early on noisy validation"
-    paper: ClassVar[str] = "Prechelt, Early Stopping - But When?, 1998"
-    needs: ClassVar[str] = "a validation split"
-    result: ClassVar[str] = "best epoch on validation"
-    uses_up_validation: ClassVar[bool] = True
+    description = "ordinary training, stopped early on noisy validation"
+    paper = "Prechelt, Early Stopping - But When?, 1998"
+    needs = "a validation split"
+    result = "best epoch on validation"
+    uses_up_validation = True
 
     def suited(self, task: Task) -> Self:
         if not task.has_validation:

@@ -19,7 +19,6 @@ Shapes: B samples of a batch, K classes, N samples in total.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,12 +47,10 @@ def estimate_transition(probabilities_NK: Tensor, outliers: float = 0.3) -> Tens
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCorrection(ERM):
-    description: ClassVar[str] = "forward correction, estimated matrix"
-    paper: ClassVar[str] = (
-        "Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach, 2017"
-    )
-    needs: ClassVar[str] = "time for two trainings"
-    uses_up_validation: ClassVar[bool] = True
+    description = "forward correction, estimated matrix"
+    paper = "Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach, 2017"
+    needs = "time for two trainings"
+    uses_up_validation = True
 
     def train(self, bench: Bench) -> Trained:
         return bench.fit("main", self, begin=lambda model: self._estimate_transition(bench, model))

@@ -15,7 +15,6 @@ Shapes: B samples of a batch, K classes, N samples in total.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,8 +36,8 @@ def generalized_cross_entropy(logits_BK: Tensor, labels_B: Tensor, q: float = 0.
 
 @dataclass(frozen=True, kw_only=True)
 class GeneralizedCrossEntropy(ERM):
-    description: ClassVar[str] = "generalised cross entropy"
-    paper: ClassVar[str] = (
+    description = "generalised cross entropy"
+    paper = (
         "Zhang and Sabuncu, Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels, 2018"
     )
 
@@ -50,7 +49,7 @@ class GeneralizedCrossEntropy(ERM):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedGeneralizedCrossEntropy(GeneralizedCrossEntropy):
-    description: ClassVar[str] = "generalised cross entropy, truncated"
+    description = "generalised cross entropy, truncated"
 
     threshold: float = setting(0.5, "samples whose label has a lower probability are left out (k)", least=0, below=1)
     start: float = 40 / 120  # of the epochs

@@ -9,7 +9,6 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -22,8 +21,8 @@ from selfadapt.objectives.objective import Loss, Progress, mean_of
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSmoothing(ERM):
-    description: ClassVar[str] = "label smoothing"
-    paper: ClassVar[str] = "Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016"
+    description = "label smoothing"
+    paper = "Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2016"
 
     smoothing: float = setting(0.1, "share of a label spread over all classes (eps)", least=0, most=1)
 

@@ -12,7 +12,6 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,8 +26,8 @@ def absolute_errors(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanAbsoluteError(ERM):
-    description: ClassVar[str] = "mean absolute error"
-    paper: ClassVar[str] = "Ghosh et al., Robust Loss Functions under Label Noise for Deep Neural Networks, 2017"
+    description = "mean absolute error"
+    paper = "Ghosh et al., Robust Loss Functions under Label Noise for Deep Neural Networks, 2017"
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         return mean_of(absolute_errors(logits_BK, batch.label), logits_BK)

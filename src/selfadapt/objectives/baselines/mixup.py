@@ -12,7 +12,6 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -28,8 +27,8 @@ from selfadapt.targets.store import TargetStore
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(ERM):
-    description: ClassVar[str] = "mixup"
-    paper: ClassVar[str] = "Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018"
+    description = "mixup"
+    paper = "Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018"
 
     strength: float = setting(1.0, "parameter of the Beta distribution (a); larger for more even mixtures", above=0)
 

@@ -21,7 +21,6 @@ Shapes: B samples of a batch, N samples, K classes, O = 2 K + 1 outputs, F featu
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -81,11 +80,9 @@ def selective_net_loss(
 
 @dataclass(frozen=True, kw_only=True)
 class SelectiveNet(ERM):
-    description: ClassVar[str] = "SelectiveNet"
-    abstains: ClassVar[bool] = True
-    paper: ClassVar[str] = (
-        "Geifman and El-Yaniv, SelectiveNet: A Deep Neural Network with an Integrated Reject Option, 2019"
-    )
+    description = "SelectiveNet"
+    abstains = True
+    paper = "Geifman and El-Yaniv, SelectiveNet: A Deep Neural Network with an Integrated Reject Option, 2019"
 
     coverage: float = setting(0.8, "coverage to train for", above=0, most=1)
     divide_by_coverage: bool = setting(False, "divide the risk by the coverage, as in the paper")

@@ -14,7 +14,6 @@ Shapes: B samples of a batch, K classes.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -29,8 +28,8 @@ _LOG_OF_CLAMPED_ZERO = -9.2103  # log 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricCrossEntropy(ERM):
-    description: ClassVar[str] = "symmetric cross entropy"
-    paper: ClassVar[str] = "Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, 2019"
+    description = "symmetric cross entropy"
+    paper = "Wang et al., Symmetric Cross Entropy for Robust Learning with Noisy Labels, 2019"
 
     forward_weight: float = setting(0.1, "weight of cross entropy (a); 6 for CIFAR100", least=0)
     reverse_weight: float = setting(1.0, "weight of reverse cross entropy (b); 0.1 for CIFAR100", least=0)

@@ -13,7 +13,6 @@ Shapes: B samples of a batch, D dimensions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,9 +23,9 @@ from selfadapt.objectives.pretraining.encoders import EncodedView, Encoders, Pre
 
 @dataclass(frozen=True, kw_only=True)
 class BYOL(Pretraining):
-    description: ClassVar[str] = "BYOL"
-    paper: ClassVar[str] = "Grill et al., Bootstrap Your Own Latent, 2020"
-    views: ClassVar[int] = 2
+    description = "BYOL"
+    paper = "Grill et al., Bootstrap Your Own Latent, 2020"
+    views = 2
 
     def losses(self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView]) -> Tensor:
         keys = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, views, strict=True)]

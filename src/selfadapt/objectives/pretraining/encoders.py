@@ -41,27 +41,17 @@ class EncodedView(NamedTuple):
 
 
 class Encoders(nn.Module):
-    def __init__(
-        self,
-        backbone: Backbone,
-        *,
-        hidden: int,
-        dimensions: int,
-        predictor: bool,
-        momentum_encoder: bool,
-        num_classes: int,
-        normalised: bool = True,
-    ) -> None:
-        """`normalised` selects batch normalisation in the heads."""
+    def __init__(self, backbone: Backbone, num_classes: int, method: "Pretraining") -> None:
         super().__init__()
+        hidden, dimensions, normalised = method.hidden, method.dimensions, method.normalised_heads
         self.backbone = backbone
         self.projector: nn.Module = projection_head(backbone.num_features, hidden, dimensions, normalised=normalised)
         self.predictor: nn.Module = nn.Identity()
-        if predictor:
+        if method.predictor:
             self.predictor = projection_head(dimensions, hidden, dimensions, normalised=normalised)
         self.probe = nn.Linear(backbone.num_features, num_classes) if num_classes > 1 else None
         self.momentum_encoder: nn.Module | None = None
-        if momentum_encoder:
+        if max(method.beta.start, method.beta.end) > 0:
             self.momentum_encoder = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
 
     def forward(self, *views_BCHW: Tensor) -> tuple[EncodedView, ...]:
@@ -147,15 +137,7 @@ class Pretraining(ERM):
         return self if self.probe_lr else replace(self, probe_lr=_PROBE_LR_ADAM if adam else _PROBE_LR)
 
     def build(self, backbone: Backbone, num_classes: int) -> Encoders:
-        return Encoders(
-            backbone,
-            hidden=self.hidden,
-            dimensions=self.dimensions,
-            predictor=self.predictor,
-            momentum_encoder=max(self.beta.start, self.beta.end) > 0,
-            num_classes=num_classes,
-            normalised=self.normalised_heads,
-        )
+        return Encoders(backbone, num_classes, self)
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
         probe = [parameter for name, parameter in model.named_parameters() if name.startswith("probe.")]
@@ -186,12 +168,7 @@ class Pretraining(ERM):
         raise NotImplementedError
 
     def losses_with_targets(
-        self,
-        encoders: Encoders,
-        batch: Batch,
-        views: Sequence[EncodedView],
-        targets: TargetStore,
-        progress: Progress,
+        self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView], targets: TargetStore, progress: Progress
     ) -> Tensor:
         """Update the targets and return the loss of each sample."""
         raise NotImplementedError

@@ -23,7 +23,7 @@ Shapes: B samples of a batch, D dimensions, Q keys in the queue, C channels, H b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -57,12 +57,12 @@ def encode_shuffled(encode: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class MoCo(Pretraining):
-    description: ClassVar[str] = "MoCo v2"
-    paper: ClassVar[str] = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
-    views: ClassVar[int] = 2
+    description = "MoCo v2"
+    paper = "Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020"
+    views = 2
 
     predictor: bool = False
-    normalised_heads: ClassVar[bool] = False
+    normalised_heads = False
     temperature: float = setting(0.2, "temperature of the similarities (tau)", above=0)
     batch_norm_parts: int = setting(8, "parts of a batch to normalise separately, 1 for none", least=1)
     queue: int | None = setting(

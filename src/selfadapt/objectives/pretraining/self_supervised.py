@@ -19,7 +19,7 @@ Shapes: B samples of a batch, D dimensions, N samples in total.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -61,8 +61,8 @@ def mean_distance(views: Sequence[EncodedView], targets: Sequence[Tensor]) -> Te
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised(Pretraining):
-    description: ClassVar[str] = "self-adaptive training without labels"
-    paper: ClassVar[str] = MovingTargets.paper
+    description = "self-adaptive training without labels"
+    paper = MovingTargets.paper
 
     momentum: Ramp = setting(
         _ALPHA,
@@ -80,12 +80,7 @@ class SelfSupervised(Pretraining):
         return TargetStore.gaussian(len(labels_N), self.dimensions, self.momentum.start, self.seed, storage)
 
     def losses_with_targets(
-        self,
-        encoders: Encoders,
-        batch: Batch,
-        views: Sequence[EncodedView],
-        targets: TargetStore,
-        progress: Progress,
+        self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView], targets: TargetStore, progress: Progress
     ) -> Tensor:
         projected = [encoders.momentum_encoded(image, view) for image, view in zip(batch.views, views, strict=True)]
         predicted = [view.predicted_BD for view in views]
@@ -96,19 +91,14 @@ class SelfSupervised(Pretraining):
 class FixedNoise(SelfSupervised):
     """Targets that stay the initial noise (Figure 2)."""
 
-    description: ClassVar[str] = "fitting fixed noise"
+    description = "fitting fixed noise"
 
     predictor: bool = setting(False, "use a predictor after the projector")
     beta: Ramp = NO_MOMENTUM_ENCODER
     momentum: Ramp = _FROZEN
 
     def losses_with_targets(
-        self,
-        encoders: Encoders,
-        batch: Batch,
-        views: Sequence[EncodedView],
-        targets: TargetStore,
-        progress: Progress,
+        self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView], targets: TargetStore, progress: Progress
     ) -> Tensor:
         return mean_distance(views, [targets.read(batch.index)] * len(views))
 
@@ -117,8 +107,8 @@ class FixedNoise(SelfSupervised):
 class RandomNetwork(Pretraining):
     """Targets from another network with frozen random weights (Figure 2)."""
 
-    description: ClassVar[str] = "fitting a random network"
-    paper: ClassVar[str] = MovingTargets.paper
+    description = "fitting a random network"
+    paper = MovingTargets.paper
 
     predictor: bool = setting(False, "use a predictor after the projector")
     beta: Ramp = _FROZEN

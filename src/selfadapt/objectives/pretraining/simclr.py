@@ -14,7 +14,7 @@ Shapes: B samples of a batch, X = 2B views, D dimensions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -38,10 +38,10 @@ def contrastive_losses(first_BD: Tensor, second_BD: Tensor, temperature: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Pretraining):
-    description: ClassVar[str] = "SimCLR"
-    paper: ClassVar[str] = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020"
-    needs: ClassVar[str] = "two views"
-    views: ClassVar[int] = 2
+    description = "SimCLR"
+    paper = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020"
+    needs = "two views"
+    views = 2
 
     predictor: bool = False
     beta: Ramp = NO_MOMENTUM_ENCODER

@@ -15,7 +15,6 @@ Shapes: B samples of a batch, D dimensions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,9 +26,9 @@ from selfadapt.objectives.pretraining.encoders import NO_MOMENTUM_ENCODER, Encod
 
 @dataclass(frozen=True, kw_only=True)
 class SimSiam(Pretraining):
-    description: ClassVar[str] = "SimSiam"
-    paper: ClassVar[str] = "Chen and He, Exploring Simple Siamese Representation Learning, 2021"
-    views: ClassVar[int] = 2
+    description = "SimSiam"
+    paper = "Chen and He, Exploring Simple Siamese Representation Learning, 2021"
+    views = 2
 
     beta: Ramp = NO_MOMENTUM_ENCODER
 
