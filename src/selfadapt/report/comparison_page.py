@@ -11,7 +11,7 @@ from urllib.parse import quote
 from selfadapt.core.errors import UserError
 from selfadapt.report import figures
 from selfadapt.report.contact_sheet import SheetImage, read_sheet
-from selfadapt.report.html_pages import Chart, Table, link, percent, write_page
+from selfadapt.report.html_pages import Chart, write_page
 from selfadapt.report.page import run_context, write_run_page
 from selfadapt.run_folder.folder import RunFolder
 
@@ -36,17 +36,15 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
     groups = _by_method(runs)
     is_one_task = len({group["task"] for group in groups}) == 1
     best = groups[0] if is_one_task and groups[0]["test_accuracy"] is not None else None
-    repeated = len(groups) < len(runs)  # several seeds, or unfinished runs
     return write_page(
         "comparison.html",
         path,
         names=sorted({item["run"]["data"]["name"] for item in runs}),
-        runs=len(runs),
+        runs=runs,
         best=best,
-        others=groups[1:],
-        errors=None if best is None else _first_errors(best),
-        methods=_method_table(groups, one_task=is_one_task) if groups else None,
-        table=_run_table(runs) if repeated else None,
+        errors=[] if best is None else _first_errors(best),
+        groups=groups,
+        is_one_task=is_one_task,
         charts=_draw(runs, groups, path.parent / "figures", one_task=is_one_task),
         curves=_curves(runs),
     )
@@ -84,49 +82,8 @@ def _by_method(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _first_errors(group: dict[str, Any]) -> list[SheetImage]:
-    folder: RunFolder = group["runs"][0]["folder"]
-    blocks = read_sheet(folder.suspects_sheet) if folder.suspects_sheet.exists() else []
+    blocks = read_sheet(group["runs"][0]["folder"].suspects_sheet)
     return [image for block in blocks for image in block][:_SHOWN_ERRORS]
-
-
-def _method_table(groups: Sequence[dict[str, Any]], *, one_task: bool) -> Table:
-    has_seeds = any(len(group["runs"]) > 1 for group in groups)
-    columns = [
-        "method", *(() if one_task else ("data", "noise")), *(("seeds",) if has_seeds else ()), "test accuracy",
-        *(("±",) if has_seeds else ()), "label recovery", "seconds",
-    ]  # fmt: skip
-    rows = []
-    for group in groups:
-        runs = group["runs"]
-        cells = {
-            "method": link(group["method"], runs[0]["link"]) if not has_seeds else group["method"],
-            "data": group["task"][0],
-            "noise": group["task"][1],
-            "seeds": len(runs),
-            "test accuracy": percent(group["test_accuracy"]),
-            "±": percent(group["spread"]),
-            "label recovery": percent(group["label_recovery"]),
-            "seconds": group["seconds"],
-        }
-        rows.append([cells[column] for column in columns])
-    return Table(columns, rows, text_columns=1 if one_task else 3)
-
-
-def _run_table(runs: Runs) -> Table:
-    rows = []
-    for item in runs:
-        noise, result = item["run"]["noise"], item["result"]
-        wrong = "–" if noise is None else f"{noise['kind']}, {percent(noise['actual'])} wrong"
-        unfinished = f"{item['epochs_done']} of {item['run']['settings']['fit']['epochs']} epochs"
-        measured = (
-            [percent(result["test_accuracy"]), percent(result["label_recovery"]), round(result["seconds"], 1)]
-            if result
-            else [unfinished, "–", "–"]
-        )
-        name = link(item["name"], item["link"])
-        rows.append([name, item["method"], item["run"]["data"]["name"], wrong, item["run"]["seed"], *measured])
-    columns = ("run", "method", "data", "noise", "seed", "test accuracy", "label recovery", "seconds")
-    return Table(columns, rows, text_columns=4)
 
 
 def _curves(runs: Runs) -> list[Chart]:
