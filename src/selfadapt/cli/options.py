@@ -4,22 +4,18 @@ The method is read from the arguments before they are parsed, because each metho
 shows the options of every run and does not import torch.
 """
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from selfadapt.cli.parameters import Options
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import Setting, settings_in
 from selfadapt.runs.config.run_settings import Kind, default_method, method_class, method_classes, shared_settings
-from selfadapt.runs.config.sections import split_weights
 
-Options = Mapping[str, tuple[Any, Any]]  # type and typer option, by parameter name
-
-_PANELS = ("Data", "Model", "Training", "Output", "Options of", "Advanced", "Experiments")  # in this order
 _FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}}
 
 
@@ -110,45 +106,3 @@ def _refuse_options_of_others(
                 f"{option} is an option of {', '.join(owners)}, not of {', '.join(methods)}; "
                 "`selfadapt methods` lists them"
             )
-
-
-def with_options(command: Callable[..., None], options: Options) -> Callable[..., None]:
-    """Add options to a command. It receives the values that the user gave as `given`, by setting name."""
-
-    def wrapped(**values: Any) -> None:
-        values.pop("help")
-        given = {name: value for name in options if (value := values.pop(name)) is not None}
-        command(**values, given=split_weights(given))
-
-    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        *(parameter.replace(kind=keyword) for parameter in own),
-        *(
-            inspect.Parameter(name, keyword, default=default, annotation=kind)
-            for name, (kind, default) in options.items()
-        ),
-        inspect.Parameter("help", keyword, default=_Help, annotation=bool),
-    ]
-    parameters.sort(key=_panel_order)
-    wrapped.__doc__ = command.__doc__
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapped
-
-
-def _panel_order(parameter: inspect.Parameter) -> int:
-    panel = parameter.default.rich_help_panel or ""
-    return next((place for place, name in enumerate(_PANELS) if panel.startswith(name)), -1)
-
-
-def _show_help(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        print(context.get_help())
-        raise typer.Exit
-
-
-# In place of the option that typer adds, which would stand alone in a panel above all others.
-_Help = typer.Option(
-    False, "--help", is_eager=True, callback=_show_help, help="Show this message and exit.", rich_help_panel="Output"
-)
