@@ -22,7 +22,8 @@ _FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}}
 def run_options(kind: Kind, arguments: Sequence[str]) -> Options:
     """The options of a command that trains with the methods named in the arguments."""
     shared = shared_settings(kind)
-    options = {name: _option(own, own.group or "Training") for name, own in _first_of_each_option(shared).items()}
+    first = {own.option: name for name, own in reversed(shared.items())}  # --weights is two settings
+    options = {name: _option(own, own.group or "Training") for name, own in shared.items() if first[own.option] == name}
     methods = _named_methods(kind, arguments)
     if methods is not None:
         own = {name: found for method in methods for name, found in settings_in(method_class(kind, method)).items()}
@@ -30,14 +31,6 @@ def run_options(kind: Kind, arguments: Sequence[str]) -> Options:
         _refuse_options_of_others(kind, arguments, methods, {**shared, **own})
         options |= {name: _option(found, f"Options of {', '.join(methods)}") for name, found in own.items()}
     return options
-
-
-def _first_of_each_option(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Two settings may share an option: see split_weights."""
-    options: dict[str, tuple[str, Setting]] = {}
-    for name, own in settings.items():
-        options.setdefault(own.option, (name, own))
-    return dict(options.values())
 
 
 def _option(own: Setting, panel: str) -> tuple[Any, Any]:

@@ -102,10 +102,21 @@ def _draw(runs: Runs, groups: Sequence[dict[str, Any]], folder: Path, *, one_tas
         charts.append(Chart.from_file("Test accuracy", caption, folder / "methods.svg"))
     points = _sweep_points([item for item in runs if item["result"] and item["result"]["test_accuracy"] is not None])
     if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):
-        figures.noise_sweep(points, folder / "noise.svg")
-        caption = "Memorisation of given labels, and the error on true labels, as the noise increases."
+        panels = {
+            title: {name: _means_by_rate(own, place) for name, own in points.items()}
+            for place, title in enumerate(
+                ("training minus validation, given labels", "clean validation error"), start=1
+            )
+        }
+        figures.over_columns(panels, "error (%)", "nominal noise rate (%)", folder / "noise.svg")
+        caption = "Generalisation error on given labels, and error on true labels, as the noise increases (Figure 3)."
         charts.append(Chart.from_file("Noise rate", caption, folder / "noise.svg", wide=True))
     return charts
+
+
+def _means_by_rate(points: Sequence[tuple[float, ...]], place: int) -> list[tuple[float, float]]:
+    rates = sorted({point[0] for point in points})
+    return [(100 * x, 100 * statistics.fmean(point[place] for point in points if point[0] == x)) for x in rates]
 
 
 def _sweep_points(runs: Runs) -> dict[str, list[tuple[float, float, float]]]:
