@@ -69,7 +69,7 @@ def test_the_page_when_should_my_model_abstain_works_word_by_word(tmp_path: Path
 @pytest.mark.slow
 def test_the_page_i_have_images_and_no_labels_works_word_by_word(tmp_path: Path) -> None:
     _, pretrained, probed, *_ = _follow("self-supervised.md", "For images of 96", tmp_path)
-    assert "online probe, test" in pretrained
+    assert "online probe (test)" in pretrained
     assert "linear classifier" in probed
     assert (tmp_path / "runs" / "features" / "resnet-small.safetensors").exists()
     assert (tmp_path / "runs" / "few" / "report.html").exists()
@@ -83,7 +83,7 @@ def test_the_section_on_photos_works_word_by_word(tmp_path: Path, monkeypatch: p
     answers = [json.loads(line) for line in printed[1].splitlines()]
     assert sum(answer["class"] == Path(answer["path"]).parent.name for answer in answers) >= 5
     assert printed[2].strip() == "runs/photos/tf_efficientnet_lite0.safetensors"
-    assert printed[3] == "20 vectors of 1280 values in features.npz\n"
+    assert printed[3] == "20 vectors with 1280 features each: features.npz\n"
     assert "network tf_efficientnet_lite0" in printed[-1]
 
 
@@ -132,9 +132,9 @@ def test_the_step_benchmark_is_what_the_readme_says() -> None:
 def test_the_page_will_it_hold_works_word_by_word(tmp_path: Path) -> None:
     printed = _follow("robustness.md", "What came out", tmp_path)
     assert len(printed) == 10
-    assert "after pgd20" in printed[2]
-    assert "after square" in printed[3]
-    assert "moved against runs/adaptive" in printed[4]
+    assert "robust accuracy, pgd20" in printed[2]
+    assert "robust accuracy, square" in printed[3]
+    assert "robust accuracy, examples of runs/adaptive" in printed[4]
     assert "not the published files" in printed[5]
     assert "error ratio" in printed[6]
     plain, robust = (

@@ -1,8 +1,9 @@
-"""Screenshots of the report and of the review, for the docs: `python docs/images/screenshots.py [FOLDER [RUN]]`.
+"""Images for the docs: `python docs/images/screenshots.py [FOLDER [RUN]]`.
 
-Trains on handwritten digits of which a fifth lie in a wrong folder, decides about some, and takes pictures in light and
-dark and at the width of a phone. Needs Chromium and the package playwright. Those that docs/review.md shows go beside
-this file; given a FOLDER, all go there. Of a RUN that is given a copy is shown.
+Runs the demo, copies its figures and takes a screenshot of its report. Then trains on handwritten digits of which a
+fifth are in a wrong folder, reviews some of them, and takes screenshots of the review and of the report, in light and
+dark and at the width of a phone. Needs Chromium and playwright. Images that the docs show are written beside this file;
+with a FOLDER, all are written there. With a RUN, a copy of it is shown instead of a new one.
 """
 
 import json
@@ -46,6 +47,7 @@ def main(out: Path, given: Path | None) -> None:
         else:
             shutil.copytree(given, run)
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        _show_demo(browser, Path(folder) / "demo", out)
         command = [sys.executable, "-m", "selfadapt", "review", str(run), "--no-browser", "--json"]
         reviewer = {**os.environ, "LOGNAME": "ann"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=reviewer) as server:
@@ -69,6 +71,19 @@ def main(out: Path, given: Path | None) -> None:
         browser.close()
 
 
+def _show_demo(browser: "Browser", folder: Path, out: Path) -> None:
+    _selfadapt("demo", "--out", str(folder), "--quiet")
+    for method, figure, name in (
+        ("erm", "accuracy", "erm"),
+        ("sat", "accuracy", "sat"),
+        ("sat", "suspects", "suspects"),
+    ):
+        shutil.copyfile(folder / method / "figures" / f"{figure}.svg", out / f"demo-{name}.svg")
+    page = _page(browser, "light", 1200, 1180)
+    page.goto((folder / "report.html").as_uri())
+    page.screenshot(path=out / "demo-report.png")
+
+
 def _selfadapt(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "selfadapt", *arguments], check=True, stdout=subprocess.DEVNULL)
 
@@ -79,7 +94,7 @@ def _page(browser: "Browser", scheme: str, width: int, height: int) -> "Page":
 
 
 def _prepare(browser: "Browser", url: str) -> None:
-    """Decide about some, as a person would who believes the names of the files."""
+    """Decide about some labels, as a reviewer who trusts the file names."""
     page = _page(browser, "light", 1280, 860)
     page.goto(url)
     page.wait_for_selector(".cell p")
@@ -103,7 +118,7 @@ def _prepare(browser: "Browser", url: str) -> None:
                 return one.getAttribute('aria-busy') === 'false' && one.innerText.includes(`${number} of `); }""",
             arg=number + 2,
         )
-    for _ in range(60):  # features are taken in the background
+    for _ in range(60):  # features are computed in the background
         if page.query_selector(".strip img"):
             break
         time.sleep(1)

@@ -194,7 +194,7 @@ def test_tiny_classes_are_told_and_not_judged(tmp_path: Path) -> None:
     audit = run_json("audit", "run", folder=tmp_path)
     assert [row["class"] for row in audit["classes"] if row["too_few"]] == ["3"]
     assert not [row for row in _labels(tmp_path / "run") if row["given"] == "3" and row["suspect"] == "1"]
-    assert "too few to judge    3" in run("audit", "run", folder=tmp_path).stdout
+    assert "classes with too few samples  3" in run("audit", "run", folder=tmp_path).stdout
 
 
 def test_little_is_found_where_little_is_wrong(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_images_moved_against_another_run(folder: Path) -> None:
     assert found["transfer"]["images"] == 100
     assert found["robust_accuracy"] < found["transfer"]["robust_accuracy"] <= found["clean_accuracy"]
     assert found["warnings"] == []
-    assert "moved against plain: " in run(*arguments, folder=folder).stdout
+    assert "robust accuracy, examples of plain" in run(*arguments, folder=folder).stdout
 
 
 def test_the_attack_is_called_by_the_steps_that_it_took(folder: Path) -> None:

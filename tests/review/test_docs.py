@@ -25,9 +25,9 @@ def test_the_page_a_person_decides_works_word_by_word(tmp_path: Path, monkeypatc
         server.json("api/decide", {"what": "remove", "rows": [0]})
         assert server.stop()[0] == 0
     open_to = [row for row in label_rows(tmp_path / "runs" / "photos")[1:] if row["suspect"] == "1"]
-    words = "nothing was measured yet" if open_to else "nothing is left to take unseen"
+    words = "no random sample was reviewed yet" if open_to else "none is left to accept unreviewed"
     assert words in run(*promised, folder=tmp_path).stdout
-    assert "1 were removed" in run(*labels, folder=tmp_path).stdout
+    assert "1 removed" in run(*labels, folder=tmp_path).stdout
     monkeypatch.setattr("warnings.warn", lambda *_, **__: None)  # of the one that is left out
     assert run(*train, folder=tmp_path).returncode == 0
     assert len(label_rows(tmp_path / "runs" / "reviewed")) == len(label_rows(tmp_path / "runs" / "photos")) - 1

@@ -7,36 +7,16 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
 
 import typer
 
 from selfadapt import __version__
-from selfadapt.cli.commands import (
-    attack,
-    audit,
-    calibrate,
-    compare,
-    coverage,
-    data,
-    demo,
-    doctor,
-    embed,
-    export,
-    labels,
-    methods,
-    predict,
-    pretrain,
-    probe,
-    report,
-    reproduce,
-    review,
-    shift,
-    train,
-    transfer,
-)
-from selfadapt.cli.options import run_options, with_options
+from selfadapt.cli.commands import data
+from selfadapt.cli.options import run_options
+from selfadapt.cli.parameters import as_command
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.engine.launch import is_a_job, is_launched
 
@@ -52,8 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
-    demo, train, compare, methods, audit, review, labels, coverage, calibrate, predict, pretrain, probe, embed, export,
-    transfer, attack, shift, report, reproduce, doctor,
+    "demo", "train", "compare", "methods", "audit", "review", "labels", "coverage", "calibrate", "predict", "pretrain",
+    "probe", "embed", "export", "transfer", "attack", "shift", "report", "reproduce", "doctor",
 )  # fmt: skip
 app.add_typer(data.app)
 
@@ -61,13 +41,13 @@ app.add_typer(data.app)
 def _register(arguments: Sequence[str]) -> None:
     """Register the commands. Those that train get the options of the methods named in the arguments."""
     app.registered_commands.clear()
-    for module in _COMMANDS:
-        name, command = module.__name__.rsplit(".", 1)[-1], module.command
-        trains = hasattr(module, "KIND")
-        if trains:
-            own_arguments = arguments[1:] if arguments[:1] == [name] else ["--help"]
-            command = with_options(command, run_options(module.KIND, own_arguments))
-        app.command(name, epilog=module.EXAMPLE, add_help_option=not trains)(command)
+    for name in _COMMANDS:
+        module = import_module(f"selfadapt.cli.commands.{name}")
+        settings = None
+        if hasattr(module, "KIND"):
+            settings = run_options(module.KIND, arguments[1:] if arguments[:1] == [name] else ["--help"])
+        command = as_command(module.command, settings)
+        app.command(name, epilog=module.EXAMPLE, add_help_option=False)(command)
 
 
 def _print_version(wanted: bool) -> None:

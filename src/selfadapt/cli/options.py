@@ -4,29 +4,26 @@ The method is read from the arguments before they are parsed, because each metho
 shows the options of every run and does not import torch.
 """
 
-import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from selfadapt.cli.parameters import Options
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import Setting, settings_in
 from selfadapt.runs.config.request import Kind, default_method, method_class, method_classes, shared_settings
-from selfadapt.runs.config.sections import split_weights
 
-Options = Mapping[str, tuple[Any, Any]]  # type and typer option, by parameter name
-
-_PANELS = ("Data", "Model", "Training", "Output", "Options of", "Advanced", "Experiments")  # in this order
 _FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}, "--crops": {"picture": "original"}}
 
 
 def run_options(kind: Kind, arguments: Sequence[str]) -> Options:
     """The options of a command that trains with the methods named in the arguments."""
     shared = shared_settings(kind)
-    options = {name: _option(own, own.group or "Training") for name, own in _first_of_each_option(shared).items()}
+    first = {own.option: name for name, own in reversed(shared.items())}  # --weights is two settings
+    options = {name: _option(own, own.group or "Training") for name, own in shared.items() if first[own.option] == name}
     methods = _named_methods(kind, arguments)
     if methods is not None:
         own = {name: found for method in methods for name, found in settings_in(method_class(kind, method)).items()}
@@ -34,14 +31,6 @@ def run_options(kind: Kind, arguments: Sequence[str]) -> Options:
         _refuse_options_of_others(kind, arguments, methods, {**shared, **own})
         options |= {name: _option(found, f"Options of {', '.join(methods)}") for name, found in own.items()}
     return options
-
-
-def _first_of_each_option(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Two settings may share an option: see split_weights."""
-    options: dict[str, tuple[str, Setting]] = {}
-    for name, own in settings.items():
-        options.setdefault(own.option, (name, own))
-    return dict(options.values())
 
 
 def _option(own: Setting, panel: str) -> tuple[Any, Any]:
@@ -110,45 +99,3 @@ def _refuse_options_of_others(
                 f"{option} is an option of {', '.join(owners)}, not of {', '.join(methods)}; "
                 "`selfadapt methods` lists them"
             )
-
-
-def with_options(command: Callable[..., None], options: Options) -> Callable[..., None]:
-    """Add options to a command. It receives the values that the user gave as `given`, by setting name."""
-
-    def wrapped(**values: Any) -> None:
-        values.pop("help")
-        given = {name: value for name in options if (value := values.pop(name)) is not None}
-        command(**values, given=split_weights(given))
-
-    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        *(parameter.replace(kind=keyword) for parameter in own),
-        *(
-            inspect.Parameter(name, keyword, default=default, annotation=kind)
-            for name, (kind, default) in options.items()
-        ),
-        inspect.Parameter("help", keyword, default=_Help, annotation=bool),
-    ]
-    parameters.sort(key=_panel_order)
-    wrapped.__doc__ = command.__doc__
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapped
-
-
-def _panel_order(parameter: inspect.Parameter) -> int:
-    panel = parameter.default.rich_help_panel or ""
-    return next((place for place, name in enumerate(_PANELS) if panel.startswith(name)), -1)
-
-
-def _show_help(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        print(context.get_help())
-        raise typer.Exit
-
-
-# In place of the option that typer adds, which would stand alone in a panel above all others.
-_Help = typer.Option(
-    False, "--help", is_eager=True, callback=_show_help, help="Show this message and exit.", rich_help_panel="Output"
-)

@@ -2,13 +2,28 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from selfadapt.runs.train.bench import Stage
+
+
+Output = Generator[Mapping[str, Any], None, None]  # of a command: see as_command
+
+
+@dataclass
+class _OutputMode:
+    """How the running command prints."""
+
+    json: bool = False
+    quiet: bool = False
+
+
+OUTPUT = _OutputMode()
 
 
 def print_json(content: Mapping[str, Any]) -> None:
@@ -42,11 +57,14 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
-def count_bar(description: str, *, quiet: bool, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
+def count_bar(
+    description: str, *, quiet: bool = False, notice: str | None = None
+) -> Iterator[Callable[[int, int], None]]:
     """A progress bar for (done, total), on a terminal only. It appears with the first progress.
 
     So does the `notice`, or at the end without errors: an error in the input is then the only line.
     """
+    quiet = quiet or OUTPUT.quiet
     with ExitStack() as stack:
         advance = _start_count_bar(description, stack) if not quiet and sys.stderr.isatty() else None
         notices = [] if quiet or notice is None else [notice]
@@ -72,9 +90,9 @@ def _start_count_bar(description: str, stack: ExitStack) -> Callable[[int, int],
 
 
 @contextmanager
-def progress_bar(description: str, *, quiet: bool) -> Iterator[Callable[["Stage"], None]]:
+def progress_bar(description: str, *, quiet: bool = False) -> Iterator[Callable[["Stage"], None]]:
     """A progress bar over the steps of a training, on a terminal only."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or OUTPUT.quiet or not sys.stderr.isatty():
         yield lambda stage: None
         return
     from rich.console import Console

@@ -1,6 +1,15 @@
-"""Parameters that several commands share."""
+"""Parameters that commands share, and what typer needs to run a command."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import typer
+
+from selfadapt.cli.output import OUTPUT, Output, print_json
+from selfadapt.runs.config.sections import split_weights
+
+Options = Mapping[str, tuple[Any, Any]]  # type and typer option, by parameter name
 
 Out = typer.Option(None, help="Run folder. Default: a new one in runs/.", rich_help_panel="Output")
 Resume = typer.Option(
@@ -11,7 +20,59 @@ Devices = typer.Option(1, help="Number of data-parallel processes.", rich_help_p
 Jobs = typer.Option(
     1, help="Number of runs to train at the same time; they share the cores and the GPUs.", rich_help_panel="Training"
 )
-Json = typer.Option(
+_PANELS = ("Data", "Model", "Training", "", "Output", "Options", "Advanced", "Experiments")  # in this order
+
+
+def as_command(command: Callable[..., Output | None], settings: Options | None = None) -> Callable[..., None]:
+    """Add --quiet, --json and --help to a command.
+
+    A command yields its JSON object, then prints for people; with --json, only the object is printed. A command that
+    trains also gets the options in `settings`, and receives the values that the user gave as `given`.
+    """
+
+    def wrapped(**values: Any) -> None:
+        values.pop("help")
+        OUTPUT.json = values.pop("json")
+        OUTPUT.quiet = values.pop("quiet") or OUTPUT.json
+        if settings is not None:
+            given = {name: value for name in settings if (value := values.pop(name)) is not None}
+            values["given"] = split_weights(given)
+        results = command(**values)
+        for content in results or ():
+            if OUTPUT.json and results is not None:
+                print_json(content)
+                results.close()
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [parameter for parameter in inspect.signature(command).parameters.values() if parameter.name != "given"]
+    added = {**(settings or {}), "quiet": (bool, _Quiet), "json": (bool, _Json), "help": (bool, _Help)}
+    parameters = [parameter.replace(kind=keyword) for parameter in own]
+    parameters += [
+        inspect.Parameter(name, keyword, default=option, annotation=kind) for name, (kind, option) in added.items()
+    ]
+    parameters.sort(key=_panel_order)
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    wrapped.__doc__ = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapped
+
+
+def _panel_order(parameter: inspect.Parameter) -> int:
+    return _PANELS.index((parameter.default.rich_help_panel or "").partition(" of ")[0])  # "Options of sat"
+
+
+def _show_help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        print(context.get_help())
+        raise typer.Exit
+
+
+_Quiet = typer.Option(False, "--quiet", help="Do not show progress.", rich_help_panel="Output")
+_Json = typer.Option(
     False, "--json", help="Print one JSON object as the last line of standard output.", rich_help_panel="Output"
 )
-Quiet = typer.Option(False, "--quiet", help="Do not show progress.", rich_help_panel="Output")
+# In place of the option that typer adds, which would be alone in a panel above all others.
+_Help = typer.Option(
+    False, "--help", is_eager=True, callback=_show_help, help="Show this message and exit.", rich_help_panel="Output"
+)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from selfadapt.core.errors import UserError
 from selfadapt.report import figures
 from selfadapt.report.contact_sheet import SheetImage, read_sheet
-from selfadapt.report.html_pages import Chart, Table, link, percent, write_page
+from selfadapt.report.html_pages import Chart, write_page
 from selfadapt.report.page import run_context, write_run_page
 from selfadapt.run_folder.folder import RunFolder
 
@@ -36,17 +36,15 @@ def write_comparison_page(folders: Sequence[RunFolder], path: Path) -> Path:
     groups = _by_method(runs)
     is_one_task = len({group["task"] for group in groups}) == 1
     best = groups[0] if is_one_task and groups[0]["test_accuracy"] is not None else None
-    repeated = len(groups) < len(runs)  # several seeds, or unfinished runs
     return write_page(
         "comparison.html",
         path,
         names=sorted({item["run"]["data"]["name"] for item in runs}),
-        runs=len(runs),
+        runs=runs,
         best=best,
-        others=groups[1:],
-        errors=None if best is None else _first_errors(best),
-        methods=_method_table(groups, one_task=is_one_task) if groups else None,
-        table=_run_table(runs) if repeated else None,
+        errors=[] if best is None else _first_errors(best),
+        groups=groups,
+        is_one_task=is_one_task,
         charts=_draw(runs, groups, path.parent / "figures", one_task=is_one_task),
         curves=_curves(runs),
     )
@@ -84,49 +82,8 @@ def _by_method(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _first_errors(group: dict[str, Any]) -> list[SheetImage]:
-    folder: RunFolder = group["runs"][0]["folder"]
-    blocks = read_sheet(folder.suspects_sheet) if folder.suspects_sheet.exists() else []
+    blocks = read_sheet(group["runs"][0]["folder"].suspects_sheet)
     return [image for block in blocks for image in block][:_SHOWN_ERRORS]
-
-
-def _method_table(groups: Sequence[dict[str, Any]], *, one_task: bool) -> Table:
-    has_seeds = any(len(group["runs"]) > 1 for group in groups)
-    columns = [
-        "method", *(() if one_task else ("data", "noise")), *(("seeds",) if has_seeds else ()), "test accuracy",
-        *(("±",) if has_seeds else ()), "label recovery", "seconds",
-    ]  # fmt: skip
-    rows = []
-    for group in groups:
-        runs = group["runs"]
-        cells = {
-            "method": link(group["method"], runs[0]["link"]) if not has_seeds else group["method"],
-            "data": group["task"][0],
-            "noise": group["task"][1],
-            "seeds": len(runs),
-            "test accuracy": percent(group["test_accuracy"]),
-            "±": percent(group["spread"]),
-            "label recovery": percent(group["label_recovery"]),
-            "seconds": group["seconds"],
-        }
-        rows.append([cells[column] for column in columns])
-    return Table(columns, rows, text_columns=1 if one_task else 3)
-
-
-def _run_table(runs: Runs) -> Table:
-    rows = []
-    for item in runs:
-        noise, result = item["run"]["noise"], item["result"]
-        wrong = "–" if noise is None else f"{noise['kind']}, {percent(noise['actual'])} wrong"
-        unfinished = f"{item['epochs_done']} of {item['run']['settings']['fit']['epochs']} epochs"
-        measured = (
-            [percent(result["test_accuracy"]), percent(result["label_recovery"]), round(result["seconds"], 1)]
-            if result
-            else [unfinished, "–", "–"]
-        )
-        name = link(item["name"], item["link"])
-        rows.append([name, item["method"], item["run"]["data"]["name"], wrong, item["run"]["seed"], *measured])
-    columns = ("run", "method", "data", "noise", "seed", "test accuracy", "label recovery", "seconds")
-    return Table(columns, rows, text_columns=4)
 
 
 def _curves(runs: Runs) -> list[Chart]:
@@ -145,10 +102,21 @@ def _draw(runs: Runs, groups: Sequence[dict[str, Any]], folder: Path, *, one_tas
         charts.append(Chart.from_file("Test accuracy", caption, folder / "methods.svg"))
     points = _sweep_points([item for item in runs if item["result"] and item["result"]["test_accuracy"] is not None])
     if any(len({rate for rate, *_ in own}) > 1 for own in points.values()):
-        figures.noise_sweep(points, folder / "noise.svg")
-        caption = "Memorisation of given labels, and the error on true labels, as the noise increases."
+        panels = {
+            title: {name: _means_by_rate(own, place) for name, own in points.items()}
+            for place, title in enumerate(
+                ("training minus validation, given labels", "clean validation error"), start=1
+            )
+        }
+        figures.over_columns(panels, "error (%)", "nominal noise rate (%)", folder / "noise.svg")
+        caption = "Generalisation error on given labels, and error on true labels, as the noise increases (Figure 3)."
         charts.append(Chart.from_file("Noise rate", caption, folder / "noise.svg", wide=True))
     return charts
+
+
+def _means_by_rate(points: Sequence[tuple[float, ...]], place: int) -> list[tuple[float, float]]:
+    rates = sorted({point[0] for point in points})
+    return [(100 * x, 100 * statistics.fmean(point[place] for point in points if point[0] == x)) for x in rates]
 
 
 def _sweep_points(runs: Runs) -> dict[str, list[tuple[float, float, float]]]:

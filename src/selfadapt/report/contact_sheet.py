@@ -82,7 +82,9 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
 
 
 def read_sheet(path: Path) -> list[list[SheetImage]]:
-    """Read the blocks of a contact sheet. Sheets of older runs are one block."""
+    """Read the blocks of a contact sheet, none if there is no file. Sheets of older runs are one block."""
+    if not path.exists():
+        return []
     root = ElementTree.parse(path).getroot()
     return [_read_block(block) for block in root.findall(f"{_SVG}g") or [root]]
 

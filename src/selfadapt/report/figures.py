@@ -219,24 +219,6 @@ def stacked_bars(bars: Mapping[str, Mapping[str, float]], label: str, path: Path
     _save(figure, path)
 
 
-def noise_sweep(points: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
-    """Plot generalisation error and clean validation error over the noise rate, a line per method (Figure 3).
-
-    A point is (noise rate, generalisation error, clean validation error); points of the same rate are averaged.
-    """
-    figure, grid = _figure(8.4, 3.6, 1, 2)
-    labels = ("generalisation error: training minus validation,\ngiven labels (%)", "clean validation error (%)")
-    for column, (axes, label) in enumerate(zip(grid, labels, strict=True), start=1):
-        for number, (name, own) in enumerate(points.items()):
-            rates = sorted({point[0] for point in own})
-            means = [100 * statistics.fmean(point[column] for point in own if point[0] == rate) for rate in rates]
-            colour = _PALETTE[number % len(_PALETTE)]
-            axes.plot([100 * rate for rate in rates], means, "o-", color=colour, label=name, linewidth=1.8)
-        axes.set(xlabel="nominal noise rate (%)", ylabel=label)
-    _legend_below(figure)
-    _save(figure, path)
-
-
 def pretraining_curves(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     """Plot loss, standard deviation and rank of the features, and the online probe if there is one."""
     curves = [
@@ -255,17 +237,6 @@ def pretraining_curves(metrics: Sequence[dict[str, Any]], path: Path) -> None:
         axes.title.set_fontsize(10)
         if key == "feature_std":
             axes.set_ylim(0, None)
-    _save(figure, path)
-
-
-def risk_coverage(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
-    """Plot the error on answered samples over the coverage, a line for each (coverage, risk)."""
-    figure, (axes,) = _figure(5.6, 3.6)
-    for number, (name, (coverage, risk)) in enumerate(curves.items()):
-        percent = [[100 * value for value in values] for values in (coverage, risk)]
-        axes.plot(*percent, color=_PALETTE[number % len(_PALETTE)], label=name, linewidth=1.8)
-    axes.set(xlabel="coverage (%)", ylabel="error on answered samples (%)", ylim=(0, None))
-    _legend_below(figure)
     _save(figure, path)
 
 

@@ -1,8 +1,7 @@
-"""What all pages are made of: templates, charts and tables. A page is one file that needs no other."""
+"""What all reports are made of: templates and charts. A report is one file that needs no other."""
 
 import base64
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,6 @@ class Chart:
         return cls(title, caption, f"data:image/svg+xml;base64,{encoded}", wide)
 
 
-@dataclass(frozen=True)
-class Table:
-    """Cells as text or markup. The first columns are text, the others are numbers. Marked rows are bold."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    text_columns: int = 1
-    marked: Sequence[int] = ()
-
-
 def write_page(template: str, path: Path, /, **content: Any) -> Path:
     """Render a template to a file."""
     html = _environment().get_template(template).render(**content)
@@ -54,18 +43,11 @@ def _environment() -> Any:
     environment = Environment(
         loader=PackageLoader("selfadapt.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["percent"] = percent
-    environment.filters["count"] = count
+    environment.filters["percent"] = lambda value: "–" if value is None else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+    environment.filters["count"] = lambda value: "–" if value is None else f"{value:,}"
+    environment.filters["values_of"] = lambda keys, mapping: [mapping[key] for key in keys]
     environment.filters["breakable"] = _breakable
     return environment
-
-
-def percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
-
-
-def count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
 
 
 def _breakable(content: Any) -> Any:
@@ -75,9 +57,3 @@ def _breakable(content: Any) -> Any:
     if isinstance(content, Markup):
         return content
     return Markup(re.sub(r"\S{20,}", lambda word: re.sub(r"([_/]+)", r"\1<wbr>", word[0]), str(escape(content))))
-
-
-def link(text: str, address: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup('<a href="{}">{}</a>').format(address, text)

@@ -9,7 +9,7 @@ from typing import Any
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
 from selfadapt.report import figures
-from selfadapt.report.html_pages import Chart, Table, write_page
+from selfadapt.report.html_pages import Chart, write_page
 from selfadapt.run_folder.csv_tables import write_table
 from selfadapt.run_folder.folder import RunFolder
 
@@ -40,16 +40,9 @@ def write_reproduction(
         file.write(markdown(recipe, scale, parts, f"`{command}`. {_legend(recipe, scale)}", made_by))
     figure = _draw(recipe, experiment, rows, path)
     charts = [] if figure is None else [Chart.from_file(recipe.title, recipe.effect, figure, wide=True)]
-    tables = {
-        part.name: Table(
-            [recipe.rows, *part.columns],
-            [[name, *(cells[column] for column in part.columns)] for name, cells in part.rows.items()],
-        )
-        for part in parts
-    }
     page = write_page(
         "reproduction.html", path / "report.html",
-        recipe=recipe, scale=scale, tables=tables, charts=charts, command=command, made_by=made_by,
+        recipe=recipe, scale=scale, parts=parts, charts=charts, command=command, made_by=made_by,
         legend=_legend(recipe, scale),
     )  # fmt: skip
     return {

@@ -78,7 +78,11 @@ def _coverage(folder: RunFolder) -> list[Chart]:
     if coverage is None:
         return []
     path = folder.figures / "coverage.svg"
-    figures.risk_coverage({name: own["curve"] for name, own in coverage["selectors"].items()}, path)
+    curves = {
+        name: [(100 * coverage, 100 * risk) for coverage, risk in zip(*own["curve"], strict=True)]
+        for name, own in coverage["selectors"].items()
+    }
+    figures.over_columns({"": curves}, "error on answered samples (%)", "coverage (%)", path, marker="")
     caption = "Test error on the most confident samples at each coverage, by selector."
     return [Chart.from_file("Risk and coverage", caption, path)]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import count_bar, percent, print_json, print_lines, print_table
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines, print_table
+from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt attack runs/first --with pgd20"
@@ -43,9 +43,7 @@ def command(
         None, help="Also attack with adversarial examples made for another run on the same data."
     ),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Measure the accuracy of RUN on test images under an adversarial attack.
 
     The same command resumes an interrupted attack. The report of RUN shows the result.
@@ -58,10 +56,10 @@ def command(
     attack = named_attack(
         name, norm=norm, eps=eps, steps=steps, step=step, restarts=restarts, loss=loss, queries=queries
     )
-    own = opened(run, device, quiet=quiet or as_json)
-    other = None if transfer is None else opened(transfer, device, quiet=quiet or as_json)
+    own = opened(run, device, quiet=OUTPUT.quiet)
+    other = None if transfer is None else opened(transfer, device, quiet=OUTPUT.quiet)
     try:
-        with count_bar(f"{name} attack", quiet=quiet or as_json) as on_progress:
+        with count_bar(f"{name} attack") as on_progress:
             found = attack_run(
                 own, name, attack,
                 images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, transfer=other,
@@ -70,9 +68,7 @@ def command(
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; run the same command again to resume") from None
     write_run_page(own.folder)
-    if as_json:
-        print_json(found)
-        return
+    yield found
     print(f"{found['images']} test images, {found['norm']} {found['eps']:g}, network of epoch {found['epoch']}")
     lines = {"clean accuracy": percent(found["clean_accuracy"])}
     lines |= {f"robust accuracy, {name}": percent(value) for name, value in found["by_attack"].items()}

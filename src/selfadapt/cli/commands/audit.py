@@ -5,8 +5,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import percent, print_json, print_lines
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
+from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt audit runs/first"
@@ -15,9 +15,7 @@ EXAMPLE = "Example: selfadapt audit runs/first"
 def command(
     run: Path = typer.Argument(help="Folder of a run, finished or not."),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Write the likely label errors of RUN to labels.csv, most likely wrong first, with suggested labels.
 
     Prints the estimated number of wrong labels of each split, and how many labels to review at random (`selfadapt
@@ -28,14 +26,12 @@ def command(
     from selfadapt.runs.inspect.label_audit import audit_training
     from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 
-    own = opened(run, device, quiet=quiet or as_json)
+    own = opened(run, device, quiet=OUTPUT.quiet)
     audit = audit_training(own.folder, own.data, own.state)
     draw_label_sheets(own.folder, own.data, audit)
     write_run_page(own.folder)
     summary = audit.summary
-    if as_json:
-        print_json(summary)
-        return
+    yield summary
     figures = label_figures(own.folder)
     print(*figures.sentences, sep="\n")
     _print_aligned([COLUMNS, *(row.cells() for row in figures.rows)])

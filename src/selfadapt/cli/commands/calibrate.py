@@ -1,12 +1,13 @@
 """`selfadapt calibrate`"""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from selfadapt.cli.commands.coverage import Passes
-from selfadapt.cli.output import count_bar, percent, print_json, print_lines
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines
+from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
@@ -26,20 +27,17 @@ def command(
     ),
     passes: int = Passes,
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Choose a confidence threshold below which RUN abstains, with a guarantee on the error of its answers.
 
     The threshold is chosen on the validation split by an exact bound and evaluated on the test split. `selfadapt
     predict` uses it. The exit code is 1 if no threshold satisfies the guarantee.
     """
-    from selfadapt.evaluation.selective.guarantee import EVERYTHING
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.abstention import calibrate
 
-    own = opened(run, device, quiet=quiet or as_json)
-    with count_bar("predicting", quiet=quiet or as_json) as on_progress:
+    own = opened(run, device, quiet=OUTPUT.quiet)
+    with count_bar("predicting") as on_progress:
         found = calibrate(
             own,
             risk=risk,
@@ -50,9 +48,18 @@ def command(
             on_progress=on_progress,
         )
     write_run_page(own.folder)
-    if as_json:
-        print_json(found)
-    elif found["threshold"] is None:
+    try:
+        yield found
+        _print(found, risk=risk, confidence=confidence)
+    finally:  # with --json as well
+        if found["threshold"] is None:
+            raise typer.Exit(1)
+
+
+def _print(found: dict[str, Any], *, risk: float, confidence: float) -> None:
+    from selfadapt.evaluation.selective.guarantee import EVERYTHING
+
+    if found["threshold"] is None:
         print(
             f"no threshold guarantees an error of at most {percent(risk)} with {percent(confidence)} confidence "
             f"from {found['samples']} validation samples\n"
@@ -71,7 +78,5 @@ def command(
             "test error": f"{percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}",
         }
         print_lines(lines)
-    if found["left_out"] and not as_json:
+    if found["left_out"]:
         print(f"{found['left_out']} validation samples were left out: one sample per group or set of duplicates counts")
-    if found["threshold"] is None:
-        raise typer.Exit(1)

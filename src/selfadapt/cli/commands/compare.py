@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import count_bar, new_folder, percent, print_json, print_table, progress_bar
-from selfadapt.cli.parameters import Jobs, Json, Quiet
+from selfadapt.cli.output import Output, count_bar, new_folder, percent, print_table, progress_bar
+from selfadapt.cli.parameters import Jobs
 from selfadapt.core.errors import Interrupted
 from selfadapt.runs.config.request import Kind
 
@@ -28,9 +28,7 @@ def command(
     resume: bool = typer.Option(
         False, "--resume", help="Resume in --out. This is the default.", rich_help_panel="Training"
     ),
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Train several methods on the same data, noise, network and seeds, and compare them.
 
     The same command with the same --out resumes. Finished runs are not repeated.
@@ -44,15 +42,13 @@ def command(
             methods.split(","),
             seeds,
             {**given, "data": data},
-            lambda words: progress_bar(words, quiet=quiet or as_json),
-            lambda words: count_bar(words, quiet=quiet or as_json),
+            lambda words: progress_bar(words),
+            lambda words: count_bar(words),
             jobs,
         )
     except Interrupted:
         raise Interrupted(f"resume with the same command and --out {path}") from None
-    if as_json:
-        print_json(result)
-        return
+    yield result
     print_table(
         ["method", "test accuracy", "±", "val. (given labels)", "label recovery", "time / erm"],
         [

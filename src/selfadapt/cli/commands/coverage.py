@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import count_bar, percent, print_json, print_table
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_table
+from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt coverage runs/first"
@@ -24,9 +24,7 @@ def command(
     run: Path = typer.Argument(help="Folder of a trained run with a test split."),
     passes: int = Passes,
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Measure the selective error of RUN on test data at each coverage, for every selector.
 
     Thresholds are fitted on the validation split. Without one, the error is measured at this exact coverage of the test
@@ -35,14 +33,12 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.abstention import measure_coverage
 
-    own = opened(run, device, quiet=quiet or as_json)
-    with count_bar("predicting", quiet=quiet or as_json) as on_progress:
+    own = opened(run, device, quiet=OUTPUT.quiet)
+    with count_bar("predicting") as on_progress:
         content = measure_coverage(own, passes, on_progress)
     write_run_page(own.folder)
     selectors = content["selectors"]
-    if as_json:
-        print_json(content)
-        return
+    yield content
     coverages = list(next(iter(selectors.values()))["coverage"])
     measure = "exact_coverage" if own.data.validation is None else "coverage"
     split = "test" if own.data.validation is None else "validation"

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import new_folder, percent, print_json, print_table, progress_bar
-from selfadapt.cli.parameters import Json, Quiet
+from selfadapt.cli.output import Output, new_folder, percent, print_table, progress_bar
 from selfadapt.core.errors import Interrupted
 
 EXAMPLE = "Example: selfadapt demo"
@@ -14,9 +13,7 @@ EXAMPLE = "Example: selfadapt demo"
 def command(
     out: Path | None = typer.Option(None, help="Folder of the two runs and the report. Default: a new one in runs/."),
     seed: int = typer.Option(0, help="Random seed."),
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Compare ordinary and self-adaptive training on handwritten digits with 40 % label noise.
 
     Takes about a minute on two cores, without downloads.
@@ -26,12 +23,10 @@ def command(
     path = out or new_folder("demo")
     titles = {"erm": "ordinary training", "sat": "self-adaptive training"}
     try:
-        result = run_demo(path, seed, lambda method: progress_bar(titles[method], quiet=quiet or as_json))
+        result = run_demo(path, seed, lambda method: progress_bar(titles[method]))
     except Interrupted:
         raise Interrupted(f"resume with: selfadapt demo --seed {seed} --out {path}") from None
-    if as_json:
-        print_json(result)
-        return
+    yield result
     noise, methods = result["noise"], result["methods"]
     print(f"{result['data']}, {percent(noise['actual'])} of the training labels are wrong ({noise['kind']} noise)")
     print_table(

@@ -2,20 +2,17 @@
 
 from typing import Any
 
-from selfadapt.cli.output import print_json
-from selfadapt.cli.parameters import Json
+from selfadapt.cli.output import Output
 
 EXAMPLE = "Example: selfadapt doctor --json"
 
 
-def command(as_json: bool = Json) -> None:
+def command() -> Output:
     """Show versions, devices, threads, data sets, weights and optional extras on this machine."""
     from selfadapt.runs.machine import examine
 
     found = examine()
-    if as_json:
-        print_json(found)
-        return
+    yield found
     for title, lines in _sections(found).items():
         print(title)
         for line in lines:

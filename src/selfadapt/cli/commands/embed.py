@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import count_bar, print_json
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import Output, count_bar
+from selfadapt.cli.parameters import Device
 from selfadapt.runs.config.sections import PHOTOS
 
 EXAMPLE = "Example: selfadapt embed photos --out features.npz, then: selfadapt train features.npz"
@@ -20,9 +20,7 @@ def command(
     ),
     out: Path = typer.Option(Path("features.npz"), help="Output file."),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Compute the features of a pretrained network for the images of DATA, and write them as an .npz file.
 
     Features are cached by the content of the images (selfadapt data cache).
@@ -30,11 +28,9 @@ def command(
     from selfadapt.runs.inspect.feature_file import Embedding, embed
 
     settings = Embedding(model=model, weights=weights, image_size=image_size, device=device)
-    with count_bar("computing features", quiet=quiet or as_json) as on_progress:
+    with count_bar("computing features") as on_progress:
         result = embed(data, out, settings, on_progress)
-    if as_json:
-        print_json(result)
-        return
+    yield result
     print(f"{result['samples']:,} vectors with {result['dimensions']} features each: {result['path']}")
     if result["unreadable"]:
         first = result["unreadable"][0]

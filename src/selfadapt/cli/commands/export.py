@@ -4,8 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import print_json
-from selfadapt.cli.parameters import Json, Quiet
+from selfadapt.cli.output import Output
 
 EXAMPLE = "Example: selfadapt export runs/features --format torchvision"
 
@@ -18,15 +17,11 @@ def command(
         help="safetensors, torchvision (ResNets) or onnx (from images or vectors to probabilities).",
     ),
     out: Path | None = typer.Option(None, help="Output file. Default: in the run folder."),
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Export the network of RUN for use in other programs."""
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.export.network_files import export
 
     path = export(RunFolder(run), form, out)
-    if as_json:
-        print_json({"path": str(path)})
-    else:
-        print(path)
+    yield {"path": str(path)}
+    print(path)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from selfadapt.cli.output import percent, print_json
-from selfadapt.cli.parameters import Json
+from selfadapt.cli.output import Output, percent
 
 if TYPE_CHECKING:
     from selfadapt.runs.inspect.corrected_labels import Corrected
@@ -27,8 +26,7 @@ def command(
         "`selfadapt review` supports.",
     ),
     out: Path | None = typer.Option(None, help="Output table. Default: corrected.csv in the run folder."),
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Write the corrected labels of RUN as a table: id, path, split, label, given label, and source of the label.
 
     Decisions of reviewers (selfadapt review) take precedence. Confident suggestions of the audit replace labels of the
@@ -39,19 +37,16 @@ def command(
     from selfadapt.runs.inspect.corrected_labels import PASSED_OVER, write_corrected_labels
 
     made = write_corrected_labels(RunFolder(run), confidence=confidence, precision=precision, path=out)
-    if as_json:
-        content = {
-            "labels": str(made.path),
-            "changed": made.changed,
-            "removed": made.removed,
-            "by": dict(made.by),
-            "passed_over": dict(made.passed_over),
-        }
-        if precision is not None:
-            held = made.depth
-            content["promise"] = None if held is None else {"depth": held.size, "taken": held.rest, "low": held.low}
-        print_json(content)
-        return
+    held = made.depth
+    guarantee = None if held is None else {"depth": held.size, "taken": held.rest, "low": held.low}
+    yield {
+        "labels": str(made.path),
+        "changed": made.changed,
+        "removed": made.removed,
+        "by": dict(made.by),
+        "passed_over": dict(made.passed_over),
+        **({} if precision is None else {"promise": guarantee}),
+    }
     decided = made.by.get("person", 0)
     print(f"{made.changed} of {made.labels} labels changed; {decided} decided by reviewers, {made.removed} removed")
     if made.passed_over:

@@ -4,16 +4,14 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import print_json
-from selfadapt.cli.parameters import Json
+from selfadapt.cli.output import Output
 
 EXAMPLE = "Example: selfadapt methods, then: selfadapt train --method elr --help"
 
 
 def command(
     name: str | None = typer.Argument(None, help="Show one method."),
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """List the methods: description, requirements, settings with defaults, and paper."""
     from selfadapt.core.errors import UserError
     from selfadapt.core.settings import settings_in, to_plain
@@ -42,9 +40,7 @@ def command(
     ]
     if not found:
         raise UserError(f"method {name!r} is not known; `selfadapt methods` lists all")
-    if as_json:
-        print_json({"methods": found})
-        return
+    yield {"methods": found}
     widest = max((len(own["option"]) for entry in found for own in entry["settings"]), default=0)
     for entry in found:
         print(f"{entry['command']} --method {entry['name']}: {entry['words']}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import count_bar
-from selfadapt.cli.parameters import Device, Quiet
+from selfadapt.cli.parameters import Device
 from selfadapt.core.errors import UserError
 
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
@@ -23,8 +23,6 @@ def command(
     batch_size: int = typer.Option(256, help="Images per batch."),
     everything: bool = typer.Option(False, "--all", help="Never abstain, even if the run is calibrated."),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = typer.Option(True, "--json", help="Print JSON lines. This is the default."),
 ) -> None:
     """Predict the class of each input, or abstain below the threshold of `selfadapt calibrate`; one JSON line each.
 
@@ -39,7 +37,7 @@ def command(
     predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
     listed = list(_files(paths))
     files, done, answers, broken = iter(listed), 0, 0, 0
-    with count_bar("predicting", quiet=quiet) as count:
+    with count_bar("predicting") as count:
         while batch := list(islice(files, batch_size)):
             for record in predictor.answer(batch):
                 answers, broken = answers + 1, broken + ("error" in record)

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import percent, print_json, print_lines
-from selfadapt.cli.parameters import Devices, Json, Out, Quiet, Resume
+from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
+from selfadapt.cli.parameters import Devices, Out, Resume
 from selfadapt.cli.training import run_in_processes, run_to_the_end
 from selfadapt.runs.config.request import Kind
 
@@ -28,9 +28,7 @@ def command(
     out: Path | None = Out,
     resume: bool = Resume,
     devices: int = Devices,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Pretrain a network on the images of DATA without labels.
 
     If labels are known, an online linear probe on detached features measures progress. Collapsed features give a
@@ -40,22 +38,18 @@ def command(
     run_in_processes(devices, data, out, resume=resume)
     from selfadapt.runs.train.unlabelled import pretrain
 
-    done = run_to_the_end(
-        KIND, "pretrain", pretrain, given, out, resume=resume, devices=devices, quiet=quiet or as_json
-    )
+    done = run_to_the_end(KIND, "pretrain", pretrain, given, out, resume=resume, devices=devices, quiet=OUTPUT.quiet)
     if done is None:
         return
     run, result = done
-    if as_json:
-        print_json(result)
-    else:
-        print_lines(
-            {
-                "online probe (test)": percent(result["online_probe_accuracy"]),
-                "feature std, effective rank": f"{result['feature_std']:.2f}, {result['effective_rank']:.1f}",
-                "seconds per epoch": str(result["seconds_per_epoch"]),
-                "report": str(run.folder.page),
-            }
-        )
+    yield result
+    print_lines(
+        {
+            "online probe (test)": percent(result["online_probe_accuracy"]),
+            "feature std, effective rank": f"{result['feature_std']:.2f}, {result['effective_rank']:.1f}",
+            "seconds per epoch": str(result["seconds_per_epoch"]),
+            "report": str(run.folder.page),
+        }
+    )
     if result["collapsed"]:
         typer.secho("WARNING: the features have collapsed; do not use them", fg="red", bold=True, err=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import count_bar, percent, print_json, print_lines
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import Output, count_bar, percent, print_lines
+from selfadapt.cli.parameters import Device
 
 EXAMPLE = "Example: selfadapt probe runs/features --data cifar10"
 
@@ -34,9 +34,7 @@ def command(
     ),
     test_limit: int | None = typer.Option(None, help="Use N test samples, selected in the same way."),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Evaluate the features of RUN: linear classifier and k-nearest neighbours on frozen features.
 
     The same is measured for the untrained network. Features are stored in RUN; an interrupted evaluation resumes.
@@ -46,7 +44,7 @@ def command(
     from selfadapt.runs.inspect.linear_evaluation import probe
 
     settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, augment=augment, seed=seed)
-    with count_bar("evaluating features", quiet=quiet or as_json) as on_progress:
+    with count_bar("evaluating features") as on_progress:
         found = probe(
             RunFolder(run),
             data,
@@ -57,9 +55,7 @@ def command(
             test_limit=test_limit,
             on_progress=on_progress,
         )
-    if as_json:
-        print_json(found)
-        return
+    yield found
     lines = {"linear classifier": percent(found["test_accuracy"])}
     if augment != "none":
         lines["linear classifier, augmented"] = percent(found["augmented_accuracy"])

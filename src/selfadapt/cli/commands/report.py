@@ -4,8 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import print_json
-from selfadapt.cli.parameters import Json
+from selfadapt.cli.output import Output
 
 EXAMPLE = "Example: selfadapt report runs/digits-erm runs/digits-sat --out runs/both.html"
 
@@ -15,8 +14,7 @@ def command(
     out: Path | None = typer.Option(
         None, help="Output file. Default: report.html, in the run folder for a single run."
     ),
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Write the report of each run again, and one report that compares them if there are several."""
     from selfadapt.report.comparison_page import write_comparison_page
     from selfadapt.report.page import write_run_page
@@ -27,7 +25,5 @@ def command(
         pages.append(write_run_page(RunFolder(runs[0]), out))
     elif len(runs) > 1:
         pages.append(write_comparison_page([RunFolder(run) for run in runs], out or Path("report.html")))
-    if as_json:
-        print_json({"report": str(pages[-1])})
-    else:
-        print(pages[-1])
+    yield {"report": str(pages[-1])}
+    print(pages[-1])

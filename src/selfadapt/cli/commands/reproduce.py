@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import count_bar, print_json, print_table, progress_bar
-from selfadapt.cli.parameters import Devices, Jobs, Json, Quiet
+from selfadapt.cli.output import Output, count_bar, print_table, progress_bar
+from selfadapt.cli.parameters import Devices, Jobs
 from selfadapt.core.errors import Interrupted, UserError
 
 EXAMPLE = "Example: selfadapt reproduce table2 --scale laptop --seeds 3"
@@ -26,9 +26,7 @@ def command(
     ),
     out: Path | None = typer.Option(None, help="Folder of the runs. Default: runs/reproduce-NAME-SCALE."),
     show: bool = typer.Option(False, "--list", help="List the tables and figures, with the time at laptop scale."),
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Reproduce a table or figure of the paper, next to the published numbers.
 
     The same command resumes. Finished runs are not repeated.
@@ -36,7 +34,7 @@ def command(
     from selfadapt.recipes.index import recipe_named
 
     if show:
-        _list(as_json=as_json)
+        yield from _list()
         return
     if name is None:
         raise UserError("no NAME given; `selfadapt reproduce --list` lists the tables and figures")
@@ -48,8 +46,8 @@ def command(
     try:
         result = reproduce(
             recipe, scale, path, seeds,
-            lambda words: progress_bar(words, quiet=quiet or as_json),
-            count_bar=lambda words: count_bar(words, quiet=quiet or as_json),
+            lambda words: progress_bar(words),
+            count_bar=lambda words: count_bar(words),
             first_seed=seed,
             devices=devices,
             jobs=jobs,
@@ -58,14 +56,12 @@ def command(
         )  # fmt: skip
     except Interrupted:
         raise Interrupted(f"resume with the same command and --out {path}") from None
-    if as_json:
-        print_json(result)
-        return
+    yield result
     print(Path(result["table"]).read_text(encoding="utf-8"))
     print(f"report: {result['report']}")
 
 
-def _list(*, as_json: bool) -> None:
+def _list() -> Output:
     from selfadapt.recipes.index import RECIPES
 
     found = [
@@ -78,9 +74,7 @@ def _list(*, as_json: bool) -> None:
         }
         for recipe in RECIPES.values()
     ]
-    if as_json:
-        print_json({"recipes": found})
-        return
+    yield {"recipes": found}
     print_table(
         ["name", "minutes, laptop", "runs, laptop", "runs, paper"],
         [

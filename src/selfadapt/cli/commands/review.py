@@ -1,6 +1,7 @@
 """`selfadapt review`"""
 
 import getpass
+import json
 import os
 import secrets
 import socket
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import print_json
-from selfadapt.cli.parameters import Json
+from selfadapt.cli.output import OUTPUT, Output
 from selfadapt.core.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def command(
     run: Path = typer.Argument(help="Folder of an audited run."),
     port: int = typer.Option(0, help="Port. Default: a free one."),
     no_browser: bool = typer.Option(False, "--no-browser", help="Print the address, but do not open a browser."),
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Review the likely label errors of RUN in the browser.
 
     Duplicates with different labels are reviewed as one item. The queue Measure is a random sample, from which the
@@ -52,10 +51,7 @@ def command(
     with _listening(port) as listener, tempfile.TemporaryDirectory(prefix="selfadapt-review-") as private:
         own_port, token = listener.getsockname()[1], secrets.token_urlsafe(24)
         address = f"http://127.0.0.1:{own_port}/?token={token}"
-        if as_json:
-            print_json({"url": address})
-        else:
-            print(address, flush=True)
+        print(json.dumps({"url": address}) if OUTPUT.json else address, flush=True)
         _print_tunnel(own_port)
         similar, end = _similar(folder, desk)
         app = review_app(desk, views_of(folder, desk.report), similar, token=token, port=own_port)
@@ -69,10 +65,8 @@ def command(
             end()
             decided = desk.close()
     write_run_page(folder)
-    if as_json:
-        print_json({"decisions": decided})
-    else:
-        print(f"{decided} decisions in {folder.journal_file}; apply them with: selfadapt labels {run}")
+    yield {"decisions": decided}
+    print(f"{decided} decisions in {folder.journal_file}; apply them with: selfadapt labels {run}")
 
 
 def _user() -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import count_bar, percent, print_json, print_table
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_table
+from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt shift runs/first --against runs/second"
@@ -24,9 +24,7 @@ def command(
     images: int | None = typer.Option(None, help="Number of test images, sampled by class. Default: all."),
     seed: int = typer.Option(0, help="Seed of the sample and of the corruptions."),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Measure the accuracy of RUN under 15 corruptions (noise, blur, weather, digital) at 5 severity levels.
 
     The same command resumes an interrupted measurement. The report of RUN shows the table.
@@ -35,10 +33,10 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect import shift_accuracy
 
-    own = opened(run, device, quiet=quiet or as_json)
-    other = None if against is None else opened(against, device, quiet=quiet or as_json)
+    own = opened(run, device, quiet=OUTPUT.quiet)
+    other = None if against is None else opened(against, device, quiet=OUTPUT.quiet)
     try:
-        with count_bar("evaluating corruptions", quiet=quiet or as_json) as on_progress:
+        with count_bar("evaluating corruptions") as on_progress:
             measured = partial(
                 shift_accuracy.shift_run,
                 published=data,
@@ -53,9 +51,7 @@ def command(
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; run the same command again to resume") from None
     write_run_page(own.folder)
-    if as_json:
-        print_json({key: value for key, value in found.items() if key != "about"})
-        return
+    yield {key: value for key, value in found.items() if key != "about"}
     steps = list(found["levels"])
     more = [] if other is None else ["error ratio"]
     rows = [[kind, *(percent(row[level]) for level in steps)] for kind, row in found["by_kind"].items()]

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import percent, print_json, print_lines
-from selfadapt.cli.parameters import Devices, Json, Out, Quiet, Resume
+from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
+from selfadapt.cli.parameters import Devices, Out, Resume
 from selfadapt.cli.training import run_in_processes, run_to_the_end
 from selfadapt.runs.config.request import Kind
 
@@ -28,9 +28,7 @@ def command(
     out: Path | None = Out,
     resume: bool = Resume,
     devices: int = Devices,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Train on DATA, evaluate, find label errors, and write the run folder with its report.
 
     The same command with --resume continues an interrupted run, with bit-identical results.
@@ -39,13 +37,11 @@ def command(
     run_in_processes(devices, data, out, resume=resume)
     from selfadapt.runs.train.labelled import train
 
-    done = run_to_the_end(KIND, "train", train, given, out, resume=resume, devices=devices, quiet=quiet or as_json)
+    done = run_to_the_end(KIND, "train", train, given, out, resume=resume, devices=devices, quiet=OUTPUT.quiet)
     if done is None:
         return
     run, result = done
-    if as_json:
-        print_json(result)
-        return
+    yield result
     lines = {
         f"test accuracy ({result['network']})": percent(result["test_accuracy"]),
         "balanced test accuracy": percent(result["test_balanced_accuracy"]),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import count_bar, percent, print_json
-from selfadapt.cli.parameters import Device, Json, Quiet
+from selfadapt.cli.output import Output, count_bar, percent
+from selfadapt.cli.parameters import Device
 
 EXAMPLE = "Example: selfadapt transfer runs/features VOCdevkit/VOC2007 VOCdevkit/VOC2012 --detector c4"
 
@@ -34,9 +34,7 @@ def command(
     scratch: bool = typer.Option(False, "--scratch", help="Train from scratch, for comparison."),
     seed: int = typer.Option(0, help="Random seed."),
     device: str = Device,
-    quiet: bool = Quiet,
-    as_json: bool = Json,
-) -> None:
+) -> Output:
     """Fine-tune the network of RUN for detection or segmentation on DATA, and evaluate it.
 
     The same command resumes.
@@ -56,11 +54,10 @@ def command(
         scratch=scratch,
         seed=seed,
     )
-    with count_bar(task, quiet=quiet or as_json) as on_progress:
+    with count_bar(task) as on_progress:
         result = transfer(RunFolder(run), data, settings, device, on_progress)
-    if as_json:
-        print_json(result)
-    elif task == "detection":
+    yield result
+    if task == "detection":
         for metric, scores in (("VOC 2007, 11 points:", result["voc07"]), ("COCO, 101 points:   ", result)):
             print(metric, ", ".join(f"{name.upper()} {percent(scores[name])}" for name in ("ap", "ap50", "ap75")))
     else:

@@ -6,12 +6,18 @@ from them. A setting that is None was not given, and `plan` chooses it (runs/con
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import check_settings, setting
+
+# Settings by the panel of `train --help` that shows them.
+data, model, training, advanced, experiment = (
+    partial(setting, group=group) for group in ("Data", "Model", "Training", "Advanced", "Experiments")
+)
 
 PHOTOS = "tf_efficientnet_lite0"  # the default network for photos; its weights are installed as a package
 
@@ -23,85 +29,64 @@ class DataSettings:
     source: str = setting(
         description="A name (selfadapt data list), or a folder, .csv, .parquet or .npz.", option="DATA"
     )
-    labels: str | None = setting(
+    labels: str | None = experiment(
         None,
         "Replace the training labels by those in a .npy or .csv file; the original labels then count as the truth.",
-        group="Experiments",
     )
-    corrected: str | None = setting(
-        None,
-        "Corrected labels of every split, as written by `selfadapt labels`; removed samples are left out.",
-        group="Data",
+    corrected: str | None = data(
+        None, "Corrected labels of every split, as written by `selfadapt labels`; removed samples are left out."
     )
-    noise: str | None = setting(
+    noise: str | None = experiment(
         None,
         "Add noise to the training data, as KIND:RATE. KIND is symmetric, symmetric-other, asymmetric or instance for "
         "labels, gaussian, random-pixels or shuffled-pixels for images. matrix:FILE reads a transition matrix.",
-        group="Experiments",
     )
-    image_size: int | None = setting(
+    image_size: int | None = data(
         None,
         "Resize images to a square of this size.",
         least=1,
         most=4096,
         unset="the input size of a timm model; 224 with --crops original; else the size of the images or, if they "
         "differ, their median (at most 64)",
-        group="Data",
     )
-    crops: Literal["square", "original"] | None = setting(
+    crops: Literal["square", "original"] | None = advanced(
         None,
         "Source of random resized crops: square (the resized image) or original (the file as it is, decoded for every "
         "crop; evaluation then uses the central 7/8 of its shorter side).",
         unset="original for imagenet, else square",
-        group="Advanced",
     )
-    augment: str | None = setting(
+    augment: str | None = advanced(
         None,
         "Augmentation: none, crop, crop-flip, shift-flip, rotate-crop, resized-crop, self-supervised or "
         "self-supervised-blur. Append ,no-flip ,no-jitter or ,no-grey to one of the last two to leave that operation "
         "out.",
         unset="depends on the data",
-        group="Advanced",
     )
-    progressive: str | None = setting(
+    progressive: str | None = advanced(
         None,
         "Progressive resizing, as SIZE:SHARE: train on smaller images up to this share of the epochs. Example: 24:0.5, "
         "or 16:0.25,24:0.5.",
         unset="full size",
-        group="Advanced",
     )
-    validation: float = setting(
-        0.1,
-        "Share of each class to hold out for validation, if the data have no validation split.",
-        least=0,
-        below=1,
-        group="Advanced",
+    validation: float = advanced(
+        0.1, "Share of each class to hold out for validation, if the data have no validation split.", least=0, below=1
     )
-    label_share: float | None = setting(
-        None, "Train on this share of each class, for example 0.01.", above=0, most=1, unset="all", group="Experiments"
+    label_share: float | None = experiment(
+        None, "Train on this share of each class, for example 0.01.", above=0, most=1, unset="all"
     )
-    label_column: str = setting("label", "Column of a table that holds the labels.", group="Data")
-    text_column: str | None = setting(
-        None, "Column of a table that holds texts; they are encoded as vectors.", group="Data"
+    label_column: str = data("label", "Column of a table that holds the labels.")
+    text_column: str | None = data(None, "Column of a table that holds texts; they are encoded as vectors.")
+    group_column: str | None = data(
+        None, "Column of a table that names the group of a sample (patient, video, user). Splits never divide a group."
     )
-    group_column: str | None = setting(
-        None,
-        "Column of a table that names the group of a sample (patient, video, user). Splits never divide a group.",
-        group="Data",
-    )
-    stream: bool = setting(
-        False, "Decode image files on demand instead of caching the decoded images.", group="Advanced"
-    )
-    limit: int | None = setting(
+    stream: bool = advanced(False, "Decode image files on demand instead of caching the decoded images.")
+    limit: int | None = data(
         None,
         "Use N training samples: the first N of most named data sets, a seeded sample of each class of your own data.",
         least=1,
         unset="all",
-        group="Data",
     )
-    test_limit: int | None = setting(
-        None, "Use N test samples, selected as by --limit.", least=1, unset="all", group="Advanced"
-    )
+    test_limit: int | None = advanced(None, "Use N test samples, selected as by --limit.", least=1, unset="all")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -112,41 +97,35 @@ class DataSettings:
 class ModelSettings:
     """The network."""
 
-    name: str | None = setting(
+    name: str | None = model(
         None,
         "Network: resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, "
         "whitened (trains on small images within minutes), mlp, linear (for vectors), or any timm model (timm/NAME if "
         "the name is one of these).",
         option="--model",
         unset=f"{PHOTOS} for photos larger than 32 pixels, linear for vectors, else resnet-small",
-        group="Model",
     )
-    weights: str | None = setting(
+    weights: str | None = model(
         None,
         "Initial weights: none, pretrained, a .safetensors or .pth FILE (for timm models), or the folder of a RUN of "
         "`selfadapt pretrain` with the same model.",
         unset="pretrained for timm models, else none",
         aliases=("--pretrained",),
-        group="Model",
     )
-    tune: Literal["head", "all"] | None = setting(
+    tune: Literal["head", "all"] | None = model(
         None,
         "What to train of a pretrained model: head (on frozen features) or all.",
         unset="head on a CPU, all on a GPU",
-        group="Model",
     )
-    head: Literal["linear", "mlp"] = setting(
-        "linear", "Head on frozen features: linear, or mlp with one hidden layer.", group="Advanced"
+    head: Literal["linear", "mlp"] = advanced(
+        "linear", "Head on frozen features: linear, or mlp with one hidden layer."
     )
-    width: int | None = setting(
-        None, "Width of the first stage of the model.", least=1, unset="depends on the model", group="Advanced"
-    )
-    dropout: float = setting(0.0, "Dropout rate before the last layer.", least=0, below=1, group="Advanced")
-    mirror: bool = setting(
+    width: int | None = advanced(None, "Width of the first stage of the model.", least=1, unset="depends on the model")
+    dropout: float = advanced(0.0, "Dropout rate before the last layer.", least=0, below=1)
+    mirror: bool = advanced(
         False,
         "Flip test-time augmentation: average the predictions for an image and its mirror image. Not for digits, "
         "letters or frozen features.",
-        group="Advanced",
     )
     pretrained: str | None = setting(  # the RUN of --weights: see split_weights
         None, "Start from the network of this run of `selfadapt pretrain`, with the same model.", option="--weights"
@@ -160,68 +139,49 @@ class ModelSettings:
 class TrainingSettings:
     """Epochs, batches and the optimiser."""
 
-    epochs: int | None = setting(
-        None,
-        "Number of epochs.",
-        least=1,
-        unset="60; 20 for a head on frozen features; 15 for fine-tuning",
-        group="Training",
+    epochs: int | None = training(
+        None, "Number of epochs.", least=1, unset="60; 20 for a head on frozen features; 15 for fine-tuning"
     )
-    batch_size: int | None = setting(
+    batch_size: int | None = training(
         None,
         "Samples per step.",
         least=1,
         unset="256, or 64 below 5,000 samples; for a head a sixteenth of the samples, at most 256; 32 for fine-tuning",
-        group="Training",
     )
-    micro_batches: int = setting(
-        1,
-        "Gradient accumulation: number of micro-batches per batch, to save memory.",
-        least=1,
-        aliases=("--pieces",),
-        group="Advanced",
+    micro_batches: int = advanced(
+        1, "Gradient accumulation: number of micro-batches per batch, to save memory.", least=1, aliases=("--pieces",)
     )
-    optimizer: Literal["sgd", "nesterov", "adam", "adamw", "lars"] = setting(
-        "sgd", "Optimiser: sgd, nesterov (SGD with Nesterov momentum), adam, adamw or lars.", group="Advanced"
+    optimizer: Literal["sgd", "nesterov", "adam", "adamw", "lars"] = advanced(
+        "sgd", "Optimiser: sgd, nesterov (SGD with Nesterov momentum), adam, adamw or lars."
     )
-    lr: float | None = setting(
-        None, "Peak learning rate.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning", group="Training"
+    lr: float | None = training(
+        None, "Peak learning rate.", least=0, unset="0.1; 0.003 for a head; 0.01 for fine-tuning"
     )
-    weight_decay: float | None = setting(
-        None,
-        "Weight decay.",
-        least=0,
-        unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head",
-        group="Advanced",
+    weight_decay: float | None = advanced(
+        None, "Weight decay.", least=0, unset="0.0005, or 0.005 below 5,000 samples; 0.3 for a head"
     )
-    warmup_epochs: float | None = setting(
-        None, "Epochs of learning-rate warm-up.", least=0, unset="0; 1 for fine-tuning", group="Advanced"
+    warmup_epochs: float | None = advanced(
+        None, "Epochs of learning-rate warm-up.", least=0, unset="0; 1 for fine-tuning"
     )
-    warmup_from: float = setting(0.0, "Learning rate at the start of the warm-up.", least=0, group="Advanced")
-    schedule: str = setting(
+    warmup_from: float = advanced(0.0, "Learning rate at the start of the warm-up.", least=0)
+    schedule: str = advanced(
         "cosine",
         "Learning-rate schedule: cosine, linear, constant, step:25 (halve every 25 epochs) or multistep:75,90 (divide "
         "by 10 after these epochs).",
-        group="Advanced",
     )
-    precision: Literal["float32", "bfloat16", "float16"] = setting(
-        "float32", "Precision of training: float32, bfloat16 or float16.", group="Advanced"
+    precision: Literal["float32", "bfloat16", "float16"] = advanced(
+        "float32", "Precision of training: float32, bfloat16 or float16."
     )
-    sync_bn: bool = setting(False, "Synchronise batch normalisation across processes.", group="Advanced")
-    compile: bool = setting(False, "Compile the model with torch.compile.", group="Advanced")
-    curves: Literal["running", "tested"] = setting(
+    sync_bn: bool = advanced(False, "Synchronise batch normalisation across processes.")
+    compile: bool = advanced(False, "Compile the model with torch.compile.")
+    curves: Literal["running", "tested"] = experiment(
         "running",
         "How to measure the training accuracy of an epoch: running (from the predictions made while training) or "
         "tested (evaluated without augmentation, as in the curves of the paper; takes a third longer).",
-        group="Experiments",
     )
-    test_curve: bool = setting(
-        False, "Log the test accuracy after each epoch. It is never used for selection.", group="Experiments"
-    )
-    targets: str = setting(
-        "float32",
-        "Target store: float32, float16, int8, topk:K or file; sharded:KIND divides it among the processes.",
-        group="Advanced",
+    test_curve: bool = experiment(False, "Log the test accuracy after each epoch. It is never used for selection.")
+    targets: str = advanced(
+        "float32", "Target store: float32, float16, int8, topk:K or file; sharded:KIND divides it among the processes."
     )
 
     def __post_init__(self) -> None:
