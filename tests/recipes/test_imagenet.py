@@ -162,16 +162,19 @@ def test_imagenet_by_its_name_is_cut_from_originals_and_a_folder_if_asked(home: 
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["data"]["shape"] == [3, 32, 32]
     assert content["settings"]["data"]["augment"] == "resized-crop"
+    content["settings"]["data"]["crops"] = "picture"  # as version 0.1 wrote it
+    assert RunSettings.from_json(content["settings"], "labels").data.crops == "original"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("digits",), "cuts crops from image files, and digits brings none"),
+        (("digits",), "needs image files, and digits has none"),
         (("imagenet", "--image-size", "32", "--noise", "gaussian:0.5"), "cannot be combined with --noise"),
         (("imagenet", "--augment", "crop-flip"), "which --augment crop-flip has none of; choose resized-crop"),
         (("imagenet", "--model", "tf_efficientnet_lite0", "--tune", "head"), "is for a network that sees images"),
         (("imagenet", "--crops", "circle"), "--crops 'circle' is not known; choose one of square, original"),
+        (("imagenet", "--crops", "picture"), "--crops 'picture' is not known; choose one of square, original"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
