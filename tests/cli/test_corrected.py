@@ -200,7 +200,7 @@ def test_a_run_on_the_corrected_table(vectors: Path, audited: Path) -> None:
     (audited / "vectors.npz").symlink_to(vectors / "vectors.npz")
     settings = ("--corrected", made["labels"], "--validation", "0")
     done = run("train", "vectors.npz", *settings, "--out", "two", "--json", folder=audited)
-    assert "corrected.csv: 1 samples are not in it and are left out" in done.stderr
+    assert "corrected.csv: 1 samples are not in the table: removed" in done.stderr
     result = json.loads(done.stdout)
     assert result["noise"] is None
     assert result["label_recovery"] is None

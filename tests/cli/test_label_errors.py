@@ -86,7 +86,7 @@ def test_vectors_are_predicted_from_a_file_of_them(trained: tuple[Path, Array]) 
     assert [line.replace("new.npz", "new.npy") for line in second] == first
     np.save(folder / "narrow.npy", values[:, :3])
     np.savez(folder / "other.npz", values=values)
-    for name, told in (("narrow.npy", "x_train had 64"), ("other.npz", "must be called x"), ("new.txt", "no file")):
+    for name, told in (("narrow.npy", "the run was trained on 64"), ("other.npz", "name the array to predict x"), ("new.txt", "no file")):
         result = run("predict", "run", name, folder=folder)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)
         assert told in result.stderr
@@ -215,7 +215,7 @@ def test_little_is_found_where_little_is_wrong(tmp_path: Path) -> None:
         (("train", "digits.npz", "--width", "8"), "--width 8 would do nothing: linear has its own"),
         (("train", "digits.npz", "--head", "mlp"), "for vectors, choose --model mlp"),
         (("train", "digits.npz", "--group-column", "person"), "--group-column is for tables"),
-        (("train", "digits.npz", "--noise", "gaussian:0.3"), "--noise gaussian:0.3 is of images"),
+        (("train", "digits.npz", "--noise", "gaussian:0.3"), "--noise gaussian:0.3 is for images"),
         (("train", "digits.npz", "--folds", "2"), "--folds is an option of sat-folds, not of sat"),
         (("train", "digits.npz", "--method", "sat-folds", "--folds", "2"), "--folds 2 must be at least 3"),
     ],

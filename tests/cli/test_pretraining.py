@@ -261,7 +261,7 @@ def test_where_exports_go(form: str, tmp_path: Path) -> None:
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").stat().st_size > 1000
     assert (tmp_path / "target").stat().st_mode == (tmp_path / "run" / "run.json").stat().st_mode
-    for out, message in (("pipe", "is no ordinary file"), (".", "is a folder"), ("target/x", "cannot be written")):
+    for out, message in (("pipe", "is not a regular file"), (".", "is a folder"), ("target/x", "cannot be written")):
         refused = run("export", "run", "--format", form, "--out", out, folder=tmp_path)
         assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
@@ -362,7 +362,7 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
         (("probe", "run", "--limit", "1"), "has only one class"),
         (("probe", "run", "--schedule", "stairs"), "choose step or cosine"),
         (("probe", "run", "--augment", "magic"), "--augment 'magic' is not known; choose one of none, crop, crop-flip"),
-        (("probe", "run", "--augment", "crop-flip,no-flip"), "may follow self-supervised"),
+        (("probe", "run", "--augment", "crop-flip,no-flip"), "self-supervised accepts no-flip"),
         (("pretrain", "digits", "--queue", "9", "--out", "x"), "--queue is an option of moco, not of sat"),
         (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
         (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),

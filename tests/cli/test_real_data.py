@@ -114,7 +114,7 @@ def test_16_bit_images_of_a_sorted_folder(home: Path, tmp_path: Path) -> None:
     assert {name: answers[name]["class"] for name in ("dark", "light", "eight")} == {
         "dark": "dark", "light": "light", "eight": "light",
     }  # fmt: skip
-    assert "white is 4095 in these data" in answers["other"]["error"]
+    assert "exceeds the white level 4095 of these data" in answers["other"]["error"]
 
 
 @pytest.mark.slow

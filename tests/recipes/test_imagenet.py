@@ -184,6 +184,8 @@ def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: P
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["data"]["shape"] == [3, 32, 32]
     assert content["settings"]["data"]["augment"] == "resized-crop"
+    content["settings"]["data"]["crops"] = "picture"  # as version 0.1 wrote it
+    assert RunSettings.from_json(content["settings"], "labels").data.crops == "original"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,8 @@ def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: P
             ("imagenet", "--model", "tf_efficientnet_lite0", "--tune", "head"),
             "this needs a network that is trained on images",
         ),
-        (("imagenet", "--crops", "circle"), "--crops 'circle' is not known; choose one of square, picture"),
+        (("imagenet", "--crops", "circle"), "--crops 'circle' is not known; choose one of square, original"),
+        (("imagenet", "--crops", "picture"), "--crops picture has been renamed; use --crops original"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

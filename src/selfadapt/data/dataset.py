@@ -190,7 +190,7 @@ class Data:
         return {sample_id: reason for samples in self.splits.values() for sample_id, reason in samples.broken.items()}
 
     def note_broken(self, found: Mapping[str, str]) -> None:
-        """Record unreadable files that another process found; raise a UserError if a class has no readable file."""
+        """Record unreadable files that another process found; raise a UserError if all of a class are unreadable."""
         for samples in self.splits.values():
             samples.note_broken(found)
         _check_classes(self, self.train, self.train.broken)
@@ -200,7 +200,7 @@ def readable(data: Data, samples: Samples, broken: Mapping[int, str]) -> Tensor:
     """Return the positions of a split's readable samples.
 
     Raises:
-        UserError: The split, or a class of the training split, has no readable sample.
+        UserError: All samples of the split, or of a class of the training split, are unreadable.
     """
     found = {samples.ids[position]: reason for position, reason in broken.items()}
     if samples is data.train:

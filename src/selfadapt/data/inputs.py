@@ -5,7 +5,7 @@ Shapes: B inputs of a batch, N inputs in total, C channels, H by W pixels, D val
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -52,19 +52,26 @@ class Inputs(Protocol):
         ...
 
 
-def take_rows(values: Tensor, index_n: Tensor) -> Tensor:
-    """Return these rows of a tensor, as a view if they are consecutive."""
-    if not len(index_n):
-        return values[:0]
-    first, size = int(index_n[0]), len(index_n)
-    if bool((index_n == torch.arange(first, first + size)).all()):
-        return values[first : first + size]
-    return values[index_n]
+@dataclass(frozen=True)
+class TensorInputs:
+    """Inputs in one tensor, in memory or memory-mapped."""
 
+    values: Tensor
 
-def content_hash(values: Tensor) -> bytes:
-    """Return a hash of all values of a tensor."""
-    digest = hashlib.sha256()
-    for block in values.split(4096):
-        digest.update(block.contiguous().numpy().data)
-    return digest.digest()
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return self.values.index_select(0, index_B.to(self.values.device))
+
+    def take(self, index_n: Tensor) -> Self:
+        first, size = int(index_n[0]) if len(index_n) else 0, len(index_n)
+        if bool((index_n == torch.arange(first, first + size)).all()):  # consecutive inputs need no copy
+            return type(self)(self.values[first : first + size])
+        return type(self)(self.values[index_n])
+
+    def signature(self) -> bytes:
+        digest = hashlib.sha256()
+        for block in self.values.split(4096):
+            digest.update(block.contiguous().numpy().data)
+        return digest.digest()

@@ -94,7 +94,7 @@ def deal_into_folds(
         labels_N: Class of each sample.
         folds: Number of folds.
         seed: Seed of the random order in which samples are assigned.
-        groups_N: Group number of each sample; groups are never divided. By default there are no groups.
+        groups_N: Group number of each sample; groups are never divided. By default, all samples are independent.
         keys_N: Content of each sample (`content_keys`). If given, the order follows a seeded hash of the keys, so that
             the folds depend neither on the order of the samples nor on the names of the classes.
 

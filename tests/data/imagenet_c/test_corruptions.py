@@ -2,7 +2,7 @@
 
 The package needs three things that today's numpy, scikit-image and setuptools no longer have; the tests put them back,
 so that all 15 kinds run. It is a rewriting of the published program; where it differs from it (elastic_transform has
-other levels there, pictures of frost are enlarged) the operator gets its settings. It also trims the snow after its
+other levels there, images of frost are enlarged) the operator gets its settings. It also trims the snow after its
 trails are drawn, not before; on images of 60 pixels there is nothing to trim. And it enlarges pixelated images by the
 nearest pixel, which is the published box on images of 48 pixels, where no two are equally near.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,17 +21,16 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.imagenet_c import corruptions
-from selfadapt.data.imagenet_c import operators as operators
+from selfadapt.data.imagenet_c import corruptions, operators
 from selfadapt.data.imagenet_c.corruptions import (
-    IMAGENET_LEVELS,
     KINDS,
     LEVELS,
-    TABLES,
+    LevelsName,
     ShiftedImages,
     corrupted,
     drawn_frost,
     frost_textures,
+    level_settings,
 )
 from selfadapt.data.imagenet_c.filters import correlated, gaussian_filter, plasma, sampled, zoomed
 from selfadapt.data.images.storage import TensorImages
@@ -104,7 +103,7 @@ def _features(images: Tensor) -> Tensor:
 
 
 def _settings(kind: str, level: int) -> dict[str, Any]:
-    settings = dict(IMAGENET_LEVELS[kind][level - 1])
+    settings = level_settings(kind, level, "imagenet")
     if kind == "elastic_transform":
         strength = (0.05, 0.065, 0.085, 0.1, 0.12)[level - 1]
         return {"bend": 250 * strength * 0.005, "smooth": 0.01, "shear": 0.0}
@@ -139,7 +138,7 @@ def test_grey_and_odd_shapes_and_every_level_of_both_tables(kind: str) -> None:
     frost = frost_textures()
     for shape in ((3, 1, 8, 8), (2, 3, 20, 33)):
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-        for levels in TABLES:
+        for levels in get_args(LevelsName):
             for level in LEVELS:
                 ours = corrupted(images, kind, level, levels=levels, frost=frost)
                 assert ours.shape == images.shape
@@ -180,16 +179,15 @@ def test_there_are_exactly_fifteen_kinds_with_five_levels() -> None:
     """The published folder holds four more, which do not count."""
     assert len(KINDS) == 15
     assert not {"gaussian_blur", "saturate", "spatter", "speckle_noise"} & set(KINDS)
-    for table in TABLES.values():
-        assert tuple(table) == KINDS
-        assert all(len(settings) == 5 for settings in table.values())
+    for _, cifar, imagenet in corruptions._LEVELS.values():
+        assert len(cifar) == len(imagenet) == len(LEVELS) == 5
     assert corruptions.levels_for((3, 32, 32)) == "cifar"
     assert corruptions.levels_for((3, 224, 160)) == "imagenet"
 
 
 @pytest.mark.parametrize(("kind", "level"), [("gaussian_blur", 1), ("fog", 0), ("fog", 6)])
 def test_another_kind_or_level_is_a_clear_error(kind: str, level: int) -> None:
-    with pytest.raises(UserError, match=f"no corruption {kind} at level {level}"):
+    with pytest.raises(UserError, match=f"unknown corruption {kind} at level {level}"):
         corrupted(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), kind, level)
 
 

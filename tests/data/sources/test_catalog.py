@@ -334,7 +334,7 @@ def test_cifar10c_gives_a_corruption_at_a_level(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.tile(np.arange(10), 5))
     samples = cifar10c(tmp_path, "fog", 3)
     np.testing.assert_array_equal(samples.inputs.read(torch.arange(10)).numpy(), images[20:30].transpose(0, 3, 1, 2))
-    with pytest.raises(UserError, match="there is no level 6 of fog"):
+    with pytest.raises(UserError, match="level 6 of fog does not exist"):
         cifar10c(tmp_path, "fog", 6)
     with pytest.raises(UserError, match=r"must contain rain.npy and labels.npy"):
         cifar10c(tmp_path, "rain", 1)

@@ -39,7 +39,7 @@ def test_vectors_come_with_their_parts(tmp_path: Path) -> None:
     inputs = data.train.inputs
     assert isinstance(inputs, VectorInputs)
     np.testing.assert_array_equal(inputs.read(torch.arange(20)).numpy(), X.astype(np.float32))
-    assert InputSpec.of(inputs.shape) == InputSpec("vectors", (3,))
+    assert InputSpec.of(inputs.shape) == InputSpec(inputs.kind, (3,)) == InputSpec("vectors", (3,))
     assert data.test is not None
     assert (len(data.test), data.validation) == (5, None)
     assert data.train.labels.tolist() == Y.tolist()

@@ -170,7 +170,7 @@ def test_what_was_cut_short_or_changed_or_of_other_weights_is_taken_anew(
     changed = bytearray(whole)
     changed[-30] ^= 1
     path.write_bytes(changed)
-    with pytest.warns(UserWarning, match="1 rows in .* were damaged"):
+    with pytest.warns(UserWarning, match="1 rows in .* are damaged"):
         again = features_of(photos, network)
     assert again.taken == 1
     torch.testing.assert_close(again.values_NF, expected)  # batches of another size may differ in their last bits
@@ -180,7 +180,7 @@ def test_what_was_cut_short_or_changed_or_of_other_weights_is_taken_anew(
     features_of(photos, other)
     foreign = _rows_file(tmp_path)
     shutil.move(foreign, path.parent / foreign.name)
-    with pytest.warns(UserWarning, match="holds other rows than its name says"):
+    with pytest.warns(UserWarning, match="contains rows of another key"):
         again = features_of(photos, network)
     assert again.taken == 40
     torch.testing.assert_close(again.values_NF, expected)  # batches of another size may differ in their last bits

@@ -18,7 +18,8 @@ Shapes: N samples, n of them distinct, F features, K classes.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -59,7 +60,7 @@ def find_duplicates(
     """Find groups of duplicates, those that are evidence about labels first.
 
     Args:
-        features_NF: Features of the samples, used if there are no pixels.
+        features_NF: Features of the samples, used without `read_pixels`.
         hashes: Hashes of the samples' content.
         read_pixels: Called with a sample and a size; returns the image as H×W×C in 0..255, whose sides may be resized
             to that size if they are longer.
@@ -167,37 +168,35 @@ def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[i
         yield from ((centre, other) for other in others)
 
 
-def _evidence(links: Sequence[Link], equal: dict[int, list[int]]) -> list[DuplicateGroup[int]]:
+def _evidence(links: Sequence[Link], equal: Mapping[int, Sequence[int]]) -> list[DuplicateGroup[int]]:
     """Form groups of the same file or image; links are between the first samples of each content."""
-    near: dict[int, set[int]] = {sample: set() for sample in equal}
-    for first, second, kind in links:
-        if kind != "same scene":
-            near.setdefault(first, set()).add(second)
-            near.setdefault(second, set()).add(first)
-    found = []
-    for centre, others in _stars({sample: len(others) for sample, others in near.items()}, near.__getitem__):
-        images = [centre, *others]
-        members = sorted(sample for image in images for sample in equal.get(image, [image]))
-        found.append(DuplicateGroup(tuple(members), "same image" if others else "same file"))
-    grouped = {sample for group in found for sample in group.members}
-    found += [DuplicateGroup(tuple(same), "same file") for first, same in equal.items() if first not in grouped]
-    return sorted(found, key=lambda group: group.members)
+    groups = _around_centres([(a, b) for a, b, kind in links if kind != "same scene"], equal, "same image")
+    grouped = {sample for group in groups for sample in group.members}
+    groups += [DuplicateGroup(tuple(same), "same file") for first, same in equal.items() if first not in grouped]
+    return sorted(groups, key=lambda group: group.members)
 
 
 def _scenes(links: Sequence[Link], same: Sequence[DuplicateGroup[int]]) -> list[DuplicateGroup[int]]:
     """Form groups of the same scene, from samples and from whole groups of the same image."""
-    home = {sample: group.members for group in same for sample in group.members}
-    near: dict[int, set[int]] = {}
-    for first, second, kind in links:
-        one, other = (home.get(sample, (sample,))[0] for sample in (first, second))
-        if kind == "same scene" and one != other:
-            near.setdefault(one, set()).add(other)
-            near.setdefault(other, set()).add(one)
-    found = []
-    for centre, others in _stars({sample: len(others) for sample, others in near.items()}, near.__getitem__):
-        members = sorted(sample for image in (centre, *others) for sample in home.get(image, (image,)))
-        found.append(DuplicateGroup(tuple(members), "same scene"))
-    return sorted(found, key=lambda group: group.members)
+    members_of = {sample: group.members for group in same for sample in group.members}
+    pairs = [(members_of.get(a, (a,))[0], members_of.get(b, (b,))[0]) for a, b, kind in links if kind == "same scene"]
+    groups = _around_centres([(a, b) for a, b in pairs if a != b], members_of, "same scene")
+    return sorted(groups, key=lambda group: group.members)
+
+
+def _around_centres(
+    pairs: Sequence[tuple[int, int]], members_of: Mapping[int, Sequence[int]], kind: Kind
+) -> list[DuplicateGroup[int]]:
+    """Form groups of linked samples, each with the members of its own group, if it has one."""
+    near: dict[int, set[int]] = defaultdict(set)
+    for a, b in pairs:
+        near[a].add(b)
+        near[b].add(a)
+    stars = _stars({sample: len(others) for sample, others in near.items()}, near.__getitem__)
+    together = (
+        [x for sample in (centre, *others) for x in members_of.get(sample, (sample,))] for centre, others in stars
+    )
+    return [DuplicateGroup(tuple(sorted(members)), kind) for members in together]
 
 
 def _stars(degree: dict[int, int], neighbours: Neighbours) -> Iterator[tuple[int, list[int]]]:
@@ -211,9 +210,9 @@ def _stars(degree: dict[int, int], neighbours: Neighbours) -> Iterator[tuple[int
 
 def _equal(hashes: Sequence[str]) -> dict[int, list[int]]:
     """Return the samples of each hash that occurs several times, by the first of them."""
-    members: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = defaultdict(list)
     for sample, text in enumerate(hashes):
-        members.setdefault(text, []).append(sample)
+        members[text].append(sample)
     return {same[0]: same for same in members.values() if len(same) > 1}
 
 

@@ -31,7 +31,6 @@ from selfadapt.data.inputs import InputKind, Inputs
 
 LEVELS = (1, 2, 3, 4, 5)
 LevelsName = Literal["cifar", "imagenet"]
-Settings = Mapping[str, Any]
 
 _RANDOM = (
     "gaussian_noise", "shot_noise", "impulse_noise", "glass_blur", "motion_blur", "snow", "frost", "fog",
@@ -40,81 +39,84 @@ _RANDOM = (
 _BATCH = 500  # images that share a random stream; another value would change the random draws
 
 
-def _levels(*names: str) -> Callable[..., tuple[Settings, ...]]:
-    """Return a function that builds the keyword arguments of each level from a row of values."""
-    return lambda *rows: tuple(dict(zip(names, row if isinstance(row, tuple) else (row,), strict=True)) for row in rows)
-
-
-_snow = _levels("mean", "deviation", "zoom", "least", "radius", "blur", "keep")
-
-CIFAR_LEVELS: Mapping[str, tuple[Settings, ...]] = {
-    "gaussian_noise": _levels("deviation")(0.04, 0.06, 0.08, 0.09, 0.10),
-    "shot_noise": _levels("photons")(500, 250, 100, 75, 50),
-    "impulse_noise": _levels("amount")(0.01, 0.02, 0.03, 0.05, 0.07),
-    "defocus_blur": _levels("radius", "edge")((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-    "glass_blur": _levels("deviation", "reach", "rounds")(
-        (0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)
-    ),
-    "motion_blur": _levels("radius", "deviation")((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
-    "zoom_blur": _levels("furthest", "step")((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
-    "snow": _snow(
-        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
-        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
-        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
-    ),
-    "frost": _levels("keep", "frosted", "scale")(
-        (1, 0.2, 0.2), (1, 0.3, 0.2), (0.9, 0.4, 0.2), (0.85, 0.4, 0.2), (0.75, 0.45, 0.2)
-    ),
-    "fog": _levels("density", "decay")((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-    "brightness": _levels("more")(0.05, 0.1, 0.15, 0.2, 0.3),
-    "contrast": _levels("keep")(0.75, 0.5, 0.4, 0.3, 0.15),
-    "elastic_transform": _levels("bend", "smooth", "shear")(
-        (0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)
-    ),
-    "pixelate": _levels("scale")(0.95, 0.9, 0.85, 0.75, 0.65),
-    "jpeg_compression": _levels("quality")(80, 65, 58, 50, 40),
-}
-
 _SIDE = 244 / 224  # the published program uses 244 for a side of 224
 
-IMAGENET_LEVELS: Mapping[str, tuple[Settings, ...]] = {
-    "gaussian_noise": _levels("deviation")(0.08, 0.12, 0.18, 0.26, 0.38),
-    "shot_noise": _levels("photons")(60, 25, 12, 5, 3),
-    "impulse_noise": _levels("amount")(0.03, 0.06, 0.09, 0.17, 0.27),
-    "defocus_blur": _levels("radius", "edge")((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
-    "glass_blur": _levels("deviation", "reach", "rounds")(
-        (0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)
+# Parameter names, and the five levels of CIFAR-10-C and of ImageNet-C.
+_LEVELS: Mapping[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
+    "gaussian_noise": ("deviation", (0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
+    "shot_noise": ("photons", (500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
+    "impulse_noise": ("amount", (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
+    "defocus_blur": (
+        "radius edge",
+        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     ),
-    "motion_blur": _levels("radius", "deviation")((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-    "zoom_blur": _levels("furthest", "step")((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-    "snow": _snow(
-        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
-        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
-        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
-        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
-        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    "glass_blur": (
+        "deviation reach rounds",
+        ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     ),
-    "frost": _levels("keep", "frosted", "scale")(
-        (1, 0.4, 1), (0.8, 0.6, 1), (0.7, 0.7, 1), (0.65, 0.7, 1), (0.6, 0.75, 1)
+    "motion_blur": (
+        "radius deviation",
+        ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     ),
-    "fog": _levels("density", "decay")((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
-    "brightness": _levels("more")(0.1, 0.2, 0.3, 0.4, 0.5),
-    "contrast": _levels("keep")(0.4, 0.3, 0.2, 0.1, 0.05),
-    "elastic_transform": _levels("bend", "smooth", "shear")(
-        (2 * _SIDE, 0.7 * _SIDE, 0.1 * _SIDE),
-        (2 * _SIDE, 0.08 * _SIDE, 0.2 * _SIDE),
-        (0.05 * _SIDE, 0.01 * _SIDE, 0.02 * _SIDE),
-        (0.07 * _SIDE, 0.01 * _SIDE, 0.02 * _SIDE),
-        (0.12 * _SIDE, 0.01 * _SIDE, 0.02 * _SIDE),
+    "zoom_blur": (
+        "furthest step",
+        ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
     ),
-    "pixelate": _levels("scale")(0.6, 0.5, 0.4, 0.3, 0.25),
-    "jpeg_compression": _levels("quality")(25, 18, 15, 10, 7),
+    "snow": (
+        "mean deviation zoom least radius blur keep",
+        (
+            (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+            (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+            (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+            (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+            (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+        ),
+        (
+            (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+            (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+            (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+            (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+            (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+        ),
+    ),
+    "frost": (
+        "keep frosted scale",
+        ((1, 0.2, 0.2), (1, 0.3, 0.2), (0.9, 0.4, 0.2), (0.85, 0.4, 0.2), (0.75, 0.45, 0.2)),
+        ((1, 0.4, 1), (0.8, 0.6, 1), (0.7, 0.7, 1), (0.65, 0.7, 1), (0.6, 0.75, 1)),
+    ),
+    "fog": (
+        "density decay",
+        ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+    ),
+    "brightness": ("more", (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    "contrast": ("keep", (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    "elastic_transform": (
+        "bend smooth shear",
+        ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        (
+            (2 * _SIDE, 0.7 * _SIDE, 0.1 * _SIDE),
+            (2 * _SIDE, 0.08 * _SIDE, 0.2 * _SIDE),
+            (0.05 * _SIDE, 0.01 * _SIDE, 0.02 * _SIDE),
+            (0.07 * _SIDE, 0.01 * _SIDE, 0.02 * _SIDE),
+            (0.12 * _SIDE, 0.01 * _SIDE, 0.02 * _SIDE),
+        ),
+    ),
+    "pixelate": ("scale", (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    "jpeg_compression": ("quality", (80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
 }
+KINDS = tuple(_LEVELS)
 
-KINDS = tuple(CIFAR_LEVELS)
-TABLES: Mapping[LevelsName, Mapping[str, tuple[Settings, ...]]] = {"cifar": CIFAR_LEVELS, "imagenet": IMAGENET_LEVELS}
+
+def level_settings(kind: str, level: int, levels: LevelsName) -> dict[str, Any]:
+    """Return the keyword arguments of a corruption at a level from 1 to 5."""
+    names, cifar, imagenet = _LEVELS[kind]
+    values = (cifar if levels == "cifar" else imagenet)[level - 1]
+    return dict(zip(names.split(), values if isinstance(values, tuple) else (values,), strict=True))
 
 
 def levels_for(shape: tuple[int, ...]) -> LevelsName:
@@ -172,8 +174,8 @@ def corrupted(
     first image.
     """
     if kind not in KINDS or level not in LEVELS:
-        raise UserError(f"there is no corruption {kind} at level {level}; kinds are {', '.join(KINDS)}, levels 1 to 5")
-    settings = dict(TABLES[levels][kind][level - 1])
+        raise UserError(f"unknown corruption {kind} at level {level}; kinds are {', '.join(KINDS)}, levels 1 to 5")
+    settings = level_settings(kind, level, levels)
     if kind == "frost":
         settings["textures"] = (frost or frost_textures()).textures
     operator: Callable[..., Tensor] = getattr(operators, kind)

@@ -7,6 +7,7 @@ Shapes: B images, C channels, H by W pixels, T attempts.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -64,14 +65,12 @@ def named_augment(name: str, height: int, *, keep_size: bool = False, cropped: b
     if name.startswith("self-supervised"):
         flip, jitter, grey = (word not in without for word in _SWITCHES)
         blur = name.endswith("blur")
-        return lambda images, generator: self_supervised(
-            images, generator, crop=not cropped, flip=flip, jitter=jitter, grey=grey, blur=blur
-        )
+        return partial(self_supervised, crop=not cropped, flip=flip, jitter=jitter, grey=grey, blur=blur)
     if name == "resized-crop" and cropped:
         return random_flip
     if name == "resized-crop":
         size = None if keep_size else (height * 7 // 8, height * 7 // 8)
-        return lambda images, generator: random_resized_crop(images, size, generator, flip=True)
+        return partial(random_resized_crop, size=size, flip=True)
     padding = max(1, height // (16 if name == "shift-flip" else 8))
 
     def crop_and_flip(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
@@ -97,7 +96,7 @@ def self_supervised(
     count, channels, height, width = images_BCHW.shape
     if crop:
         smallest = _SMALLEST_AREA["self-supervised"]
-        images_BCHW = random_resized_crop(images_BCHW, None, generator, smallest=smallest, flip=flip)
+        images_BCHW = random_resized_crop(images_BCHW, generator, smallest=smallest, flip=flip)
     else:
         images_BCHW = as_floats(random_flip(images_BCHW, generator) if flip else images_BCHW)
     if channels == 3 and jitter:
@@ -137,9 +136,9 @@ def random_flip(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
 
 def random_resized_crop(
     images_BCHW: Tensor,
-    size: tuple[int, int] | None,
     generator: torch.Generator,
     *,
+    size: tuple[int, int] | None = None,
     smallest: float = _SMALLEST_AREA["resized-crop"],
     flip: bool = False,
 ) -> Tensor:

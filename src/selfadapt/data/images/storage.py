@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.images.decode import Box, Frame, UnreadableImage, decode, decode_crops
-from selfadapt.data.inputs import InputKind, Inputs, content_hash, take_rows
+from selfadapt.data.inputs import InputKind, Inputs, TensorInputs
 
 Shape = tuple[int, int, int]  # C, H, W
 
@@ -34,29 +34,19 @@ class FileImages(Inputs, Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class TensorImages:
+class TensorImages(TensorInputs):
     """Images in one uint8 tensor, in memory or memory-mapped."""
 
     kind: ClassVar[InputKind] = "images"
-    values_NCHW: Tensor
+
+    @property
+    def values_NCHW(self) -> Tensor:
+        return self.values
 
     @property
     def shape(self) -> Shape:
-        channels, height, width = self.values_NCHW.shape[1:]
+        channels, height, width = self.values.shape[1:]
         return channels, height, width
-
-    def __len__(self) -> int:
-        return len(self.values_NCHW)
-
-    def read(self, index_B: Tensor) -> Tensor:
-        return self.values_NCHW.index_select(0, index_B.to(self.values_NCHW.device))
-
-    def take(self, index_n: Tensor) -> "TensorImages":
-        return TensorImages(take_rows(self.values_NCHW, index_n))
-
-    def signature(self) -> bytes:
-        return content_hash(self.values_NCHW)
 
     def brought_to(self, size: int) -> "TensorImages":
         """Crop the central square of each image and resize it, as is done for image files."""

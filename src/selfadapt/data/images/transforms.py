@@ -82,7 +82,7 @@ def rotate(images_BCHW: Tensor, degrees_B: Tensor) -> Tensor:
 
 
 def gaussian_blur(images_BCHW: Tensor, sigma_B: Tensor, radius: int) -> Tensor:
-    """Blur each image with a Gaussian of its own width, truncated at `radius`; edges are mirrored."""
+    """Blur images with Gaussians of individual widths, truncated at `radius`; edges are mirrored."""
     images = as_floats(images_BCHW)
     height, width = images.shape[2:]
     offsets = torch.arange(-radius, radius + 1).float()

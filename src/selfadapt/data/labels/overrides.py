@@ -164,5 +164,5 @@ def _csv_labels(data: Data, path: Path) -> Tensor:
 
 
 def _match(value: str, known: Container[str]) -> str:
-    """Return the value as it is if it is known, otherwise without surrounding spaces."""
+    """Return the value as it is if it is known, otherwise without leading and trailing spaces."""
     return value if value in known else value.strip()

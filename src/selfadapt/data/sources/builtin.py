@@ -178,7 +178,7 @@ def cifar10c(folder: Path, corruption: str, level: int) -> Samples:
     count = len(labels) // 5
     if not 1 <= level <= 5 or len(images) != len(labels):
         raise UserError(
-            f"there is no level {level} of {corruption}; {folder} contains {len(images)} images for levels 1 to 5"
+            f"level {level} of {corruption} does not exist; {folder} contains {len(images)} images for levels 1 to 5"
         )
     chosen = slice((level - 1) * count, level * count)
     return _samples(f"cifar10c/{corruption}/{level}", images[chosen].transpose(0, 3, 1, 2), labels[chosen])

@@ -109,7 +109,7 @@ def data_from_entries(
         white: Pixel value that becomes 255 in images of more than 8 bits; by default it is determined.
 
     Raises:
-        UserError: No file is readable, or a class has no readable training file.
+        UserError: All files, or all training files of a class, are unreadable.
     """
     if resize is not None and resize < 1:
         raise UserError(f"--image-size {resize} must be at least 1")

@@ -36,7 +36,7 @@ class Number:
     name: str
     mean: float
     deviation: float
-    misses: bool  # some training rows have no value
+    misses: bool  # the value is missing in some training rows
 
     def encode(self, value: Any) -> list[float]:
         number = _number(value)

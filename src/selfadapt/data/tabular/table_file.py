@@ -12,10 +12,11 @@ Row 1 of a table is its header.
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.labels.class_names import UNLABELLED, check_labels
@@ -36,13 +37,11 @@ class TableColumns:
 
     def check_unused(self, source: str) -> None:
         """Raise a UserError if a column is named although `source` is not a table."""
-        for option, is_set in (
-            ("--label-column", self.label != "label"),
-            ("--text-column", self.text is not None),
-            ("--group-column", self.group is not None),
-        ):
-            if is_set:
-                raise UserError(f"{option} is for tables (.csv, .parquet), but {source} is not one; leave it out")
+        for name, value in asdict(self).items():
+            if value not in (None, "label"):
+                raise UserError(
+                    f"--{name}-column is for tables (.csv, .parquet), but {source} is not one; leave it out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +80,8 @@ def read_sample_rows(
     if not rows:
         raise UserError(f"{path} has no rows; add one for each sample")
     unlabelled = unlabelled and all(row.get(columns.label) in (None, "") for row in rows)
-    required = [
-        *(["path"] if images else []),
-        *([] if unlabelled else [columns.label]),
-        *([columns.group] if columns.group else []),
-    ]
+    wanted = ("path" if images else None, None if unlabelled else columns.label, columns.group)
+    required = [name for name in wanted if name is not None]
     if missing := [name for name in required if name not in rows[0]]:
         raise UserError(
             f"{path} has no column {' and '.join(map(repr, missing))}; it has {', '.join(map(str, rows[0]))}. "
@@ -96,7 +92,7 @@ def read_sample_rows(
         ids = _hashed_ids(rows, splits, {columns.label, columns.group, "split"})
         locations = [f"{path}, row {number}" for number in range(2, len(rows) + 2)]
     else:
-        ids = [str(row.get("id") or (row["path"] if images else "")) for row in rows]
+        ids = [str(row.get("id") or row["path"] if images else row["id"]) for row in rows]
         locations = [f"{path}, row {n} ({sample_id})" for n, sample_id in enumerate(ids, start=2)]
     if not unlabelled:
         check_labels([row[columns.label] for row in rows], columns.label, locations.__getitem__)
@@ -150,12 +146,9 @@ def _check_unique(path: Path, ids: Sequence[str]) -> None:
 
 def csv_rows(path: Path, *, exact: bool = False) -> list[dict[str, Any]]:
     """Read a .csv file as one dictionary for each row. Spaces before a value are ignored unless `exact`."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, skipinitialspace=not exact)
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
+    with _open_csv(path) as file:
+        reader = csv.DictReader(file, skipinitialspace=not exact)
+        rows = list(reader)
     names = list(reader.fieldnames or ())
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
@@ -186,8 +179,14 @@ def column_names(path: Path) -> list[str]:
     if path.suffix == ".parquet":
         rows = parquet_rows(path)
         return list(rows[0]) if rows else []
+    with _open_csv(path) as file:
+        return next(csv.reader(file, skipinitialspace=True), [])
+
+
+@contextmanager
+def _open_csv(path: Path) -> Iterator[IO[str]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return next(csv.reader(file, skipinitialspace=True), [])
+            yield file
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a .csv file: {error}") from error
