@@ -22,7 +22,7 @@ from selfadapt.recipes.recipe import Experiment, Settings
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.recipe_run import reproduce
 from selfadapt.runs.config.facts import inspect_source
-from selfadapt.runs.config.plan import ReadingPlan
+from selfadapt.runs.config.plan import Plan, ReadingPlan
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.inspect.predictor import Predictor
@@ -185,7 +185,7 @@ def test_imagenet_by_its_name_is_cut_from_pictures_and_a_folder_if_asked(home: P
     assert content["data"]["shape"] == [3, 32, 32]
     assert content["settings"]["data"]["augment"] == "resized-crop"
     content["settings"]["data"]["crops"] = "picture"  # as version 0.1 wrote it
-    assert RunSettings.from_json(content["settings"], "labels").data.crops == "original"
+    assert Plan.from_json(content, "labels").data.crops == "original"
 
 
 @pytest.mark.parametrize(
