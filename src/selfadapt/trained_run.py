@@ -104,7 +104,7 @@ def open_run(path: str | Path) -> TrainedRun:
         The run, without its data and its model, which are read when they are needed.
 
     Raises:
-        UserError: if the folder holds no run, or one that is not trained to its end.
+        UserError: if this is not a run folder, or the run is not trained to its end.
 
     Example:
         >>> selfadapt.open_run("runs/digits").labels.head()

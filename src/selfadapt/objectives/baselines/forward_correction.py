@@ -51,7 +51,7 @@ class ForwardCorrection(ERM):
     uses_up_validation: ClassVar[bool] = True
 
     def train(self, bench: Bench) -> Trained:
-        return bench.fit("main", self, begin=lambda model: self._learn_transition(bench, model))
+        return bench.fit("main", self, initialise=lambda model: self._learn_transition(bench, model))
 
     def _learn_transition(self, bench: Bench, model: nn.Module) -> None:
         first = bench.fit("first", EarlyStopping() if bench.has_validation else ERM())
