@@ -42,7 +42,7 @@ def test_train_is_the_command(tmp_path: Path) -> None:
     assert (again.plan, again.result) == (trained.plan, json.loads(json.dumps(trained.result)))
     assert again.plan.seed == 3
 
-    labels = again.labels()
+    labels = again.labels
     assert set(labels.part) == {"train", "validation", "test"}
     assert labels.suspect[labels.part == "train"].sum() == trained.result["audit"]["suspects"]
     with pytest.raises(UserError, match="is not empty"):

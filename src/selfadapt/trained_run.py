@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ class TrainedRun:
     plan: Plan
     result: Mapping[str, Any]
 
+    @cached_property
     def labels(self) -> Any:
         """The table labels.csv as a pandas DataFrame: a row for each label, most likely wrong first. Needs pandas.
 
         Example:
-            >>> labels = run.labels()
-            >>> labels[labels.suspect == 1].head()
+            >>> run.labels[run.labels.suspect == 1].head()
         """
         import pandas
 
@@ -103,10 +104,10 @@ def open_run(path: str | Path) -> TrainedRun:
         The run, without its data and its model, which are read when they are needed.
 
     Raises:
-        UserError: if the folder holds no run, or one that is not trained to its end.
+        UserError: if this is not a run folder, or the run is not trained to its end.
 
     Example:
-        >>> selfadapt.open_run("runs/digits").labels().head()
+        >>> selfadapt.open_run("runs/digits").labels.head()
     """
     folder = RunFolder(Path(path))
     content = folder.read_run()

@@ -179,7 +179,7 @@ def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
     checkpoints = tmp_path / "run" / "checkpoint"
     for gone, message in (
         (max(checkpoints.iterdir()), "yet: 2 epochs are done"),
-        (checkpoints, "holds no trained network yet; resume it with: selfadapt train --resume --out run"),
+        (checkpoints, "is not trained yet; resume it with: selfadapt train --resume --out run"),
     ):
         shutil.rmtree(gone)
         result = run("audit", "run", folder=tmp_path)

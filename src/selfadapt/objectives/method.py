@@ -81,13 +81,13 @@ class Bench(Protocol):
 
     has_validation: bool
 
-    def fit(self, name: str, objective: Objective, *, begin: Callable[[nn.Module], None] | None = None) -> Trained:
+    def fit(self, name: str, objective: Objective, *, initialise: Callable[[nn.Module], None] | None = None) -> Trained:
         """Train by an objective, step by step.
 
         Args:
             name: the training called `main` gives the run its network.
             objective: the loss and the heads.
-            begin: called with the model of a new training before its first step.
+            initialise: called with the model of a new training before its first step.
 
         Returns:
             The training: loaded if it was finished before, resumed if it was started.

@@ -2,14 +2,15 @@
 
 import json
 import re
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from runs.config.stub_facts import IMAGENET, NAMED, PHOTOS, PHOTOS_ON_GPU, VECTORS, facts_of, planned_for
 from selfadapt.core.errors import UserError
 from selfadapt.runs.config.facts import SourceFacts
-from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.config.plan import DataPlan, ModelPlan, Plan, TrainingPlan
 from selfadapt.runs.config.planning import plan
 from selfadapt.runs.config.request import Kind, Request
 
@@ -219,6 +220,21 @@ def test_a_run_json_of_the_version_before_is_read() -> None:
     content["settings"]["fit"]["warp"] = 1
     with pytest.raises(UserError, match="'warp'"):
         Plan.from_json(content, "labels")
+
+
+def test_a_plan_leaves_nothing_open() -> None:
+    """None is allowed only where it means that there is none."""
+    assert not _optional(Plan)
+    assert _optional(TrainingPlan) == set()
+    assert _optional(ModelPlan) == {"width", "pretrained"}
+    assert _optional(DataPlan) == {
+        "labels", "corrected", "noise", "image_size", "progressive", "label_share", "text_column", "group_column",
+        "limit", "test_limit",
+    }  # fmt: skip
+
+
+def _optional(owner: type) -> set[str]:
+    return {name for name, annotation in get_type_hints(owner).items() if NoneType in get_args(annotation)}
 
 
 def test_what_a_started_run_must_have() -> None:

@@ -53,7 +53,7 @@ class ForwardCorrection(ERM):
     uses_up_validation = True
 
     def train(self, bench: Bench) -> Trained:
-        return bench.fit("main", self, begin=lambda model: self._estimate_transition(bench, model))
+        return bench.fit("main", self, initialise=lambda model: self._estimate_transition(bench, model))
 
     def _estimate_transition(self, bench: Bench, model: nn.Module) -> None:
         first = bench.fit("first", EarlyStopping() if bench.has_validation else ERM())

@@ -99,7 +99,7 @@ def copy_backbone(folder: RunFolder, model: nn.Module) -> None:
     saved = checkpoint.load_newest(folder.checkpoints)
     folder.read_run()
     if saved is None:
-        raise UserError(f"{folder.path} holds no trained network")
+        raise UserError(f"{folder.path} is not trained yet; train it with: selfadapt pretrain")
     learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
     own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
     different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]

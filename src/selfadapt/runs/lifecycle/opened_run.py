@@ -1,4 +1,4 @@
-"""A run that is opened: its folder, plan, data and model. Nothing here trains, so there is no optimiser or loader."""
+"""A run that is opened: its folder, plan, data and model. It is opened without an optimiser or a loader."""
 
 import json
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def open_folder(
     """Open a run as its newest checkpoint has it, on any device. Its files stay as they are.
 
     Raises:
-        UserError: if the folder holds no run of this kind, or no checkpoint, or its data are gone.
+        UserError: if the folder is not that of a run of this kind, or has not been trained yet, or its data are gone.
     """
     plan = replace(Plan.from_json(folder.read_run(), kind), device=device_name(device))
     data = recall(plan, folder, on_progress)
@@ -113,8 +113,7 @@ def newest_checkpoint(folder: RunFolder, device: torch.device) -> Checkpoint:
     saved = checkpoint.load_newest(folder.checkpoints, device)
     if saved is None:
         raise UserError(
-            f"{folder.path} holds no trained network yet; resume it with: "
-            f"selfadapt {command} --resume --out {folder.path}"
+            f"{folder.path} is not trained yet; resume it with: selfadapt {command} --resume --out {folder.path}"
         )
     return saved
 
@@ -126,7 +125,7 @@ def state_from(
     model.load_state_dict(saved.model)
     if targets is not None and saved.targets is not None:
         targets.rows.load_state_dict(saved.targets)
-    running = saved.state.get("accumulator")  # a solve has no epoch to be in the middle of
+    running = saved.state.get("accumulator")  # not in the checkpoint of a solve
     visited_N = torch.zeros(samples, dtype=torch.bool) if running is None else running["predicted"].cpu() >= 0
     return TrainedState(
         objective=objective,

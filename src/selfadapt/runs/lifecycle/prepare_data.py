@@ -148,22 +148,20 @@ def _with_validation(data: Data, share: float, seed: int) -> Data:
 def sample_rows(data: Data) -> list[tuple[str, ...]]:
     """The rows of samples.csv."""
     rows: list[tuple[str, ...]] = []
-    for part, samples in (("train", data.train), ("validation", data.validation)):
-        if samples is None:
-            continue
-        for i, sample_id in enumerate(samples.ids):
+    for split, samples in data.splits.items():
+        for i, sample_id in enumerate(samples.ids if split != "test" else ()):
             path = "" if samples.paths is None else samples.paths[i]
             truth = "" if samples.truth is None else data.classes[int(samples.truth[i])]
             corrupted = "" if samples.corrupted is None else str(int(samples.corrupted[i]))
-            rows.append((sample_id, path, part, data.classes[int(samples.labels[i])], truth, corrupted))
+            rows.append((sample_id, path, split, data.classes[int(samples.labels[i])], truth, corrupted))
     return rows
 
 
 def duplicate_rows(data: Data) -> list[tuple[str, ...]]:
     """The rows of duplicates.csv."""
     known = {
-        sample_id: (sample_id, "" if samples.paths is None else samples.paths[i], part, data.classes[int(label)])
-        for part, samples in data.splits.items()
+        sample_id: (sample_id, "" if samples.paths is None else samples.paths[i], split, data.classes[int(label)])
+        for split, samples in data.splits.items()
         for i, (sample_id, label) in enumerate(zip(samples.ids, samples.labels.tolist(), strict=True))
     }
     return [

@@ -53,7 +53,7 @@ def no_stages(stage: Stage) -> None:
     """Ignore progress."""
 
 
-Begin = Callable[[nn.Module], None]  # gets a new model before the first step
+Initialise = Callable[[nn.Module], None]  # gets a new model before the first step
 AfterEpoch = Callable[[Run, Training], dict[str, Any]]
 AfterSolve = Callable[[Run, nn.Module, Tensor], dict[str, Any]]
 
@@ -86,8 +86,8 @@ class RunBench:
             raise RuntimeError(f"{self.run.plan.method_name} trained nothing called main")
         return OpenedRun(self.run.folder, self.run.plan, self.run.data, self._main)
 
-    def fit(self, name: str, objective: Objective, *, begin: Begin | None = None) -> Trained:
-        return self._fit_main(objective, begin) if name == "main" else self._fit_other(name, objective, begin)
+    def fit(self, name: str, objective: Objective, *, initialise: Initialise | None = None) -> Trained:
+        return self._fit_main(objective, initialise) if name == "main" else self._fit_other(name, objective, initialise)
 
     def solve(self, name: str, problem: Problem) -> Trained:
         run, main = self.run, name == "main"
@@ -166,7 +166,7 @@ class RunBench:
     def note(self, **chosen: float) -> None:
         self._note("chosen", {**self.run.folder.read_run().get("chosen", {}), **chosen})
 
-    def _fit_main(self, objective: Objective, begin: Begin | None) -> Training:
+    def _fit_main(self, objective: Objective, initialise: Initialise | None) -> Training:
         run = self.run
         training = training_of(run.plan, run.data, objective, run.model, run.targets)
 
@@ -176,12 +176,12 @@ class RunBench:
             self._note("start_epoch", objective.started([*training.history, metrics], run.plan.epochs))
             return metrics
 
-        self._fit(training, run.folder.checkpoints, begin, after_epoch)
+        self._fit(training, run.folder.checkpoints, initialise, after_epoch)
         distributed.barrier()
         self._main = TrainedState.of(training)
         return training
 
-    def _fit_other(self, name: str, objective: Objective, begin: Begin | None) -> Training:
+    def _fit_other(self, name: str, objective: Objective, initialise: Initialise | None) -> Training:
         run, checkpoints = self.run, self.run.folder.trainings / name
         training = build_training(run.plan, run.data, objective, Storage(), resumed=checkpoints.exists())
 
@@ -193,12 +193,16 @@ class RunBench:
                 metrics["validation_accuracy_given"] = accuracy(predicted_N, run.data.validation.labels) or 0.0
             return metrics
 
-        self._fit(training, checkpoints, begin, after_epoch)
+        self._fit(training, checkpoints, initialise, after_epoch)
         self._note_seconds(name, training.history[-1]["seconds"])
         return training
 
     def _fit(
-        self, training: Training, checkpoints: Path, begin: Begin | None, after_epoch: Callable[[Training], Metrics]
+        self,
+        training: Training,
+        checkpoints: Path,
+        initialise: Initialise | None,
+        after_epoch: Callable[[Training], Metrics],
     ) -> None:
         """Train to the end, from the newest checkpoint if there is one."""
 
@@ -208,8 +212,8 @@ class RunBench:
             self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
 
         restore(training, checkpoints)
-        if begin is not None and (training.epoch, training.step) == (0, 0):
-            begin(training.model)
+        if initialise is not None and (training.epoch, training.step) == (0, 0):
+            initialise(training.model)
         self._lap()
         fit(training, checkpoints, after_epoch=after_epoch, after_step=after_step, before_save=self._list_broken)
 
