@@ -23,13 +23,14 @@ from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import single_image_classes
 from selfadapt.engine.fit import Training
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
+from selfadapt.evaluation.label_errors.build_report import expand, in_conflict, join_splits
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.list_quality import Interval
 from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.recovery import average_precision, judge
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, expand, in_conflict, join_splits
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.models.heads import unwrapped
 from selfadapt.objectives.objective import Evidence
 from selfadapt.review.statistics.label_figures import Share, label_figures
