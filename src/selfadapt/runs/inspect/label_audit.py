@@ -59,9 +59,11 @@ def audit_training(folder: RunFolder, data: Data, training: Training) -> Audit:
             f"labels after epoch {start}. Resume training with: selfadapt train --resume --out {folder.path}"
         )
     list_unreadable(folder, data)  # so that all processes know of the same files
-    evidence = training.objective.evidence(training.progress)
-    held_out = evidence is not None and evidence.held_out
-    report = _about_samples(data, _judge_out_of_sample(data, training) if held_out else _judge_splits(data, training))
+    evidence, targets = training.objective.evidence(training.progress), training.targets
+    if evidence is not None and evidence.held_out and targets is not None:
+        report = _about_samples(data, _judge_out_of_sample(data, training, targets))
+    else:
+        report = _about_samples(data, _judge_splits(data, training))
     list_unreadable(folder, data)
     write_label_table(folder, data, report)
     train = report.of_split("train")
@@ -93,14 +95,13 @@ def _about_samples(data: Data, report: LabelErrorReport) -> LabelErrorReport:
     )
 
 
-def _judge_out_of_sample(data: Data, training: Training) -> LabelErrorReport:
+def _judge_out_of_sample(data: Data, training: Training, targets: TargetStore) -> LabelErrorReport:
     """All splits by out-of-sample predictions: those of the folds, and those of the finished head.
 
     Estimates come from the training labels alone, as `find_label_errors` on them would give.
     """
-    assert training.targets is not None
     matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
-    train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_BLOCK)])
+    train_NK = torch.cat([targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_BLOCK)])
     splits = data.splits
     others = [samples for name, samples in splits.items() if name != "train"]
     predicted_NK = torch.cat(
@@ -185,8 +186,7 @@ def _visited(data: Data, targets: TargetStore) -> Tensor:
 
 def _label_shares(training: Training, before: Evidence) -> Tensor:
     """The share of each target that is still its label. Within an epoch, some have moved once more than others."""
-    after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1))
-    assert after is not None
+    after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1)) or before
     visited_N = training.accumulator.predicted_N.cpu() >= 0
     return torch.where(visited_N, after.label_share, before.label_share)
 
