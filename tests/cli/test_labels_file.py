@@ -14,6 +14,7 @@ from selfadapt.review.queues import Desk
 from selfadapt.review.row_filter import Filter
 from selfadapt.run_folder.csv_tables import write_table
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import read_report
 
 OLD_COLUMNS = ["id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider"]
 COLUMNS = [*OLD_COLUMNS, "predicted", "p_wrong", "runner_up", "duplicate_group", "reason", "relative_path", "truth"]
@@ -56,6 +57,17 @@ def test_columns_stand_in_one_order_and_the_reason_is_one_word(judged_vectors: P
     assert {row["reason"] for row in rows if row["suspect"] == "0"} <= {"", "outlier"}
     assert all((row["reason"] == "outlier") == (float(row["outsider"]) > 0.9) for row in rows if row["suspect"] == "0")
     assert place["x_train[5]"]["relative_path"] == "x_train[5]"
+
+
+def test_the_file_is_read_back_as_the_same_report(judged_vectors: Path) -> None:
+    folder = RunFolder(judged_vectors / "run")
+    report, rows = read_report(folder), _rows(folder.labels_file)
+    table = list(report.rows())
+    assert table == [{name: row[name] for name in table[0]} for row in rows]
+    assert report.ranked_indices.tolist() == list(range(len(rows)))
+    assert report.summary.errors == sum(row["suspect"] == "1" for row in rows)
+    assert report.summary.conflicting_groups == 2
+    assert len(report.summary.duplicate_groups) == 4
 
 
 def test_duplicate_groups_are_those_of_duplicates_csv(judged_vectors: Path) -> None:

@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 
 from forks import Program
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, new_report
+from selfadapt.evaluation.label_errors.build_report import new_report
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.labels_file import SPLITS
 
 EVIL_CLASS = "<script>alert(1)</script>"

@@ -1,4 +1,4 @@
-"""The page "A person decides" works word by word."""
+"""The commands of docs/review.md work as they are written."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "review.md"
 
 
 @pytest.mark.slow
-def test_the_page_a_person_decides_works_word_by_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
     write_photos(tmp_path / "photos", train=9, test=3)
     run_json("train", "photos", "--out", "runs/photos", folder=tmp_path)

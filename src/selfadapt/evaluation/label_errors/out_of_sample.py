@@ -22,9 +22,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each, with_duplicates
 from selfadapt.evaluation.label_errors.list_quality import expected_quality
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, new_report
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
 from selfadapt.objectives.cross_fitting.transition import doubts, posterior
 

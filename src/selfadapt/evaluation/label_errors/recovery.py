@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.confusion import confusion_matrix
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, new_report
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 
 _MOST_CLASSES = 1000  # of which the pairs are counted
 

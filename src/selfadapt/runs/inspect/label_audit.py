@@ -22,13 +22,14 @@ from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import single_image_classes
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
+from selfadapt.evaluation.label_errors.build_report import expand, in_conflict, join_splits
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.list_quality import Interval
 from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.recovery import average_precision, judge
-from selfadapt.evaluation.label_errors.report import LabelErrorReport, expand, in_conflict, join_splits
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.objective import Evidence
 from selfadapt.review.statistics.label_figures import Share, label_figures
@@ -58,9 +59,11 @@ def audit_training(folder: RunFolder, data: Data, training: TrainedState) -> Aud
             f"labels after epoch {start}. Resume training with: selfadapt train --resume --out {folder.path}"
         )
     list_unreadable(folder, data)  # so that all processes know of the same files
-    evidence = training.objective.evidence(training.progress)
-    held_out = evidence is not None and evidence.held_out
-    report = _about_samples(data, _judge_out_of_sample(data, training) if held_out else _judge_splits(data, training))
+    evidence, targets = training.objective.evidence(training.progress), training.targets
+    if evidence is not None and evidence.held_out and targets is not None:
+        report = _about_samples(data, _judge_out_of_sample(data, training, targets))
+    else:
+        report = _about_samples(data, _judge_splits(data, training))
     list_unreadable(folder, data)
     write_label_table(folder, data, report)
     train = report.of_split("train")
@@ -92,14 +95,13 @@ def _about_samples(data: Data, report: LabelErrorReport) -> LabelErrorReport:
     )
 
 
-def _judge_out_of_sample(data: Data, training: TrainedState) -> LabelErrorReport:
+def _judge_out_of_sample(data: Data, training: TrainedState, targets: TargetStore) -> LabelErrorReport:
     """All splits by out-of-sample predictions: those of the folds, and those of the finished head.
 
     Estimates come from the training labels alone, as `find_label_errors` on them would give.
     """
-    assert training.targets is not None
     matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
-    train_NK = torch.cat([training.targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_BLOCK)])
+    train_NK = torch.cat([targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_BLOCK)])
     splits = data.splits
     others = [samples for name, samples in splits.items() if name != "train"]
     predicted_NK = torch.cat(
@@ -184,8 +186,7 @@ def _visited(data: Data, targets: TargetStore) -> Tensor:
 
 def _label_shares(training: TrainedState, before: Evidence) -> Tensor:
     """The share of each target that is still its label. Within an epoch, some have moved once more than others."""
-    after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1))
-    assert after is not None
+    after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1)) or before
     return torch.where(training.visited_N, after.label_share, before.label_share)
 
 
