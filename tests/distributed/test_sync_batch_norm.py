@@ -1,4 +1,4 @@
-"""Synchronised batch normalisation: two processes are one that has the whole batch."""
+"""Synchronised batch normalisation: two processes equal one with the whole batch."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Several processes are one training: the same targets, weights and losses, whatever keeps the targets."""
+"""Data-parallel training: the same targets, weights and losses as one process, for every storage of targets."""
 
 import json
 import os
