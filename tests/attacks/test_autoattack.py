@@ -1,4 +1,4 @@
-"""AutoAttack through pyautoattack: as strong as PGD at least, as strong as other people's, and without side effects."""
+"""AutoAttack: at least as strong as PGD, as strong as other implementations, and without side effects."""
 
 from typing import Any
 

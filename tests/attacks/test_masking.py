@@ -1,4 +1,4 @@
-"""Gradients that lead nowhere are noticed; honest ones are not accused."""
+"""Warnings of gradient masking: for masked gradients, and not for informative ones."""
 
 import pytest
 

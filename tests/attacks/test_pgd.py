@@ -1,4 +1,4 @@
-"""PGD stays where it may be, never helps the network, and finds what foolbox finds from the same start."""
+"""PGD: constraints, strength, and agreement with foolbox from the same start."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Images moved against one network and shown to another."""
+"""Transfer attacks: images perturbed against another network."""
 
 from dataclasses import replace
 

@@ -505,7 +505,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "code.pth contains Python objects besides tensors": ("photos", "--weights", "code.pth", "--tune", "all"),
     "old.pth": ("photos", "--weights", "old.pth"),
     "weights file gone.pth not found": ("photos", "--weights", "gone.pth"),
-    f"--weights FILE, or take the default, --model {DEFAULT}": ("photos", "--model", "test_vit"),
+    f"--weights FILE, or use the default, --model {DEFAULT}": ("photos", "--model", "test_vit"),
     "have 1 colour channel, but tf_efficientnet_lite0 takes 3": ("grey.npz", *LITE),
     "have 1 colour channel, but the weights of tf_efficientnet_lite0": ("grey.npz", *LITE, "--tune", "all"),
     "fine.npz holds vectors; choose linear or mlp": ("fine.npz", *LITE),

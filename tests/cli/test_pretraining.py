@@ -346,7 +346,7 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pretrain", "digits", "--method", "simclr", "--views", "1", "--out", "x"), "leave --views 1 out"),
+        (("pretrain", "digits", "--method", "simclr", "--views", "1", "--out", "x"), "leave out --views 1"),
         (("pretrain", "digits", "--views", "3", "--out", "x"), "--views 3 must be at least 1 and at most 2"),
         (("pretrain", "digits", "--beta", "2", "--out", "x"), "--beta '2' must be a number within 0..1"),
         (
@@ -364,7 +364,7 @@ def test_a_fine_tuned_run_does_without_its_features(folder: Path) -> None:
         (("probe", "run", "--augment", "magic"), "--augment 'magic' is not known; choose one of none, crop, crop-flip"),
         (("probe", "run", "--augment", "crop-flip,no-flip"), "self-supervised accepts no-flip"),
         (("pretrain", "digits", "--queue", "9", "--out", "x"), "--queue is an option of moco, not of sat"),
-        (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "keeps probabilities"),
+        (("pretrain", "digits", "--targets", "topk:3", "--out", "x"), "stores probabilities"),
         (("pretrain", "digits", "--method", "magic", "--out", "x"), "is not known"),
         (("pretrain", "nowhere", "--out", "x"), "there is no data set or path"),
         (("probe", "run", "--data", "mismatch.npz"), "but the run takes"),

@@ -1,4 +1,4 @@
-"""Work in several processes of a test's own, which meet through a file."""
+"""Run a function of a test in several processes, which meet through a file."""
 
 import os
 import traceback

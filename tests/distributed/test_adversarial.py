@@ -1,4 +1,4 @@
-"""TRADES with self-adaptive targets in two processes is one step of the formula over both parts of a batch."""
+"""TRADES with self-adaptive targets in two processes equals one step of the formula over the whole batch."""
 
 from pathlib import Path
 

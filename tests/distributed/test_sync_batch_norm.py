@@ -1,4 +1,4 @@
-"""Synchronised batch normalisation: two processes are one that has the whole batch."""
+"""Synchronised batch normalisation: two processes equal one with the whole batch."""
 
 import copy
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_what_has_a_way_of_its_own_stays_or_is_refused() -> None:
     network = nn.Sequential(SplitBatchNorm(3, 1e-5, 0.1, parts=2))
     sync_batch_norms(network)
     assert isinstance(network[0], SplitBatchNorm)
-    with pytest.raises(UserError, match=r"--sync-bn does not know .* \(WithActivation\)"):
+    with pytest.raises(UserError, match=r"--sync-bn does not support .* \(WithActivation\)"):
         sync_batch_norms(nn.Sequential(WithActivation(3)))
 
 

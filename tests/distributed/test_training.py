@@ -1,4 +1,4 @@
-"""Several processes are one training: the same targets, weights and losses, whatever keeps the targets."""
+"""Data-parallel training: the same targets, weights and losses as one process, for every storage of targets."""
 
 import json
 import os
@@ -313,7 +313,7 @@ def _stores_made_too_early(folder: Path) -> None:
     )
     assert torch.allclose(fresh.read(torch.arange(6)), expected)
     for store in (moved, sharded, in_file):
-        with pytest.raises(RuntimeError, match=r"make it after torch.distributed.init_process_group"):
+        with pytest.raises(RuntimeError, match=r"create it after torch.distributed.init_process_group"):
             store.update(torch.tensor([group[0]]), prediction[:1])
     distributed.shutdown()
     assert torch.allclose(fresh.read(torch.arange(6)), expected)

@@ -1,4 +1,4 @@
-"""The loop: micro-batches, terms of a loss, bad numbers, precision, damaged checkpoints."""
+"""The loop: micro-batches, terms of a loss, non-finite values, precision, damaged checkpoints."""
 
 import json
 import shutil

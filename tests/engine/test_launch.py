@@ -1,4 +1,4 @@
-"""Trainings at once: each has a place of its own among them, and by it a GPU."""
+"""Concurrent trainings: each has its own slot, and a GPU by it."""
 
 import sys
 from pathlib import Path

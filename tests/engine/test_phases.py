@@ -1,4 +1,4 @@
-"""Phases of a step: they add up, they are told apart, and the clocks change no bit of training."""
+"""Phases of a step: they add up, they are distinguished, and timing does not change the training."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

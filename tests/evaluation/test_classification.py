@@ -1,4 +1,4 @@
-"""A file that cannot be read counts in no measure."""
+"""Metrics ignore unreadable files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is said of a table of accuracies, against numbers worked out by hand."""
+"""Summaries of a table of accuracies against hand-computed numbers."""
 
 import pytest
 

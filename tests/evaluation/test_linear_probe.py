@@ -1,4 +1,4 @@
-"""Probes on features whose worth is known."""
+"""Probes on features of known quality."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Robust accuracy over a set: counts by hand, resumption, a fixed subset, and what is refused."""
+"""Robust accuracy over a data set: counts, resumption, a fixed subset, and invalid input."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Methods without labels, against their formulas written out in numpy, and what must never happen."""
+"""Self-supervised methods against their formulas in numpy, and invariants."""
 
 from pathlib import Path
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Methods that abstain, against their formulas written out in numpy."""
+"""Methods that abstain against their formulas in numpy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""When the targets begin to move: the injected labels, the running mean, and the rule."""
+"""E_s determined during training: the injected labels, the running mean, and the rule."""
 
 from pathlib import Path
 

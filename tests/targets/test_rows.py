@@ -1,4 +1,4 @@
-"""Every kind of rows keeps the same contract: one suite for all of them."""
+"""All storage formats of rows satisfy the same contract."""
 
 from pathlib import Path
 from typing import Any

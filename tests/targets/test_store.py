@@ -1,4 +1,4 @@
-"""The target store: what it computes, what it refuses, and how it is kept."""
+"""The target store: updates, validation and storage."""
 
 from pathlib import Path
 from typing import Any

@@ -57,28 +57,25 @@ NOISY_LABELS: dict[str, type[Method]] = {
     "elr": EarlyLearning,
     "co-teaching": CoTeaching,
 }
-FOR_HEADS: dict[str, type[Method]] = {"sat-folds": SelfAdaptiveFolds}
-ABSTAINING: dict[str, type[Method]] = {
-    "selective": Selective,
-    "deep-gamblers": DeepGamblers,
-    "selective-net": SelectiveNet,
-}
-ROBUST: dict[str, type[Method]] = {
-    "trades-sat": TradesSelfAdaptive,
-    "trades": Trades,
-    "pgd-training": PGDTraining,
-}
-WITHOUT_LABELS: dict[str, type[Method]] = {
-    "sat": SelfSupervised,
-    "byol": BYOL,
-    "moco": MoCo,
-    "simclr": SimCLR,
-    "simsiam": SimSiam,
-    "noise": FixedNoise,
-    "random-network": RandomNetwork,
-}
 METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
-    "labels": {**NOISY_LABELS, **FOR_HEADS, **ABSTAINING, **ROBUST},
-    "pretraining": WITHOUT_LABELS,
+    "labels": {
+        **NOISY_LABELS,
+        "sat-folds": SelfAdaptiveFolds,
+        "selective": Selective,
+        "deep-gamblers": DeepGamblers,
+        "selective-net": SelectiveNet,
+        "trades-sat": TradesSelfAdaptive,
+        "trades": Trades,
+        "pgd-training": PGDTraining,
+    },
+    "pretraining": {
+        "sat": SelfSupervised,
+        "byol": BYOL,
+        "moco": MoCo,
+        "simclr": SimCLR,
+        "simsiam": SimSiam,
+        "noise": FixedNoise,
+        "random-network": RandomNetwork,
+    },
 }
 ORDINARY = "erm"  # the reference for training times

@@ -1,4 +1,4 @@
-"""VOC 2007's average precision against cases worked by hand, the rules written out in numpy, and what must hold."""
+"""Average precision of VOC 2007 against hand-computed cases, the rules in numpy, and invariants."""
 
 from collections.abc import Sequence
 from fractions import Fraction

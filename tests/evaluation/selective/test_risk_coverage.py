@@ -1,4 +1,4 @@
-"""Risk, coverage and the risk guarantee, against formulas written out and against what is known of made-up risks."""
+"""Risk, coverage and the risk guarantee against explicit formulas and simulated risks."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Residual networks against torchvision's, weights and all."""
+"""Residual networks against torchvision, including weights."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The whitened network: what its first layer makes of the images it saw, and what is learned of it."""
+"""The whitened network: the output of its first layer, and which parameters are trained."""
 
 import torch
 from torch.nn.functional import conv2d, cross_entropy

@@ -1,4 +1,4 @@
-"""Wide residual networks: as many parameters as published, and the published layers written out once more."""
+"""Wide residual networks: published numbers of parameters, and the layers as explicit formulas."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Batch normalisation by parts against ordinary batch normalisation of each part."""
+"""Split batch normalisation against ordinary batch normalisation of each part."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The C4 detector and the FCN: their parts against torchvision's networks and operations."""
+"""The C4 detector and the FCN: their components against torchvision."""
 
 from typing import Any
 

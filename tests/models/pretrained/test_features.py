@@ -1,4 +1,4 @@
-"""Features taken once: equal to the plain network's, and found again by content."""
+"""Frozen features: equal to those of the plain network, and cached by content."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""Pretrained networks: the weights that ship, files of a user's own, and what is refused."""
+"""Pretrained networks: packaged weights, weight files, and invalid input."""
 
 import importlib.util
 import os
