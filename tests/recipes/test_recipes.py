@@ -20,7 +20,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.evaluation.linear_probe import ProbeSettings
 from selfadapt.recipes.figures.fig4 import Growing
 from selfadapt.recipes.index import RECIPES, recipe_named
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial
+from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial, experiment
 from selfadapt.recipes.tables import table10
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.batch.commands import command_line
@@ -344,6 +344,15 @@ def test_cells_show_all_seeds_beside_the_published_number() -> None:
     (part,) = parts_of([*rows, cited])
     assert part.rows["ours"]["0.4"] == "52.00 ± 2.83 (50.00, 54.00) / 92.64"
     assert part.rows["DAC"]["0.4"] == "not run / 90.71"
+
+
+def test_a_trial_that_fills_several_cells_is_trained_once() -> None:
+    trial, other = (Trial(name=name, settings={"data": "digits"}) for name in ("a", "b"))
+    cells = [(trial, "1"), (None, "2"), (other, "3"), (replace(trial), "4")]
+    built = experiment(((own, Entry(row="r", column=column)) for own, column in cells), minutes=2.0)
+    assert built.trials == (trial, other)
+    assert [(entry.column, entry.trial) for entry in built.entries] == [("1", "a"), ("2", None), ("3", "b"), ("4", "a")]
+    assert (built.minutes, built.timing) == (2.0, None)
 
 
 def test_an_entry_of_a_trial_that_is_not_there_is_a_mistake() -> None:
