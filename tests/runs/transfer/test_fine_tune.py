@@ -82,7 +82,7 @@ def test_an_interrupted_transfer_resumes_to_the_same_numbers(home: Path) -> None
     for others, seed in (
         ([home / "elsewhere" / "voc"], 1),
         (roots, 2),
-    ):  # separate transfers: they start from step 1 and leave the checkpoint alone
+    ):  # both start from step 1
         steps = _Steps()
         transfer(folder, others, _settings(4, seed=seed), "cpu", steps)
         assert steps.done[0] == 1
