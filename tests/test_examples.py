@@ -12,6 +12,7 @@ import pytest
 
 from cli.photographs import write_photos
 from cli.program import run
+from test_imports import ROOMS
 
 ROOT = Path(__file__).parent.parent
 
@@ -99,6 +100,16 @@ def test_links_in_the_docs_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_map_for_contributors_lists_every_package_in_the_order_of_imports() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| package | contents |")[2]
+    rows = text.partition("\n\n")[0].splitlines()[2:]
+    named = [name.removesuffix(".py") for row in rows for name in re.findall(r"`([a-z_.]+)`", row.split(" | ")[0])]
+    source = ROOT / "src" / "selfadapt"
+    found = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(named) == {name for name in found if not name.startswith("_")}
+    assert named == sorted(named, key=ROOMS.index)
 
 
 def test_files_named_in_the_method_page_hold_what_it_says() -> None:

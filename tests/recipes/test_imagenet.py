@@ -1,4 +1,4 @@
-"""The recipes for ImageNet at paper scale, on a folder of ImageNet's form: few JPEGs of odd sizes, a narrow network."""
+"""The ImageNet recipes at paper scale, on a few JPEGs of various sizes, with a narrow network."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ MIDDLE = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224),
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with an ImageNet of three classes, each of a colour."""
+    """A cache folder with an ImageNet of three classes, each with its own colour."""
     home = tmp_path_factory.mktemp("home")
     generator = np.random.default_rng(0)
     for part, count in (("train", 8), ("val", 2)):
@@ -72,7 +72,7 @@ def _reading(**given: Any) -> ReadingPlan:
 
 
 def _short(name: str, *trials: str, **smaller: Any) -> Experiment:
-    """These trials of the paper's experiment for a few steps of a narrow network; all else is the paper's."""
+    """These trials of the paper's experiment, for a few steps of a narrow network; everything else is unchanged."""
     whole = RECIPES[name].at("paper")
     short = []
     for trial in whole.trials:
@@ -99,7 +99,7 @@ def test_training_with_labels(home: Path, tmp_path: Path) -> None:
     assert isinstance(run.data.train.inputs, ImageFiles)
     assert len(run.data.train) == 24
     assert run.data.test is not None
-    assert isinstance(run.data.test.inputs, TensorImages)  # decoded once, as all that is not cut anew each time
+    assert isinstance(run.data.test.inputs, TensorImages)  # decoded once, because no random crops are cut from it
     files = sorted((home / "data" / "imagenet" / "val").rglob("*.JPEG"))
     pictures = torch.stack([MIDDLE(Image.open(file)) for file in files])
     assert torch.equal(run.data.test.inputs.values_NCHW, pictures)
@@ -150,7 +150,7 @@ def test_trainings_in_two_processes(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_paper() -> None:
-    """Section 7.1 and the appendix on ImageNet, word by word."""
+    """Section 7.1 and the appendix on ImageNet."""
     table4 = {
         trial.name: planned_for(Request.of(**trial.settings), (3, 224, 224), source=IMAGENET, image_files=True)
         for trial in RECIPES["table4"].at("paper").trials

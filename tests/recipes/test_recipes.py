@@ -1,4 +1,4 @@
-"""Every recipe is built at both scales from settings that the program knows, and each laptop recipe trains a little."""
+"""Every recipe has valid settings at both scales, and each laptop recipe trains for a few steps."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.evaluation.linear_probe import ProbeSettings
 from selfadapt.recipes.figures.fig4 import Growing
 from selfadapt.recipes.index import RECIPES, recipe_named
-from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial
+from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial, experiment
 from selfadapt.recipes.tables import table10
 from selfadapt.report.reproduction import parts_of
 from selfadapt.runs.batch.commands import command_line
@@ -54,7 +54,7 @@ def no_bar(words: str) -> Iterator[StageCallback]:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of CIFAR's form in three classes."""
+    """RGB images in three classes."""
     generator = np.random.default_rng(0)
     arrays: dict[str, Any] = {}
     for part, count in (("train", 60), ("test", 12)):
@@ -69,7 +69,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tiny(recipe: Recipe, data: Path) -> Recipe:
-    """The laptop's experiment on a few images for a few steps, with those trials that no recipe before it has."""
+    """The laptop experiment on a few images for a few steps, with trials that no earlier recipe covers."""
     trials = tuple(_shortened(trial, data) for trial in recipe.laptop.trials if trial.name in TRAINED[recipe.name])
     names = {trial.name for trial in trials} | {None}
     entries = tuple(entry for entry in recipe.laptop.entries if entry.trial in names)
@@ -101,7 +101,7 @@ TRAINED = _of_each_kind()
 
 
 def _only(recipe: Recipe, row: str, data: Path) -> Recipe:
-    """The recipe with this row alone, whose trial is called by it."""
+    """The recipe with only this row, its trial named like the row."""
     entries = tuple(entry for entry in recipe.laptop.entries if entry.row == row)
     (trial,) = (trial for trial in recipe.laptop.trials if trial.name == entries[0].trial)
     entries = tuple(replace(entry, trial=row) for entry in entries)
@@ -146,7 +146,7 @@ def test_the_program_knows_the_settings_of_every_trial(name: str, scale: str) ->
 
 
 @pytest.mark.parametrize("name", ["table6", "table7", "table8", "table9", "table11", "fig10"])
-def test_linear_evaluation_as_is_usual_and_on_features_taken_once(name: str) -> None:
+def test_linear_evaluation_with_augmentation_and_on_frozen_features(name: str) -> None:
     usual, once = "probe/augmented_accuracy", "probe/test_accuracy"
     whole = RECIPES[name].at("paper")
     settings = [ProbeSettings(**evaluation.settings) for trial in whole.trials for evaluation in trial.evaluations]
@@ -163,7 +163,7 @@ def test_linear_evaluation_as_is_usual_and_on_features_taken_once(name: str) -> 
 
 
 def test_the_command_line_of_a_trial_says_the_same() -> None:
-    """With --devices each trial is a command of its own. One stands for all of its method with the same options."""
+    """With --devices each trial is a separate command. One trial is tested for each method and set of options."""
     trials: dict[Any, Trial] = {}
     for name in RECIPES:
         for trial in (*RECIPES[name].at("paper").trials, *RECIPES[name].at("laptop").trials):
@@ -278,7 +278,7 @@ def test_another_precision_is_asked_for_with_every_training(images: Path, tmp_pa
 
 
 def test_times_of_imagenets_files_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure 9 as the paper has it, on a few files in ImageNet's folders, with a narrow network."""
+    """Figure 9 at paper scale, on a few files in the folders of ImageNet, with a narrow network."""
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
     generator = np.random.default_rng(0)
     for place in ("train/n01440764", "train/n01443537", "val/n01440764", "val/n01443537"):
@@ -347,6 +347,15 @@ def test_cells_show_all_seeds_beside_the_published_number() -> None:
     (part,) = parts_of([*rows, cited])
     assert part.rows["ours"]["0.4"] == "52.00 ± 2.83 (50.00, 54.00) / 92.64"
     assert part.rows["DAC"]["0.4"] == "not run / 90.71"
+
+
+def test_a_trial_that_fills_several_cells_is_trained_once() -> None:
+    trial, other = (Trial(name=name, settings={"data": "digits"}) for name in ("a", "b"))
+    cells = [(trial, "1"), (None, "2"), (other, "3"), (replace(trial), "4")]
+    built = experiment(((own, Entry(row="r", column=column)) for own, column in cells), minutes=2.0)
+    assert built.trials == (trial, other)
+    assert [(entry.column, entry.trial) for entry in built.entries] == [("1", "a"), ("2", None), ("3", "b"), ("4", "a")]
+    assert (built.minutes, built.timing) == (2.0, None)
 
 
 def test_an_entry_of_a_trial_that_is_not_there_is_a_mistake() -> None:

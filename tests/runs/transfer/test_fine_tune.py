@@ -1,4 +1,4 @@
-"""Detection by a narrow network on pictures that are drawn here: it learns, and goes on where it was stopped."""
+"""Detection by a narrow network on synthetic images: it learns, and resumes to the same numbers."""
 
 import os
 import shutil
@@ -34,11 +34,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "voc" / part).mkdir(parents=True)
     for number in range(20):
         x, y = (int(value) for value in rng.integers(5, 40, 2))
-        picture = np.full((96, 96, 3), 120, np.uint8)
-        picture[y : y + 48, x : x + 48] = (230, 20, 20) if number % 2 else (20, 20, 230)
-        Image.fromarray(picture).save(folder / f"voc/JPEGImages/{number}.png")
-        words = XML.format(x + 1, y + 1, x + 48, y + 48, name=("blue", "red")[number % 2])
-        (folder / f"voc/Annotations/{number}.xml").write_text(words)
+        image = np.full((96, 96, 3), 120, np.uint8)
+        image[y : y + 48, x : x + 48] = (230, 20, 20) if number % 2 else (20, 20, 230)
+        Image.fromarray(image).save(folder / f"voc/JPEGImages/{number}.png")
+        annotation = XML.format(x + 1, y + 1, x + 48, y + 48, name=("blue", "red")[number % 2])
+        (folder / f"voc/Annotations/{number}.xml").write_text(annotation)
     for part, numbers in (("train", range(16)), ("val", range(16, 20))):
         (folder / f"voc/ImageSets/Main/{part}.txt").write_text("\n".join(map(str, numbers)))
     return folder
@@ -58,7 +58,7 @@ def test_c4_finds_what_was_drawn(home: Path) -> None:
 
 
 class _Steps:
-    """What is told of progress."""
+    """Records the progress."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -67,7 +67,7 @@ class _Steps:
         self.done.append(done)
 
 
-def test_one_that_was_stopped_goes_on_to_the_same_numbers(home: Path) -> None:
+def test_an_interrupted_transfer_resumes_to_the_same_numbers(home: Path) -> None:
     folder, roots, seen = RunFolder(home / "run"), [home / "voc"], list[int]()
     whole = transfer(folder, roots, _settings(4, seed=1), "cpu", lambda done, total: None)
 
@@ -79,14 +79,17 @@ def test_one_that_was_stopped_goes_on_to_the_same_numbers(home: Path) -> None:
     with pytest.raises(Interrupted, match="stopped after step 2 of 4"):
         transfer(folder, roots, _settings(4, seed=1), "cpu", stop_after_two)
     shutil.copytree(home / "voc", home / "elsewhere" / "voc")
-    for others, seed in (([home / "elsewhere" / "voc"], 1), (roots, 2)):  # they begin anew, and take nothing away
+    for others, seed in (
+        ([home / "elsewhere" / "voc"], 1),
+        (roots, 2),
+    ):  # both start from step 1
         steps = _Steps()
         transfer(folder, others, _settings(4, seed=seed), "cpu", steps)
         assert steps.done[0] == 1
     again = transfer(folder, roots, _settings(4, seed=1), "cpu", lambda done, total: seen.append(done))
     assert seen[:4] == [1, 2, 3, 4]
     assert again == whole
-    assert not list((home / "run/transfer").iterdir())  # nothing is left to go on with
+    assert not list((home / "run/transfer").iterdir())  # no checkpoints are left
 
 
 def test_rates_of_table_10() -> None:
@@ -114,7 +117,7 @@ def test_batches_are_whole_and_an_order_is_used_up_before_the_next() -> None:
     assert len(samples_of_step(train[:3], 8, 0, seed=3)) == 8
 
 
-def test_boxes_follow_the_mirror() -> None:
+def test_boxes_are_flipped_with_the_image() -> None:
     image = torch.zeros(1, 8, 10)
     image[:, 2:5, 1:4] = 1
     ((x1, y1, x2, y2),) = flipped(torch.tensor([[1, 2, 4, 5]]), 10).tolist()
