@@ -329,17 +329,6 @@ def test_an_unfinished_run_has_a_page_too(folder: RunFolder, tmp_path: Path) -> 
     assert "unfinished: 0 of 6 epochs" in write_run_page(copy).read_text(encoding="utf-8")
 
 
-def test_metrics_past_a_checkpoint_and_torn_lines_are_forgotten(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    for epoch in (1, 2, 3):
-        folder.append_metrics({"epoch": epoch})
-    with open(folder.metrics_file, "a", encoding="utf-8") as file:
-        file.write('{"epoch": 4, "train_')
-    assert len(folder.read_metrics()) == 3
-    folder.forget_metrics_after(2)
-    assert folder.metrics_file.read_text(encoding="utf-8") == '{"epoch": 1}\n{"epoch": 2}\n'
-
-
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
@@ -380,16 +369,6 @@ def test_a_figure_appears_whole_or_not_at_all(tmp_path: Path, draw: Callable[[Pa
         draw(path)
     assert path.read_bytes() == whole
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not a run folder: it has no run.json"):
-        RunFolder(tmp_path).read_run()
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        RunFolder(tmp_path).read_run()
-    with pytest.raises(UserError, match=r"labels.csv does not exist"):
-        RunFolder(tmp_path).read_labels()
 
 
 def test_settings_come_back_from_json_and_unknown_ones_fail() -> None:
