@@ -119,4 +119,4 @@ def test_a_file_of_an_older_run_still_serves(judged_vectors: Path, tmp_path: Pat
     desk.close()
     assert run_json("labels", "run", folder=tmp_path / "old")["changed"] > 0
     assert run("report", "run", folder=tmp_path / "old").returncode == 0
-    assert "Most likely wrong" in folder.page.read_text()
+    assert "Likely label errors" in folder.page.read_text()

@@ -102,7 +102,7 @@ def test_training_against_attacks_holds_better(folder: Path) -> None:
     plain, robust = (run_json("attack", name, *arguments, folder=folder) for name in ("plain", "robust"))
     assert robust["robust_accuracy"] > plain["robust_accuracy"] + 0.1
     assert plain["warnings"] == robust["warnings"] == []
-    assert "Under attack" in (folder / "plain/report.html").read_text()
+    assert "Adversarial attacks" in (folder / "plain/report.html").read_text()
 
 
 def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
         "attack", "robust", *RADIUS, "--step", "0.025", "--images", "60", "--no-checks", "--at", "best", folder=folder
     )
     assert (found["robust_accuracy"], found["epoch"]) == (best["robust_accuracy"], best["epoch"])
-    assert "Under attack over training" in (folder / "robust/report.html").read_text()
+    assert "Robust accuracy during training" in (folder / "robust/report.html").read_text()
     opened = _opened(folder / "robust")
     load_moment(opened, "best")
     assert opened.data.validation is not None
@@ -188,7 +188,7 @@ def test_a_table_of_corruptions(folder: Path) -> None:
     assert list(found["levels"].values()) == pytest.approx(values.mean(0).tolist())
     assert found["mean"] == pytest.approx(values.mean())
     assert "not the published files" in found["notes"][0]
-    assert "Under shift" in (folder / "plain/report.html").read_text()
+    assert "Corruptions" in (folder / "plain/report.html").read_text()
     against = run_json("shift", "robust", "--against", "plain", folder=folder)
     own = np.array([list(row.values()) for row in against["by_kind"].values()])
     assert against["mean_corruption_error"] == pytest.approx(((1 - own).sum(1) / (1 - values).sum(1)).mean())

@@ -42,7 +42,7 @@ def test_coverage_by_every_selector(folder: Path) -> None:
         assert own["coverage"]["0.70"] < own["coverage"]["1.00"]
         assert 0 < own["aurc"] < own["coverage"]["1.00"]
     page = (folder / "run/report.html").read_text()
-    assert "Error and coverage" in page
+    assert "Risk and coverage" in page
     words = run("coverage", "run", folder=folder)
     assert "softmax-response" in words.stdout
 
@@ -194,7 +194,7 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
     run_json("train", "digits", *options, "--out", "whole", folder=tmp_path)
     content = json.loads((tmp_path / "whole/run.json").read_text())
     chosen = content["chosen"]["reward"]
-    assert "reward, chosen while training" in (tmp_path / "whole/report.html").read_text()
+    assert "reward, chosen during training" in (tmp_path / "whole/report.html").read_text()
     assert set(content["other_trainings_seconds"]) == {"reward-2.2", "reward-3.0", "reward-4.5", "reward-6.0"}
     again = open_folder(RunFolder(tmp_path / "whole"))
     part = RunBench(resume(again.folder), lambda run, training: {}).holding_out(0.1)

@@ -328,17 +328,6 @@ def test_an_unfinished_run_has_a_page_too(folder: RunFolder, tmp_path: Path) -> 
     assert "unfinished: 0 of 6 epochs" in write_run_page(copy).read_text(encoding="utf-8")
 
 
-def test_metrics_past_a_checkpoint_and_torn_lines_are_forgotten(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    for epoch in (1, 2, 3):
-        folder.append_metrics({"epoch": epoch})
-    with open(folder.metrics_file, "a", encoding="utf-8") as file:
-        file.write('{"epoch": 4, "train_')
-    assert len(folder.read_metrics()) == 3
-    folder.forget_metrics_after(2)
-    assert folder.metrics_file.read_text(encoding="utf-8") == '{"epoch": 1}\n{"epoch": 2}\n'
-
-
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")

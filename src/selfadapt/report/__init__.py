@@ -1,1 +1,1 @@
-"""Report: the run folder's format, and the figures and pages made from run folders alone."""
+"""Reports: figures and HTML pages, made from run folders alone."""

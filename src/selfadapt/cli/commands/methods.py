@@ -28,7 +28,7 @@ def command(
                     "option": each.option,
                     "words": each.description,
                     "default": to_plain(each.default),
-                    "told": each.summary(),
+                    "default_text": each.summary(),
                 }
                 for each in settings_in(method).values()
             ],
@@ -47,5 +47,5 @@ def command(
         if entry["needs"]:
             print(f"    needs {entry['needs']}")
         for own in entry["settings"]:
-            print(f"    {own['option']:<{widest}}  {own['words']}. Default: {own['told']}")
+            print(f"    {own['option']:<{widest}}  {own['words']}. Default: {own['default_text']}")
         print(f"    {entry['paper']}")

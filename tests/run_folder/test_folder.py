@@ -1,0 +1,93 @@
+"""The run folder: its files, and the lock that keeps two trainings apart."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selfadapt.core.errors import UserError
+from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.json_files import read_json, write_json
+
+
+def test_the_names_of_files_stay(tmp_path: Path) -> None:
+    """Users and other programs read them."""
+    folder = RunFolder(tmp_path)
+    found = {str(path.relative_to(tmp_path)) for name in dir(folder) if isinstance(path := getattr(folder, name), Path)}
+    assert found == {
+        ".", "run.json", "metrics.jsonl", "samples.csv", "unreadable.csv", "trained-on.csv", "checkpoint", "trainings",
+        "backbone.safetensors", "targets.bin", "labels.csv", "duplicates.csv", "transition.csv", "decisions.jsonl",
+        "decisions.csv", "review", "coverage.json", "calibration.json", "probe.json", "transfer.json", "attack.json",
+        "attacks", "shift.json", "shifts", "figures", "figures/suspects.svg", "figures/duplicates.svg", "report.html",
+    }  # fmt: skip
+
+
+def test_json_comes_back_and_damage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.json"
+    assert read_json(path) is None
+    write_json(path, {"ä": [1, None]})
+    assert read_json(path) == json.loads(path.read_text(encoding="utf-8")) == {"ä": [1, None]}
+    path.write_text("{")
+    with pytest.raises(UserError, match=r"a.json is damaged: .*; delete it"):
+        read_json(path)
+
+
+def test_a_transition_matrix_comes_back(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_transition(["cat", "a, b"], [[0.75, 0.25], [0.0, 1.0]])
+    assert folder.transition_file.read_text().splitlines()[0] == 'true,cat,"a, b"'
+    assert folder.read_transition() == [[0.75, 0.25], [0.0, 1.0]]
+
+
+TRY_TO_LOCK = """
+import sys
+from pathlib import Path
+from selfadapt.core.errors import UserError
+from selfadapt.run_folder.folder import RunFolder
+try:
+    with RunFolder(Path(sys.argv[1])).locked():
+        print("locked")
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_lock_keeps_other_processes_out_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "one")
+
+    def try_elsewhere() -> str:
+        command = [sys.executable, "-c", TRY_TO_LOCK, str(folder.path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    with folder.locked():
+        with folder.locked():
+            assert (folder.path / ".lock").exists()
+        assert "another process is training in" in try_elsewhere()
+    assert not (tmp_path / "runs").exists(), "no run was started, so the folders are removed"
+    with folder.locked():
+        folder.write_run({})
+    assert try_elsewhere() == "locked\n"
+    assert folder.settings_file.exists()
+
+
+def test_metrics_past_a_checkpoint_and_torn_lines_are_forgotten(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for epoch in (1, 2, 3):
+        folder.append_metrics({"epoch": epoch})
+    with open(folder.metrics_file, "a", encoding="utf-8") as file:
+        file.write('{"epoch": 4, "train_')
+    assert len(folder.read_metrics()) == 3
+    folder.forget_metrics_after(2)
+    assert folder.metrics_file.read_text(encoding="utf-8") == '{"epoch": 1}\n{"epoch": 2}\n'
+
+
+def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a run folder: it has no run.json"):
+        RunFolder(tmp_path).read_run()
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        RunFolder(tmp_path).read_run()
+    with pytest.raises(UserError, match=r"labels.csv does not exist"):
+        RunFolder(tmp_path).read_labels()
