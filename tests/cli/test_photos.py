@@ -174,7 +174,7 @@ def test_broken_photos_are_listed_and_left_out(photos: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("part", "words"), [("train/palace", "training files of the class 'palace'"), ("test", "part")]
+    ("part", "words"), [("train/palace", "training files of the class 'palace'"), ("test", "split")]
 )
 def test_a_class_or_a_part_that_breaks_altogether_is_named(part: str, words: str, photos: Path, tmp_path: Path) -> None:
     broken = sorted((photos / part).rglob("*.jpg"))
@@ -420,7 +420,7 @@ def test_a_table_of_numbers_and_categories(tmp_path: Path) -> None:
     write_table(tmp_path / "bad.csv", [{**new[0], "alcohol": "strong"}])
     bad = run("predict", "run", "bad.csv", folder=tmp_path)
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert "bad.csv, row 2, column 'alcohol': 'strong' is no finite number" in bad.stderr
+    assert "bad.csv, row 2, column 'alcohol': 'strong' is not a finite number" in bad.stderr
 
 
 TEXTS = {
@@ -511,10 +511,10 @@ MISTAKES: dict[str, tuple[str, ...]] = {
     "fine.npz holds vectors; choose linear or mlp": ("fine.npz", *LITE),
     "--model resnet18 takes images, but the inputs are vectors": ("fine.npz", "--model", "resnet18"),
     "nan.npz: x_train[4, 1] is nan": ("nan.npz",),
-    "ids.npz: id_train holds 8 ids, 1 of them different": ("ids.npz",),
-    "word.csv, row 8, column 'size': 'large' is no finite number": ("word.csv",),
+    "ids.npz: id_train contains 8 ids, 1 of them different": ("ids.npz",),
+    "word.csv, row 8, column 'size': 'large' is not a finite number": ("word.csv",),
     "empty.csv, row 8: the text in the column 'text' is empty": ("empty.csv", "--text-column", "text"),
-    "lacks the column 'txet'": ("empty.csv", "--text-column", "txet"),
+    "has no column 'txet'": ("empty.csv", "--text-column", "txet"),
     "has no column 'kind'; it has size, text, label": ("empty.csv", "--label-column", "kind"),
     "--tune all is for pretrained networks, and": ("fine.npz", "--tune", "all"),
     "word.csv holds vectors; leave it out": ("word.csv", "--model", "mlp", "--tune", "all"),

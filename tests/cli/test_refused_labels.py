@@ -47,8 +47,8 @@ REFUSED: dict[str, tuple[Callable[[Path], str], str]] = {
         lambda own: _npz(own, x_test=VALUES[:9], y_test=np.ones((9, 3), int)),
         f"y_test has shape (9, 3); {ONE_COLUMN}",
     ),
-    "lists in a word": (lambda own: _table(own, _with(7, "cat;dog")), f"'cat;dog' names several classes; {ONE_COLUMN}"),
-    "lists in a parquet": (_parquet, f"row 2: label holds ['cat']; {ONE_COLUMN}"),
+    "lists in a word": (lambda own: _table(own, _with(7, "cat;dog")), f"'cat;dog' lists several classes; {ONE_COLUMN}"),
+    "lists in a parquet": (_parquet, f"row 2: label contains ['cat']; {ONE_COLUMN}"),
     "NaN among numbers": (
         lambda own: _npz(own, y_train=np.where(np.arange(60) % 20 == 3, np.nan, np.arange(60.0) % 3)),
         "y_train[3] is missing, as are 3 of 60 labels; leave those samples out",
@@ -86,7 +86,7 @@ def test_a_file_of_labels_is_refused_likewise(tmp_path: Path) -> None:
     _npz(tmp_path)
     np.save(tmp_path / "flags.npy", np.ones((60, 2), int))
     write_table(tmp_path / "some.csv", ("id", "label"), [("a", "cat"), ("b", "")])
-    for name, message in (("flags.npy", ONE_COLUMN), ("some.csv", "line 3: label is empty, as in 1 of 2 rows")):
+    for name, message in (("flags.npy", ONE_COLUMN), ("some.csv", "row 3 (b): label is empty, as in 1 of 2 rows")):
         result = run("train", "data.npz", "--labels", name, "--out", "run", folder=tmp_path)
         assert (result.returncode, message in result.stderr) == (2, True), result.stderr
 

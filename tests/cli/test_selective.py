@@ -324,7 +324,7 @@ def test_files_without_rows_are_no_answers(tmp_path: Path) -> None:
     assert (empty.returncode, _predicted(empty.stdout)) == (2, [{"path": "empty.csv", "error": "it is empty"}])
     for name, words in (
         ("short", "row 2 has fewer values than the 2 columns"),
-        ("twice", "2 columns of the name 'a'"),
+        ("twice", "2 columns named 'a'"),
     ):
         refused = run("predict", "run", f"{name}.csv", folder=tmp_path)
         assert (refused.returncode, words in refused.stderr) == (2, True)

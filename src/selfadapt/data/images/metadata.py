@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.cache_dir import cache_dir
+from selfadapt.core.errors import UserError
 from selfadapt.data.images.decode import ORIENTATION, UnreadableImage, is_deep, open_image
 
 if TYPE_CHECKING:
@@ -79,11 +81,10 @@ def white_of(paths: Sequence[Path]) -> float:
         white = 1.0
     else:
         white = float(next((level for level in _WHITE_LEVELS if level >= largest), largest))
-    with suppress(OSError):
+    with suppress(OSError, UserError):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        draft = cached.with_name(f".draft-{cached.name}-{os.getpid()}")
-        draft.write_text(str(white))
-        draft.replace(cached)
+        with atomic_path(cached) as draft:
+            draft.write_text(str(white))
     return white
 
 

@@ -1,8 +1,8 @@
 """Labels from a file that replace those of the data."""
 
 import warnings
-from collections.abc import Container
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +35,8 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
     Samples that the table does not list are removed, except in splits of which it lists none. The previous labels do
     not count as the truth. Warnings report ids that do not match, unless `quiet`.
     """
-    found: dict[str, tuple[str, int]] = {}  # label and row by id
-    for number, row in _rows_with_labels(path):
-        if row["id"] in found:
-            raise UserError(
-                f"{path}: the id {row['id']!r} is used in rows {found[row['id']][1]} and {number}; keep one of them"
-            )
-        found[row["id"]] = row["label"], number
+    known = _all_ids(data)
+    found = _read_labels(path, known, data.classes)
     removed: list[str] = []
 
     def correct(samples: Samples) -> Samples:
@@ -50,12 +45,9 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
             return samples
         removed.extend(sample_id for sample_id in samples.ids if sample_id not in found)
         taken = samples if len(kept) == len(samples) else samples.take(torch.tensor(kept))
-        entries = [found[sample_id] for sample_id in taken.ids]
-        labels = numbered([label for label, _ in entries], data.classes, lambda i: f"{path}, row {entries[i][1]}")
-        return replace(taken, labels=labels, truth=None)
+        return replace(taken, labels=_class_indices(path, found, taken.ids, data.classes), truth=None)
 
     splits = {name: correct(samples) for name, samples in data.splits.items()}
-    known = {sample_id for samples in data.splits.values() for sample_id in samples.ids}
     unknown = [sample_id for sample_id in found if sample_id not in known]
     if len(unknown) == len(found):
         raise UserError(
@@ -73,17 +65,16 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     The other samples must be in the splits that the table names, and at least two classes must remain for training.
     """
     held_out: set[str] = set()
-    rows = enumerate(csv_rows(path, exact=True), start=2)
-    splits = {row["id"]: (row["part"], number) for number, row in rows if row.get("part")}
+    found = _read_labels(path, _all_ids(data), data.classes)
     for split, samples in data.splits.items():
         for sample_id in samples.ids:
-            wanted, number = splits.get(sample_id, (split, 0))
+            wanted = found[sample_id].split if sample_id in found else None
             if (split, wanted) == ("train", "validation") and data.validation is None:
                 held_out.add(sample_id)
-            elif wanted != split:
+            elif wanted not in (None, split):
                 raise UserError(
-                    f"{path}, row {number}: {sample_id!r} is in the split {wanted!r}, but in {split!r} of the data; "
-                    "write the table again from a run on these data"
+                    f"{path}, row {found[sample_id].row}: {sample_id!r} is in the split {wanted!r}, but in {split!r} "
+                    "of the data; write the table again from a run on these data"
                 )
     labelled = zip(data.train.ids, data.train.labels.tolist(), strict=True)
     remaining = {label for sample_id, label in labelled if sample_id not in held_out}
@@ -95,12 +86,41 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     return frozenset(held_out)
 
 
-def _rows_with_labels(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Read a .csv with the columns id and label; return row numbers and rows."""
+def _all_ids(data: Data) -> set[str]:
+    return {sample_id for samples in data.splits.values() for sample_id in samples.ids}
+
+
+@dataclass(frozen=True)
+class _TableLabel:
+    label: str
+    split: str | None
+    row: int
+
+
+def _read_labels(path: Path, ids: Container[str], classes: Container[str]) -> dict[str, _TableLabel]:
+    """Read a .csv with the columns id and label, by id. Spaces around ids and labels are removed unless they match."""
     rows = csv_rows(path, exact=True)
     if not rows or not {"id", "label"} <= set(rows[0]):
         raise UserError(f"{path} must have rows with the columns id and label, as `selfadapt labels` writes them")
-    return list(enumerate(rows, start=2))
+    check_labels([row["label"] for row in rows], "label", lambda i: f"{path}, row {i + 2} ({rows[i]['id']})")
+    found: dict[str, _TableLabel] = {}
+    for number, row in enumerate(rows, start=2):
+        entry = _TableLabel(_match(row["label"], classes), row.get("part") or None, number)
+        sample_id = _match(row["id"], ids)
+        first = found.setdefault(sample_id, entry)
+        if first.label != entry.label:
+            raise UserError(
+                f"{path}: {sample_id!r} is {first.label!r} in row {first.row} but {entry.label!r} in row {number}; "
+                "keep one of them"
+            )
+    return found
+
+
+def _class_indices(
+    path: Path, found: Mapping[str, _TableLabel], ids: Sequence[str], classes: tuple[str, ...]
+) -> Tensor:
+    labels = [found[sample_id].label for sample_id in ids]
+    return numbered(labels, classes, lambda i: f"{path}, row {found[ids[i]].row} ({ids[i]})")
 
 
 def _npy_labels(data: Data, path: Path) -> Tensor:
@@ -128,38 +148,24 @@ def _npy_labels(data: Data, path: Path) -> Tensor:
 
 
 def _csv_labels(data: Data, path: Path) -> Tensor:
-    rows = _rows_with_labels(path)
-    check_labels([row["label"] for _, row in rows], "label", lambda i: f"{path}, row {rows[i][0]} ({rows[i][1]['id']})")
     position_of = {sample_id: i for i, sample_id in enumerate(data.train.ids)}
-    found: dict[int, tuple[str, int]] = {}  # label and row by position
-    unknown = []
-    for number, row in rows:
-        sample_id = _match(row["id"], position_of)
-        label = _match(row["label"], data.classes)
-        if sample_id not in position_of:
-            if row.get("part", "train") == "train":  # tables that `selfadapt labels` wrote list other splits too
-                unknown.append(sample_id)
-            continue
-        previous, first = found.setdefault(position_of[sample_id], (label, number))
-        if previous != label:
-            raise UserError(
-                f"{path}: {sample_id!r} is {previous!r} in row {first} but {label!r} in row {number}; keep one of them"
-            )
-    if not found:
+    found = _read_labels(path, position_of, data.classes)
+    chosen = [sample_id for sample_id in found if sample_id in position_of]
+    if not chosen:
         raise UserError(
-            f"{path}: none of its {len(rows)} ids is in the training set, such as {rows[0][1]['id']!r}; "
+            f"{path}: none of its {len(found)} ids is in the training set, such as {next(iter(found))!r}; "
             "use the ids of labels.csv"
         )
+    # Tables that `selfadapt labels` wrote list the other splits too.
+    unknown = [name for name, entry in found.items() if name not in position_of and entry.split in (None, "train")]
     if unknown:
         warnings.warn(
             f"{path}: {len(unknown)} ids are not in the training set and are ignored, such as {unknown[0]!r}",
             stacklevel=2,
         )
-    entries = list(found.values())
     labels = data.train.labels.clone()
-    labels[torch.tensor(list(found))] = numbered(
-        [label for label, _ in entries], data.classes, lambda i: f"{path}, row {entries[i][1]}"
-    )
+    positions = [position_of[sample_id] for sample_id in chosen]
+    labels[positions] = _class_indices(path, found, chosen, data.classes)
     return labels
 
 
