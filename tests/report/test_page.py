@@ -370,11 +370,3 @@ def test_a_figure_appears_whole_or_not_at_all(tmp_path: Path, draw: Callable[[Pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not a run folder: it has no run.json"):
-        RunFolder(tmp_path).read_run()
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        RunFolder(tmp_path).read_run()
-    with pytest.raises(UserError, match=r"labels.csv does not exist"):
-        RunFolder(tmp_path).read_labels()
