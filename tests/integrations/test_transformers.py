@@ -171,20 +171,24 @@ def test_two_processes_are_as_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_vision_transformer_on_digits(tmp_path: Path) -> None:
     """A model of the library, from a configuration: the list of likely errors holds the wrong labels."""
-    data = digits(0)
-    transformers.set_seed(0)
+    assert _precision_on_digits(0, tmp_path) > 0.9
+
+
+def _precision_on_digits(seed: int, folder: Path) -> float:
+    data = digits(seed)
+    transformers.set_seed(seed)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     config = transformers.ViTConfig(image_size=8, patch_size=2, num_channels=1, num_labels=10, **sizes)
     images = data.images.view(-1, 1, 8, 8)
     trainer = SelfAdaptiveTrainer(
         model=transformers.ViTForImageClassification(config),
-        args=arguments(tmp_path, num_train_epochs=25, per_device_train_batch_size=50, learning_rate=2e-3),
+        args=arguments(folder, num_train_epochs=25, per_device_train_batch_size=50, learning_rate=2e-3, seed=seed),
         train_dataset=[{"pixel_values": image, "labels": int(y)} for image, y in zip(images, data.labels, strict=True)],
         labels=data.labels,
     )
     trainer.train()
     wrong = (data.labels != data.truth).numpy()
-    assert average_precision_score(wrong, trainer.label_errors().p_wrong) > 0.9
+    return float(average_precision_score(wrong, trainer.label_errors().p_wrong))
 
 
 def _texts() -> tuple[list[str], list[int]]:
@@ -223,7 +227,8 @@ def _precision_on_text(seed: int, folder: Path) -> tuple[float, float]:
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
     transformers.set_seed(seed)
     sizes = {"dim": 32, "hidden_dim": 32, "n_layers": 1, "n_heads": 2, "max_position_embeddings": 48}
-    config = transformers.DistilBertConfig(vocab_size=len(tokenizer), num_labels=4, **sizes)
+    start = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0, "initializer_range": 0.1}
+    config = transformers.DistilBertConfig(vocab_size=len(tokenizer), num_labels=4, **sizes, **start)
     items = [
         {**tokenizer(text, truncation=True, max_length=48), "labels": int(y), "text": text}
         for text, y in zip(texts, labels, strict=True)
@@ -243,5 +248,6 @@ def _precision_on_text(seed: int, folder: Path) -> tuple[float, float]:
 @pytest.mark.door
 @pytest.mark.slow
 def test_text_with_a_model_from_a_configuration(tmp_path: Path) -> None:
+    """Over five seeds 0.72 with a standard deviation of 0.04 on the fortunes, where chance gives 0.25."""
     found, by_chance = _precision_on_text(0, tmp_path)
-    assert found > 1.4 * by_chance
+    assert found > 0.59 > 2 * by_chance
