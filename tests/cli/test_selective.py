@@ -303,7 +303,7 @@ def test_what_was_trained_on_does_not_vouch(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,label,person,split", *lines]) + "\n")
         options = ("--group-column", "person", "--method", "erm", "--epochs", "20", "--out", name)
         told = run("train", f"{name}.csv", *options, folder=tmp_path).stderr
-        assert "groups that are in both the training and the validation part" in told
+        assert "groups that are in both the training and the validation split" in told
     refused = run("calibrate", "all", "--risk", "0.3", folder=tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "none can vouch for the model" in refused.stderr
