@@ -174,7 +174,7 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
         patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
     used_up = "cannot vouch for it"
-    for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained to its end")):
+    for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained")):
         result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)
         assert result.returncode == 2
         assert words in result.stderr
