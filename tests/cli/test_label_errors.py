@@ -181,7 +181,7 @@ def test_a_vector_that_is_trained_on_and_tested_with_is_warned_of(tmp_path: Path
     content["x_test"][3] = content["x_train"][70]
     np.savez(path, **content)
     told = run("train", path, "--out", "run", folder=tmp_path).stderr
-    assert "samples of the test part that are in the training part too: 1, first" in told
+    assert "samples of the test split that are in the training split too: 1, first" in told
     assert "inflates" in told
 
 
@@ -216,7 +216,7 @@ def test_little_is_found_where_little_is_wrong(tmp_path: Path) -> None:
         (("train", "digits.npz", "--lr", "9"), "--method sat-folds takes no steps, so --lr would do nothing"),
         (("train", "digits.npz", "--optimizer", "adam"), "so --optimizer would do nothing"),
         (("train", "digits.npz", "--dropout", "0.5"), "so --dropout would do nothing"),
-        (("train", "digits.npz", "--width", "8"), "--width 8 would do nothing: linear has its own"),
+        (("train", "digits.npz", "--width", "8"), "--width 8 would do nothing: the width of linear is fixed"),
         (("train", "digits.npz", "--head", "mlp"), "for vectors, choose --model mlp"),
         (("train", "digits.npz", "--group-column", "person"), "--group-column is for tables"),
         (("train", "digits.npz", "--noise", "gaussian:0.3"), "--noise gaussian:0.3 is for images"),

@@ -174,7 +174,7 @@ def test_a_run_that_is_not_finished_or_chose_by_validation_gives_no_guarantee(
         patch.setattr(Training, "end_epoch", interrupt)
         assert run("train", "digits", *options, "--out", "half", folder=tmp_path).returncode == 130
     used_up = "selected a model on the validation split"
-    for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained to its end")):
+    for folder, words in (("early-stopping", used_up), ("forward", used_up), ("half", "is not trained")):
         result = run("calibrate", folder, "--risk", "0.5", folder=tmp_path)
         assert result.returncode == 2
         assert words in result.stderr
@@ -303,7 +303,7 @@ def test_groups_of_the_training_split_are_excluded(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,label,person,split", *lines]) + "\n")
         options = ("--group-column", "person", "--method", "erm", "--epochs", "20", "--out", name)
         told = run("train", f"{name}.csv", *options, folder=tmp_path).stderr
-        assert "groups that are in both the training and the validation part" in told
+        assert "groups that are in both the training and the validation split" in told
     refused = run("calibrate", "all", "--risk", "0.3", folder=tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "so a bound on them would not hold" in refused.stderr
