@@ -32,6 +32,7 @@ from selfadapt.data.near_duplicates import Kind, Link, ReadPixels, near_duplicat
 _SAME_FEATURES = 0.95
 _MANY_FEATURES = 256
 _LEAST_DISTINCT = 0.5  # of the rows, for equal ones to be duplicates of one sample
+_ROWS = 256  # compared at a time
 _CELLS = 2**24  # cosines that are held at once
 _FEWEST_APART = 3  # samples, for folds
 
@@ -144,17 +145,24 @@ def _same_direction(features_NF: Tensor, apart_n: Tensor) -> Iterator[tuple[int,
     length_n = scaled_nF.norm(dim=1)
     unit_nF, log_n = normalize(scaled_nF) * (length_n > 1e-6).unsqueeze(1), length_n.clamp_min(1e-12).log()
 
-    def alike(rows: Tensor) -> Tensor:
-        near = (log_n[rows].unsqueeze(1) - log_n).abs() < 1 - _SAME_FEATURES + 1e-6
-        found: Tensor = (unit_nF[rows] @ unit_nF.T >= _SAME_FEATURES) & near
-        found[torch.arange(len(rows)), rows] = False
-        return found
+    reach, by_length_n = 1 - _SAME_FEATURES + 1e-6, log_n.argsort()
+    sorted_n = log_n[by_length_n]
 
-    blocks = torch.arange(len(unit_nF)).split(max(1, _CELLS // len(unit_nF)))
-    degree_n = torch.cat([alike(rows).sum(1) for rows in blocks])
+    def alike(rows: Tensor) -> tuple[Tensor, Tensor]:
+        """For rows in the order of length: which of those about as long point the same way, and who these are."""
+        ends = torch.stack((log_n[rows[0]] - reach, log_n[rows[-1]] + reach))
+        first, last = torch.searchsorted(sorted_n, ends).tolist()
+        others = by_length_n[first:last]
+        near = (log_n[rows].unsqueeze(1) - log_n[others]).abs() < reach
+        return (unit_nF[rows] @ unit_nF[others].T >= _SAME_FEATURES) & near & (rows.unsqueeze(1) != others), others
+
+    degree_n = torch.zeros_like(by_length_n)
+    for rows in by_length_n.split(min(_ROWS, max(1, _CELLS // len(unit_nF)))):
+        degree_n[rows] = alike(rows)[0].sum(1)
 
     def neighbours(place: int) -> set[int]:
-        return set(alike(torch.tensor([place]))[0].nonzero().flatten().tolist())
+        found, others = alike(torch.tensor([place]))
+        return set(others[found[0]].tolist())
 
     for centre, others in _stars(dict(enumerate(degree_n.tolist())), neighbours):
         yield from ((centre, other) for other in others)
