@@ -9,7 +9,8 @@ moved (objectives/nested_heads.py):
 and their mean is taken, with the weights under which the labels are likeliest. Targets are moved twice. First under
 class-dependent noise, as the inner heads see it. Then, where the noise that the mean of all predictors shows clearly
 explains held-out labels better than symmetric noise does (objectives/noise_model.py), by that noise; else by symmetric
-noise. Where samples are few, several assignments to folds are averaged.
+noise, and V serves for the verdict alone. Where samples are few, several assignments to folds are averaged, and a part
+of them chooses the kind of noise.
 
 A prediction that knows nothing of its sample's label stays the same whatever that label is, up to a handful of numbers
 (decay, shrinkage, kernel, weights, temperature) that all labels together choose. Validation and test samples are judged

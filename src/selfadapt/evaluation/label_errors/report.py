@@ -20,6 +20,7 @@ from selfadapt.evaluation.label_errors.out_of_sample import Judgements
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = ("", "prediction", "duplicate", "outlier")
+_NAMED = 10  # classes that are too small to be judged
 _FAR = 0.9  # outlier score from which no class fits
 
 
@@ -65,10 +66,11 @@ class LabelErrorSummary:
     noise_matrix: Array  # K×K: the probability of each given label for each true class
 
     def __str__(self) -> str:
-        rate = self.error_rate
+        rate, few = self.error_rate, [row for row in self.classes if row.too_few]
+        judged = f"{self.samples} labels" if not few else f"the {self.judged} labels that could be judged"
         text = [
-            f"{self.errors} of {self.samples} labels are likely errors; an estimated {rate.value:.1%} are wrong "
-            f"(between {rate.low:.1%} and {rate.high:.1%})."
+            f"{self.errors} of {judged} are likely errors; an estimated {rate.value:.1%}{' of these' if few else ''} "
+            f"are wrong (between {rate.low:.1%} and {rate.high:.1%})."
         ]
         if self.precision is not None and self.recall is not None:
             text.append(f"Expected precision {self.precision}, expected recall {self.recall}.")
@@ -77,10 +79,15 @@ class LabelErrorSummary:
                 f"There are {len(self.duplicate_groups)} groups of duplicates, "
                 f"{self.conflicting_groups} of them with different labels."
             )
-        few = [row.name for row in self.classes if row.too_few]
         if few:
-            text.append(f"Too few samples to judge: {', '.join(few)}.")
+            more = f" and {len(few) - _NAMED} more classes" if len(few) > _NAMED else ""
+            text.append(f"Too few samples to judge: {', '.join(row.name for row in few[:_NAMED])}{more}.")
         return " ".join(text)
+
+    @property
+    def judged(self) -> int:
+        """Labels of classes with enough samples to judge them."""
+        return self.samples - sum(row.given for row in self.classes if row.too_few)
 
 
 @dataclass(frozen=True)
