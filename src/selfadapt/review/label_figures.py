@@ -88,11 +88,11 @@ class LabelFigures:
         own, errors = self.total, [own for own in self.splits if own.likely_errors]
         by_split = ", ".join(f"{part.likely_errors:,} {part.split}" for part in errors)
         counts = f"{own.likely_errors:,} are listed as likely errors ({by_split})" if errors else ""
-        if errors and own.precision is None:
-            return f"Of {own.labels:,} labels {counts}; this method does not estimate how many are wrong."
         begin = f"An estimated {own.wrong:,} of {own.labels:,} labels are wrong"
         if not errors:
             return f"{begin}; none is listed as a likely error."
+        if own.precision is None:
+            return f"Of {own.labels:,} labels {counts}; this method does not estimate how many are wrong."
         return f"{begin}; {counts}, of which about {_percent(own.precision.value)} are wrong."
 
     def _to_settle(self) -> list[str]:

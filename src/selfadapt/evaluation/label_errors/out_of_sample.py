@@ -149,7 +149,7 @@ def _extremes(visible_n: Tensor, prior_nK: Tensor, labels_n: Tensor) -> tuple[Te
     """P(wrong) at the least, and which labels may be wrong at the most.
 
     By the likelihood, and labels that are far less likely than another class, whatever the reason. Where predictions
-    agree with labels no more often than by chance they tell nothing: from no label to all that they disagree with.
+    agree with labels no more often than by chance, any number may be wrong, up to all that they disagree with.
     """
     given_n = prior_nK.gather(1, labels_n.unsqueeze(1)).squeeze(1)
     agrees_n = given_n >= prior_nK.amax(1)
