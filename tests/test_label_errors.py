@@ -334,3 +334,25 @@ def test_quality_is_stated_right_where_the_model_is_right(confused: bool) -> Non
         rows = (found.p_wrong >= low) & (found.p_wrong < low + 0.2)
         expected, error = found.p_wrong[rows].mean(), 4 * 0.5 / rows.sum() ** 0.5
         assert abs(wrong_N[rows].mean() - expected) < error, "P(wrong) is calibrated"
+
+
+def test_predictions_at_chance_leave_the_error_rate_open() -> None:
+    """Labels that have nothing to do with the predictions: four in five are wrong, or none."""
+    generator = seeded(0, "chance")
+    predicted_NK = torch.randn(1000, 5, generator=generator).softmax(1)
+    labels_N = torch.arange(1000) % 5
+    rate = judge_out_of_sample(predicted_NK, labels_N, torch.full((5, 5), 0.01).fill_diagonal_(0.96)).summary.error_rate
+    assert rate.low == 0
+    assert rate.high > 0.8
+
+
+def test_the_summary_counts_only_labels_that_were_judged() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.concatenate([np.repeat(np.arange(12), 3), np.repeat([12, 13], 50)])
+    predicted = np.full((len(labels), 14), 0.01)
+    predicted[np.arange(len(labels)), labels] = 0.87
+    labels[-2:] = 12
+    report = find_label_errors(labels, pred_probs=predicted * generator.uniform(0.99, 1.01, predicted.shape))
+    errors = int(report.is_error.sum())
+    assert str(report.summary).startswith(f"{errors} of the 100 labels that could be judged are likely errors; an est")
+    assert "Too few samples to judge: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more classes." in str(report.summary)

@@ -6,7 +6,14 @@ from torch import Tensor
 
 from selfadapt.core.rng import seeded
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
-from selfadapt.objectives.cross_fitting.noise_model import fit_symmetric, mean_by_likelihood, noise_of, sharpened
+from selfadapt.objectives.cross_fitting.noise_model import (
+    fit_symmetric,
+    mean_by_likelihood,
+    noise_of,
+    noise_of_mean,
+    prefers_classes,
+    sharpened,
+)
 from selfadapt.objectives.cross_fitting.transition import symmetric
 
 
@@ -41,6 +48,20 @@ def test_class_noise_only_where_labels_speak_for_it() -> None:
     found = noise_of(biased_NK, truth_N, fold_N)
     off = found.matrix_KK[~torch.eye(6, dtype=torch.bool)]
     assert off.max() < 1.01 * off.min(), "what the model confuses is not label noise"
+
+
+def test_a_small_gain_is_enough_for_the_verdict_on_a_mean() -> None:
+    """One class in six goes wrong in one direction: V for the verdict, though not to move targets by."""
+    fold_N, matrix_KK = torch.arange(6000) % 5, torch.eye(6)
+    matrix_KK[0, 0], matrix_KK[0, 1] = 0.85, 0.15
+    predicted_NK, truth_N, labels_N = _drawn(matrix_KK)
+    assert not prefers_classes(predicted_NK, labels_N, fold_N)
+    found = noise_of_mean(predicted_NK, labels_N, fold_N).matrix_KK
+    assert 0.1 < found[0, 1] < 0.2
+    off_KK = found.clone().fill_diagonal_(0)
+    off_KK[0, 1] = 0
+    assert off_KK.max() < 0.03
+    assert noise_of_mean(predicted_NK, truth_N, fold_N).matrix_KK.diagonal().min() > 0.98
 
 
 def test_the_better_of_two_predictions_counts_more() -> None:

@@ -34,6 +34,7 @@ from selfadapt.data.duplicates.near_duplicates import Kind, Link, ReadPixels, ne
 _SAME_FEATURES = 0.95
 _MANY_FEATURES = 256
 _LEAST_DISTINCT = 0.5  # share of distinct rows, below which equal rows are not duplicates
+_ROWS = 256  # compared at a time
 _CELLS = 2**24  # similarities in memory at once
 _FEWEST_GROUPS = 3  # needed for folds
 
@@ -152,17 +153,24 @@ def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[i
     length_n = scaled_nF.norm(dim=1)
     unit_nF, log_n = normalize(scaled_nF) * (length_n > 1e-6).unsqueeze(1), length_n.clamp_min(1e-12).log()
 
-    def similar(rows: Tensor) -> Tensor:
-        near = (log_n[rows].unsqueeze(1) - log_n).abs() < 1 - _SAME_FEATURES + 1e-6
-        found: Tensor = (unit_nF[rows] @ unit_nF.T >= _SAME_FEATURES) & near
-        found[torch.arange(len(rows)), rows] = False
-        return found
+    reach, by_length_n = 1 - _SAME_FEATURES + 1e-6, log_n.argsort()
+    sorted_n = log_n[by_length_n]
 
-    blocks = torch.arange(len(unit_nF)).split(max(1, _CELLS // len(unit_nF)))
-    degree_n = torch.cat([similar(rows).sum(1) for rows in blocks])
+    def similar(rows: Tensor) -> tuple[Tensor, Tensor]:
+        """For rows sorted by length, return a mask of similar samples, and the samples of about their length."""
+        bounds = torch.stack((log_n[rows[0]] - reach, log_n[rows[-1]] + reach))
+        first, last = torch.searchsorted(sorted_n, bounds).tolist()
+        others = by_length_n[first:last]
+        near = (log_n[rows].unsqueeze(1) - log_n[others]).abs() < reach
+        return (unit_nF[rows] @ unit_nF[others].T >= _SAME_FEATURES) & near & (rows.unsqueeze(1) != others), others
+
+    degree_n = torch.zeros_like(by_length_n)
+    for rows in by_length_n.split(min(_ROWS, max(1, _CELLS // len(unit_nF)))):
+        degree_n[rows] = similar(rows)[0].sum(1)
 
     def neighbours(position: int) -> set[int]:
-        return set(similar(torch.tensor([position]))[0].nonzero().flatten().tolist())
+        found, others = similar(torch.tensor([position]))
+        return set(others[found[0]].tolist())
 
     for centre, others in _stars(dict(enumerate(degree_n.tolist())), neighbours):
         yield from ((centre, other) for other in others)

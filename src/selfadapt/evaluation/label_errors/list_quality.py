@@ -9,7 +9,8 @@ All three follow from P(wrong), summed down the list:
 The intervals cover chance (two standard errors) and what the noise model cannot know. Errors that follow what
 predictions confuse anyway (a blurred cat that everybody calls a dog) look like classes that overlap. So the error rate
 goes down to what the likelihood of the labels shows, and up to the share of labels that are three times less likely
-than another class; so does precision, among the first d. Decisions of a reviewer make them narrower (review/).
+than another class; so does precision, among the first d. Where predictions agree with labels no better than chance,
+the interval extends from 0 to the share of disagreement. Decisions of a reviewer make them narrower (review/).
 
 Shapes: N samples.
 """

@@ -65,9 +65,7 @@ def judge_out_of_sample(
     rows_NK = _class_probabilities(prior_NK, labels_N, matrix_KK, p_wrong_N)
     rival_N = rows_NK.scatter(1, labels_N.unsqueeze(1), -1.0).argmax(1)
     suggested_N = torch.where(is_error_N, rival_N, labels_N)
-    quality = expected_quality(
-        p_wrong_N[known_n], _probability(visible_N[known_n]), _unlikely(prior_NK[known_n], labels_N[known_n])
-    )
+    quality = expected_quality(p_wrong_N[known_n], *_extremes(visible_N[known_n], prior_NK[known_n], labels_N[known_n]))
     return new_report(
         labels_N,
         len(matrix_KK),
@@ -132,7 +130,15 @@ def _class_probabilities(prior_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, 
     return rows_NK.scatter(1, labels_N.unsqueeze(1), (1 - p_wrong_N).unsqueeze(1))
 
 
-def _unlikely(prior_nK: Tensor, labels_n: Tensor) -> Tensor:
-    """Labels that are far less likely than another class, whatever the reason."""
+def _extremes(visible_n: Tensor, prior_nK: Tensor, labels_n: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower bounds of P(wrong), and a mask of the labels that may be wrong at most.
+
+    The bounds come from the likelihood; the mask selects labels that are far less likely than another class. If
+    predictions agree with the labels no better than chance, any label that they disagree with may be wrong.
+    """
     given_n = prior_nK.gather(1, labels_n.unsqueeze(1)).squeeze(1)
-    return prior_nK.amax(1) > 3 * given_n
+    agrees_n = given_n >= prior_nK.amax(1)
+    chance = float(torch.bincount(labels_n).max()) / len(labels_n) if len(labels_n) else 0.0
+    if len(labels_n) and float(agrees_n.float().mean()) < chance + 2 * (chance * (1 - chance) / len(labels_n)) ** 0.5:
+        return torch.zeros_like(given_n), ~agrees_n
+    return _probability(visible_n), prior_nK.amax(1) > 3 * given_n

@@ -21,6 +21,7 @@ from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = np.array(["", "prediction", "duplicate", "outlier"])
+_MAX_NAMED = 10  # classes with too few samples that the summary lists
 _FAR = 0.9  # outlier score above which no class fits
 PER_SAMPLE = (
     "given_codes", "suggested_codes", "runner_up_codes", "predicted_codes", "is_error", "p_wrong", "rank_score",
@@ -54,10 +55,11 @@ class LabelErrorSummary:
     noise_matrix: Array  # K×K: the probability of each given label for each true class
 
     def __str__(self) -> str:
-        rate = self.error_rate
+        rate, few = self.error_rate, [row for row in self.classes if row.too_few]
+        judged = f"{self.samples} labels" if not few else f"the {self.judged} labels that could be judged"
         text = [
-            f"{self.errors} of {self.samples} labels are likely errors; an estimated {rate.value:.1%} are wrong "
-            f"(between {rate.low:.1%} and {rate.high:.1%})."
+            f"{self.errors} of {judged} are likely errors; an estimated {rate.value:.1%}{' of these' if few else ''} "
+            f"are wrong (between {rate.low:.1%} and {rate.high:.1%})."
         ]
         if self.precision is not None and self.recall is not None:
             text.append(f"Expected precision {self.precision}, expected recall {self.recall}.")
@@ -66,10 +68,15 @@ class LabelErrorSummary:
                 f"There are {len(self.duplicate_groups)} groups of duplicates, "
                 f"{self.conflicting_groups} of them with different labels."
             )
-        few = [row.name for row in self.classes if row.too_few]
         if few:
-            text.append(f"Too few samples to judge: {', '.join(few)}.")
+            more = f" and {len(few) - _MAX_NAMED} more classes" if len(few) > _MAX_NAMED else ""
+            text.append(f"Too few samples to judge: {', '.join(row.name for row in few[:_MAX_NAMED])}{more}.")
         return " ".join(text)
+
+    @property
+    def judged(self) -> int:
+        """Labels of classes with enough samples to judge them."""
+        return self.samples - sum(row.given for row in self.classes if row.too_few)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,8 +12,10 @@ temperature are chosen by the likelihood of held-out targets.
 Shapes: N samples, n of one fold, D axes, K classes, F folds.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -122,10 +124,23 @@ def held_out_discriminant(sums: FoldSums, targets_NTK: Tensor) -> HeldOut:
     others = max(1, targets_NTK.shape[1] - 1)
     every = max(1, len(sums.axes_ND) // _COMPARED)
     expected_nK = targets_NTK[::every].float().sum(1) / others
-    found = []
+    found, place = [], len(_TEMPERATURES) // 2
     for shrinkage, scores_NK in scores.items():
-        for temperature in _TEMPERATURES:
-            log_nK = (scores_NK[::every] * temperature).log_softmax(1)
-            found.append((float((expected_nK * log_nK).sum(1).mean()), shrinkage, temperature))
+        likelihood, place = _best_temperature(scores_NK[::every], expected_nK, place)
+        found.append((likelihood, shrinkage, _TEMPERATURES[place]))
     likelihood, shrinkage, temperature = max(found)
     return HeldOut((scores[shrinkage] * temperature).log_softmax(1), likelihood, shrinkage)
+
+
+def _best_temperature(scores_nK: Tensor, expected_nK: Tensor, place: int) -> tuple[float, int]:
+    """The largest likelihood and where it is, uphill from `place`: it is concave in the temperature."""
+
+    @cache
+    def likelihood(place: int) -> float:
+        if not 0 <= place < len(_TEMPERATURES):
+            return -math.inf
+        return float((expected_nK * (scores_nK * _TEMPERATURES[place]).log_softmax(1)).sum(1).mean())
+
+    while (better := max((place, place - 1, place + 1), key=likelihood)) != place:
+        place = better
+    return likelihood(place), place

@@ -8,8 +8,9 @@ moved (nested_heads.py):
 
 and their mean is taken, with the weights under which the labels are likeliest. Targets are moved twice. First under
 class-dependent noise, as the inner heads see it. Then, where the noise that the mean of all predictors shows clearly
-explains held-out labels better than symmetric noise does (noise_model.py), by that noise; else by symmetric
-noise. Where samples are few, several assignments to folds are averaged.
+explains held-out labels better than symmetric noise does (noise_model.py), by that noise; else by symmetric noise, and V
+is used for P(wrong) only. Where samples are few, several assignments to folds are averaged, and some of them select the
+noise model.
 
 A prediction that knows nothing of its sample's label stays the same whatever that label is, up to a handful of numbers
 (decay, shrinkage, kernel, weights, temperature) that all labels together choose. Validation and test samples are judged
@@ -20,6 +21,7 @@ Shapes: N samples, R assignments to folds, F features, D axes, K classes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,15 +32,15 @@ from selfadapt.data.splits import content_keys, deal_into_folds
 from selfadapt.models.linear.discriminant import FoldSums, held_out_discriminant
 from selfadapt.models.linear.kernel_axes import KernelAxes, candidates
 from selfadapt.models.linear.softmax_regression import PrincipalAxes
-from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting, NestedHeads, one_hot, principal_axes
+from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting, MovedHeads, NestedHeads, fit_head, one_hot
 from selfadapt.objectives.cross_fitting.noise_model import (
     NoiseModel,
     class_noise,
     mean_by_class_likelihood,
     mean_by_likelihood,
     mean_of,
+    noise_of_mean,
     prefers_classes,
-    symmetric_noise,
 )
 from selfadapt.objectives.cross_fitting.transition import (
     Transition,
@@ -56,7 +58,8 @@ _KEPT_AGREEMENT = 0.85  # of held-out predictions with labels, when targets have
 _ROUNDS_OF_MEAN = 3  # of EM, a few steps each
 _SYMMETRIC_ROUNDS = 4  # one rate settles sooner than V
 _KERNEL_SAMPLES, _KERNEL_LANDMARKS = 1200, 300  # by which the kernel is chosen
-_ASSIGNMENTS = ((400, 8), (3000, 3), (6000, 2))  # to folds that are averaged, up to so many samples
+_DECIDING = 4  # one in so many assignments serves to choose the kind of noise
+_ASSIGNMENTS = ((400, 4), (3000, 3), (6000, 2))  # to folds that are averaged, up to so many samples
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,21 @@ class CrossFitted:
     fold_N: Tensor
     decay: float
     plain_decay: float
+    features_NF: Tensor
+    labels_N: Tensor
     axes: PrincipalAxes
-    head_DK: Tensor  # fitted to the targets of all samples, for samples that had no part in it
-    plain_head_DK: Tensor  # fitted to the labels as they are
+
+    @cached_property
+    def head_DK(self) -> Tensor:
+        """Fitted to the targets of all samples, for samples that had no part in it."""
+        targets_NK = posterior(self.predicted_NK, self.labels_N, self.noise.matrix_KK)
+        return fit_head(self.axes(self.features_NF), targets_NK, self.decay)
+
+    @cached_property
+    def plain_head_DK(self) -> Tensor:
+        """Fitted to the labels as they are."""
+        labels_NK = one_hot(self.labels_N, self.predicted_NK.shape[1])
+        return fit_head(self.axes(self.features_NF), labels_NK, self.plain_decay)
 
     def predict(self, features_NF: Tensor) -> Tensor:
         """q of samples that had no part in this."""
@@ -130,7 +145,7 @@ def cross_fit(
     """Cross-fit to these samples. `fold_RN` holds the folds 0, 1, … (at least three), of one or more assignments."""
     fold_RN, features_NF = fold_RN.view(-1, len(labels_N)), features_NF.float()
     stages = 2 * len(fold_RN) + 1
-    axes = principal_axes(features_NF)
+    axes = PrincipalAxes.of(features_NF)
     kernel_ND = best_kernel(features_NF, labels_N, fold_RN[0], num_classes)(features_NF)
     assignments = []
     for fold_N in fold_RN:
@@ -138,34 +153,34 @@ def cross_fit(
         assignments.append(_Assignment(heads, FoldSums.of(kernel_ND, fold_N), labels_N, num_classes))
         on_progress(len(assignments), stages)
     mixed_NK, noise = _mixed(assignments, labels_N, lambda done: on_progress(len(fold_RN) + done, stages))
-    predicted_NK, first = noise.sharpened(mixed_NK), assignments[0]
-    head_DK = first.heads.refit(posterior(predicted_NK, labels_N, noise.matrix_KK), first.moved)
+    first = assignments[0]
     on_progress(stages, stages)
     return CrossFitted(
-        predicted_NK=predicted_NK,
+        predicted_NK=noise.sharpened(mixed_NK),
         plain_NK=mean_of([own.heads.plain_NK for own in assignments]),
         noise=noise,
         fold_N=fold_RN[0],
         decay=first.moved.decay,
         plain_decay=first.heads.plain_decay,
+        features_NF=features_NF,
+        labels_N=labels_N,
         axes=axes,
-        head_DK=head_DK,
-        plain_head_DK=first.heads.plain_head(),
     )
 
 
 class _Assignment:
-    """Both predictors by one assignment to folds: fitted to the labels, and to targets moved under class noise."""
+    """Both predictors by one assignment to folds: fitted to the labels, and to moved targets once `move` was called."""
+
+    moved: MovedHeads
 
     def __init__(self, heads: NestedHeads, sums: FoldSums, labels_N: Tensor, num_classes: int) -> None:
         self.heads, self.sums = heads, sums
         labels_N1K = one_hot(labels_N, num_classes).unsqueeze(1)
         self.discriminant_NK = held_out_discriminant(sums, labels_N1K).log_NK.exp()
-        self.moved = heads.moved(update_transition, no_progress)
 
-    def move_again(self, update: UpdateTransition, most: int | None = None) -> None:
-        """Targets moved under another noise. Where samples are many those there are do as well."""
-        if not self.heads.large:
+    def move(self, update: UpdateTransition, most: int | None = None) -> None:
+        """Targets moved under this noise. Where samples are many those moved before do as well."""
+        if not (self.heads.large and hasattr(self, "moved")):
             self.moved = self.heads.moved(update, no_progress, most)
 
     def moved_discriminant(self) -> Tensor:
@@ -176,31 +191,37 @@ def _mixed(
     assignments: Sequence[_Assignment], labels_N: Tensor, on_progress: Callable[[int], None]
 ) -> tuple[Tensor, NoiseModel]:
     """The mean of all predictors, over all assignments, and the noise model that goes with it."""
-    fold_N = assignments[0].sums.fold_N
+    fold_N, deciding = assignments[0].sums.fold_N, assignments[: max(1, len(assignments) // _DECIDING)]
     plain_NK = mean_of([own.heads.plain_NK for own in assignments])
-    heads_NK = mean_of([own.moved.predicted_NK for own in assignments])
-    discriminant_NK = mean_of([own.discriminant_NK for own in assignments])
-    moved_NK = mean_of([own.moved_discriminant() for own in assignments])
-    if keeps_to(labels_N, plain_NK, heads_NK) and prefers_classes((heads_NK + moved_NK) / 2, labels_N, fold_N):
-        mean_NK = (heads_NK + moved_NK) / 2
+    for own in deciding:
+        own.move(update_transition)
+    heads_NK, moved_NK = _moved_predictions(deciding)
+    if keeps_to(labels_N, plain_NK, heads_NK) and prefers_classes(mean_of([heads_NK, moved_NK]), labels_N, fold_N):
+        for own in assignments[len(deciding) :]:
+            own.move(update_transition)
+        mean_NK = mean_of(_moved_predictions(assignments))
         for done, own in enumerate(assignments):
-            own.move_again(_noise_of_mean(mean_NK, labels_N, own.sums.fold_N))
+            own.move(_noise_of_mean(mean_NK, labels_N, own.sums.fold_N))
             on_progress(done)
-        heads_NK = mean_of([own.moved.predicted_NK for own in assignments])
-        moved_NK = mean_of([own.moved_discriminant() for own in assignments])
-        mixed_NK = mean_by_class_likelihood(heads_NK, moved_NK, labels_N, fold_N)
+        mixed_NK = mean_by_class_likelihood(*_moved_predictions(assignments), labels_N, fold_N)
         noise = class_noise(mixed_NK, labels_N, fold_N)
         if keeps_to(labels_N, plain_NK, mixed_NK, noise.matrix_KK):
             return mixed_NK, noise
     for done, own in enumerate(assignments):
-        own.move_again(update_symmetric, _SYMMETRIC_ROUNDS)
+        own.move(update_symmetric, _SYMMETRIC_ROUNDS)
         on_progress(done)
-    heads_NK = mean_of([own.moved.predicted_NK for own in assignments])
-    moved_NK = mean_of([own.moved_discriminant() for own in assignments])
+    heads_NK, moved_NK = _moved_predictions(assignments)
+    discriminant_NK = mean_of([own.discriminant_NK for own in assignments])
     heads_NK = heads_NK if keeps_to(labels_N, plain_NK, heads_NK) else plain_NK
     discriminant_NK = moved_NK if keeps_to(labels_N, discriminant_NK, moved_NK) else discriminant_NK
     mixed_NK = mean_by_likelihood(heads_NK, discriminant_NK, labels_N)
-    return mixed_NK, symmetric_noise(mixed_NK, labels_N)
+    return mixed_NK, noise_of_mean(mixed_NK, labels_N, fold_N)
+
+
+def _moved_predictions(assignments: Sequence[_Assignment]) -> tuple[Tensor, Tensor]:
+    """Those of the heads and of the discriminant, fitted to moved targets."""
+    heads_NK = mean_of([own.moved.predicted_NK for own in assignments])
+    return heads_NK, mean_of([own.moved_discriminant() for own in assignments])
 
 
 def _noise_of_mean(mean_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> UpdateTransition:

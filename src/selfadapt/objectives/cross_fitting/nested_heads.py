@@ -35,7 +35,8 @@ from selfadapt.models.linear.softmax_regression import PrincipalAxes, fit_heads,
 from selfadapt.objectives.cross_fitting.transition import Transition, UpdateTransition, posterior_pieces
 
 _LARGE = 4e10  # numbers multiplied in one pass above which inner folds are joined
-_MOST_AXES = 256  # that heads are fitted on
+_MOST_AXES = 256  # that heads by folds are fitted on; the kernel's discriminant sees what the others carry
+_PASSES_OF_LAST = 12
 _FEW_FOR_AN_AXIS = 4  # samples
 _FACTORS = tuple(10 ** (step / 2) for step in range(1, 11))  # decays tried on the labels, below and above the first
 _FINE_FACTORS = (2.0,)  # and on moved targets, which confirm themselves a little the less decay there is
@@ -59,11 +60,6 @@ def is_large(features_NF: Tensor, fold_N: Tensor, num_classes: int) -> bool:
     """Whether inner folds are joined, to save time."""
     folds = int(fold_N.max()) + 1
     return float(features_NF.shape[0] * min(features_NF.shape) * num_classes * folds * (folds - 1)) > _LARGE
-
-
-def principal_axes(features_NF: Tensor) -> PrincipalAxes:
-    """The axes that heads are fitted on. The kernel's discriminant sees what the others carry."""
-    return PrincipalAxes.of(features_NF).first(_MOST_AXES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +104,6 @@ class MovedHeads:
     predicted_NK: Tensor  # q, by the outer heads
     targets_NFK: Tensor  # that the judge of each fold learns, empty at the samples of that fold
     decay: float
-    outer_DFK: Tensor
 
 
 class NestedHeads:
@@ -123,12 +118,11 @@ class NestedHeads:
         settings: CrossFitting | None,
         axes: PrincipalAxes,
     ) -> None:
-        self.axes = axes
         self.large = is_large(features_NF, fold_N, num_classes)
         order_N = fold_N.argsort(stable=True)  # the samples of a fold stand together, which spares heads that skip it
         self._back_N = order_N.argsort()
         self._task = task = _Task(
-            axes_ND=axes(features_NF)[order_N],
+            axes_ND=axes.first(_MOST_AXES)(features_NF)[order_N],
             labels_N=labels_N[order_N],
             fold_N=fold_N[order_N],
             num_classes=num_classes,
@@ -179,24 +173,7 @@ class NestedHeads:
             on_progress(round_ + 1, rounds)
         outer_DFK, _ = moved.fit_outer(decay, outer_DFK)
         predicted_NK = task.held_out(outer_DFK).exp_()
-        return MovedHeads(predicted_NK[self._back_N], moved.targets_NFK[self._back_N], decay, outer_DFK)
-
-    def refit(self, targets_NK: Tensor, moved: MovedHeads) -> Tensor:
-        """A head for these targets of all samples (D×K), for samples that had no part in it."""
-        ordered_NK = torch.empty_like(targets_NK)
-        ordered_NK[self._back_N] = targets_NK
-        start_D1K = moved.outer_DFK.mean(1, keepdim=True)
-        return self._fit_all(ordered_NK.unsqueeze(1), ordered_NK.amax(1, keepdim=True), moved.decay, start_D1K)
-
-    def plain_head(self) -> Tensor:
-        """A head for the labels of all samples as they are (D×K)."""
-        every_N1 = torch.ones(len(self._task.labels_N), 1)
-        return self._fit_all(self._labels_N1K, every_N1, self.plain_decay, self._plain_DFK.mean(1, keepdim=True))
-
-    def _fit_all(self, targets_N1K: Tensor, weights_N1: Tensor, decay: float, start_D1K: Tensor) -> Tensor:
-        passes = self._task.settings.first_passes
-        axes_ND, decay_1 = self._task.axes_ND, torch.tensor([decay])
-        return fit_heads(axes_ND, targets_N1K, weights_N1, decay_1, start_D1K, passes=passes).squeeze(1)
+        return MovedHeads(predicted_NK[self._back_N], moved.targets_NFK[self._back_N], decay)
 
 
 class _Moved:
@@ -208,6 +185,7 @@ class _Moved:
         self.pairs = task.inner_folds()
         self.heads_DPK = torch.zeros(task.axes_ND.shape[1], len(self.pairs), classes)
         self.outer_P = torch.tensor([outer for outer, _ in self.pairs])
+        self.moved_by = [torch.isin(task.fold_N, torch.tensor(moved)).nonzero().flatten() for _, moved in self.pairs]
         self.inner_NP = task.without([[outer, *moved] for outer, moved in self.pairs])
         self.outer_NF = task.without([[fold] for fold in range(folds)])
         exact = count * folds * classes < 2**28
@@ -240,9 +218,9 @@ class _Moved:
         task = self.task
         for outer in range(task.folds):
             predicted_NK = torch.zeros(len(task.labels_N), task.num_classes)
-            for head, (of, folds) in enumerate(self.pairs):
+            for head, (of, _) in enumerate(self.pairs):
                 if of == outer:
-                    rows = torch.isin(task.fold_N, torch.tensor(folds))
+                    rows = self.moved_by[head]
                     predicted_NK[rows] = (task.axes_ND[rows] @ self.heads_DPK[:, head]).softmax(1)
             others = task.fold_N != outer
             predicted_nK, labels_n, fold_n = predicted_NK[others], task.labels_N[others], task.fold_N[others]
@@ -308,6 +286,17 @@ def _best_decay(
 
 def _down_to(decay: float, first: float) -> list[float]:
     return [first / factor for factor in (1.0, *_FACTORS) if first / factor > 1.01 * decay] + [decay]
+
+
+def fit_head(axes_ND: Tensor, targets_NK: Tensor, decay: float) -> Tensor:
+    """A head for these targets of all samples (D×K), each sample weighing as much as its target is sure."""
+    head_D1K = torch.zeros(axes_ND.shape[1], 1, targets_NK.shape[1])
+    for step in _down_to(decay, CrossFitting.first_decay):
+        head_D1K = fit_heads(
+            axes_ND, targets_NK.unsqueeze(1), targets_NK.amax(1, keepdim=True).float(), torch.tensor([step]), head_D1K,
+            passes=_PASSES_OF_LAST,
+        )  # fmt: skip
+    return head_D1K.squeeze(1)
 
 
 def one_hot(labels_N: Tensor, num_classes: int) -> Tensor:

@@ -12,12 +12,13 @@ predictions confuse anyway leave no trace in that likelihood; evaluation/label_e
 A class-dependent V explains the systematic confusions of a model as label noise if it can. It is used only if held-out
 labels are clearly likelier under it (`prefers_classes`).
 
-Shapes: N samples, K classes.
+Shapes: N samples, K classes, T temperatures.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from selfadapt.objectives.cross_fitting.transition import (
@@ -32,6 +33,7 @@ _STEPS = 40  # of EM for the rate
 _COMPARED = 10_000  # samples by which temperature and rate are chosen
 _LEAST_GAIN = 0.06  # of V over symmetric noise, in nats for each label
 _ERRORS = 3.0  # standard errors that the gain must be above 0
+_LEAST_GAIN_OF_MEAN, _ERRORS_OF_MEAN = 0.003, 2.0  # where V serves for the verdict alone
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of one prediction in the mean of two
 _TINY = 1e-30
 _SMALLEST = 1e-9  # probability of a class
@@ -65,18 +67,14 @@ def fit_symmetric(predicted_NK: Tensor, labels_N: Tensor) -> SymmetricFit:
     every = max(1, len(labels_N) // _COMPARED)
     predicted_nK, labels_n1 = predicted_NK[::every], labels_N[::every].unsqueeze(1)
     classes = predicted_NK.shape[1]
-    best: SymmetricFit | None = None
-    for temperature in _TEMPERATURES:
-        given_n = sharpened(predicted_nK, temperature).gather(1, labels_n1).squeeze(1).double()
-        rate = 0.1
-        for _ in range(_STEPS):
-            rate = float(wrong_share(given_n, rate, classes).mean())
-        likelihood_n = (1 - rate) * given_n + rate * (1 - given_n) / max(1, classes - 1)
-        found = SymmetricFit(temperature, rate, float(likelihood_n.clamp_min(_TINY).log().mean()))
-        if best is None or found.likelihood > best.likelihood:
-            best = found
-    assert best is not None
-    return best
+    given = [sharpened(predicted_nK, b).gather(1, labels_n1).squeeze(1).double() for b in _TEMPERATURES]
+    given_Tn, rate_T1 = torch.stack(given), torch.full((len(_TEMPERATURES), 1), 0.1, dtype=torch.double)
+    for _ in range(_STEPS):
+        rate_T1 = wrong_share(given_Tn, rate_T1, classes).mean(1, keepdim=True)
+    likelihood_Tn = (1 - rate_T1) * given_Tn + rate_T1 * (1 - given_Tn) / max(1, classes - 1)
+    likelihood_T = likelihood_Tn.clamp_min(_TINY).log().mean(1)
+    best = int(likelihood_T.argmax())
+    return SymmetricFit(_TEMPERATURES[best], float(rate_T1[best]), float(likelihood_T[best]))
 
 
 def symmetric_noise(predicted_NK: Tensor, labels_N: Tensor) -> NoiseModel:
@@ -99,7 +97,19 @@ def noise_of(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseMod
     return symmetric_noise(predicted_NK, labels_N)
 
 
-def prefers_classes(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> bool:
+def noise_of_mean(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
+    """The noise model of the mean of several predictors whose targets were moved by symmetric noise.
+
+    No target follows V here, and `class_noise` shrinks it as held-out labels ask, so a small gain is enough.
+    """
+    if prefers_classes(predicted_NK, labels_N, fold_N, least=_LEAST_GAIN_OF_MEAN, errors=_ERRORS_OF_MEAN):
+        return class_noise(predicted_NK, labels_N, fold_N)
+    return symmetric_noise(predicted_NK, labels_N)
+
+
+def prefers_classes(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least: float = _LEAST_GAIN, errors: float = _ERRORS
+) -> bool:
     """Whether class-dependent noise explains held-out labels clearly better than symmetric noise does.
 
     Measured on predictions at the temperature they come with: a sharper q leaves more to explain.
@@ -112,7 +122,7 @@ def prefers_classes(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> b
     symmetric_N = ((1 - rate) * given_N + rate * (1 - given_N) / max(1, classes - 1)).clamp_min(_TINY).log()
     gain_N = likeliest_transition(predicted_NK, labels_N, fold_N)[1] - symmetric_N
     error = float(gain_N.std(correction=0)) / len(gain_N) ** 0.5
-    return bool(gain_N.mean() > max(_LEAST_GAIN, _ERRORS * error))
+    return bool(gain_N.mean() > max(least, errors * error))
 
 
 def mean_by_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ def update_symmetric(predicted_NK: Tensor, labels_N: Tensor, _: Tensor, begin: T
     return Transition(symmetric(rate, classes), _STRENGTHS[-1])
 
 
-def wrong_share(given_N: Tensor, rate: float, num_classes: int) -> Tensor:
+def wrong_share(given_N: Tensor, rate: float | Tensor, num_classes: int) -> Tensor:
     """P(label is wrong) under symmetric noise, where `given_N` is what a prediction gives the label."""
     wrong_N = rate * (1 - given_N) / max(1, num_classes - 1)
     return wrong_N / ((1 - rate) * given_N + wrong_N).clamp_min(_TINY)
@@ -86,8 +86,9 @@ def shrunk(counts_FKK: Tensor) -> Transition:
     """V from the counts C of each fold, with the strength that the other folds speak for."""
     whole_KK = counts_FKK.sum(0)
     others_FKK = (whole_KK - counts_FKK).clamp_min(0)
-    likelihoods = [float((counts_FKK * _towards_symmetric(others_FKK, own).log()).sum()) for own in _STRENGTHS]
-    strength = _STRENGTHS[likelihoods.index(max(likelihoods))]
+    tried_S111 = torch.tensor(_STRENGTHS, dtype=counts_FKK.dtype).view(-1, 1, 1, 1)
+    likelihood_S = (counts_FKK * _towards_symmetric(others_FKK, tried_S111).log()).sum((1, 2, 3))
+    strength = _STRENGTHS[int(likelihood_S.argmax())]
     return Transition(_towards_symmetric(whole_KK, strength), strength)
 
 
@@ -140,7 +141,7 @@ def _counts(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, matrix_KK: T
     return counts.view(folds, classes, classes).transpose(1, 2)
 
 
-def _towards_symmetric(counts_XKK: Tensor, strength: float) -> Tensor:
+def _towards_symmetric(counts_XKK: Tensor, strength: float | Tensor) -> Tensor:
     """V of one table of counts, or of each of several."""
     classes = counts_XKK.shape[-1]
     right_X11 = counts_XKK.diagonal(dim1=-2, dim2=-1).sum(-1) / counts_XKK.sum((-2, -1)).clamp_min(1e-12)

@@ -93,7 +93,7 @@ class LabelFigures:
         if not errors:
             return f"{estimate}; none is listed as a likely error."
         if own.precision is None:
-            return f"{estimate}: {counts}."
+            return f"Of {own.labels:,} labels, {counts}. This method does not estimate how many are wrong."
         return f"{estimate}; {counts}, of which about {_percent(own.precision.value)} are wrong."
 
     def _missing(self) -> list[str]:
