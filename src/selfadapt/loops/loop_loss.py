@@ -73,7 +73,10 @@ class LoopLoss(ABC):
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
         (term,) = loss.terms
-        return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
+        processes = distributed.world_size()
+        if processes == 1:
+            return term.total / term.weight
+        return term.total * (processes / distributed.all_reduce_sum(term.weight.clone()))
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of one epoch, which is closed after the last of them."""
