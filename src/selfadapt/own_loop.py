@@ -1,4 +1,4 @@
-"""Self-adaptive training as one object for a training loop of your own.
+"""Self-adaptive training as one object for your own training loop.
 
 It stands between a model and its labels: it keeps the targets, finds out when they start to move, gives the loss of a
 step, and reports likely label errors in the end. The method is that of `selfadapt train --method sat`.
@@ -58,7 +58,7 @@ class SelfAdaptiveLoss(LabelledLoss):
     def _begin_epoch(self) -> None:
         super()._begin_epoch()
         auto, started = isinstance(self._method.start_epoch, AutoStart), self.started
-        # In the first such epoch of "auto" the rows are running means, which are no targets yet.
+        # In the first such epoch of "auto" the rows are running means, not targets yet.
         self._targets_move = started is not None and self.epoch >= started + auto
 
     def _loss(self, logits: Tensor, index_B: Tensor) -> Tensor:

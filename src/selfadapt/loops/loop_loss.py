@@ -1,4 +1,4 @@
-"""What every loss for a training loop of your own shares: targets, epochs, checks of a batch, and its state.
+"""What every loss for your own training loop shares: targets, epochs, checks of a batch, and its state.
 
 Shapes: B samples of a batch, N samples in all.
 """
