@@ -22,6 +22,7 @@ from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.objective import Progress
 
 BATCH, EPOCHS = 256, 60
+CLASSES = (10, 100, 1_000, 10_000)
 
 
 def _sides(classes: int, start_epoch: int | str) -> dict[str, Callable[[], None]]:
@@ -63,7 +64,7 @@ def run() -> dict[str, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no epoch ends here
         for start, phase in ((0, "targets move"), ("auto", "start not found yet")):
-            for classes in (10, 100, 1_000, 10_000):
+            for classes in CLASSES:
                 sides = _sides(classes, start)
                 for other in ("program", "alone") if start == 0 else ("program",):
                     ratio = time_ratio(sides["object"], sides[other], rounds=400)

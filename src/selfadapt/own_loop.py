@@ -74,7 +74,7 @@ class SelfAdaptiveLoss(LabelledLoss):
     def _begin_epoch(self) -> None:
         super()._begin_epoch()
         auto, started = isinstance(self._method.start_epoch, AutoStart), self.started
-        # In the first such epoch of "auto" the rows are running means, which are no targets yet.
+        # In the first such epoch of "auto" the rows are running means, not targets yet.
         self._targets_move = started is not None and self.epoch >= started + auto
 
     def _loss(self, logits: Tensor, index_B: Tensor) -> Tensor:

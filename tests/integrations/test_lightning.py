@@ -111,7 +111,7 @@ def test_logits_of_a_submodule(tmp_path: Path) -> None:
     assert module.training_step([INPUTS, LABELS], 0).keys() == {"loss", "labels"}  # as before
     for logits, error, message in (
         ("forward", RuntimeError, "called 'forward' 0 times"),
-        ("body", ValueError, "there is no submodule 'body'; its children are net"),
+        ("body", ValueError, "lacks a submodule 'body'; its children are net"),
     ):
         with pytest.raises(error, match=message):
             trainer(tmp_path, max_epochs=2, callbacks=[_callback(logits=logits)]).fit(Composed(), _loader())
@@ -132,7 +132,7 @@ def test_mistakes(tmp_path: Path) -> None:
         trainer(tmp_path, max_epochs=-1, callbacks=[_callback()]).fit(Small(), _loader())
     with pytest.raises(ValueError, match="the training samples have no index; wrap them"):
         trainer(tmp_path, callbacks=[_callback()]).fit(Small(), plain)
-    with pytest.raises(RuntimeError, match="there was no training yet"):
+    with pytest.raises(RuntimeError, match="nothing is trained yet"):
         _callback().label_errors()
 
 

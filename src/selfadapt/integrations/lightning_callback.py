@@ -99,7 +99,7 @@ class SelfAdaptiveCallback(Callback):  # type: ignore[misc]
     @property
     def _criterion(self) -> SelfAdaptiveLoss:
         if self.criterion is None:
-            raise RuntimeError("there was no training yet; call trainer.fit first")
+            raise RuntimeError("nothing is trained yet; call trainer.fit first")
         return self.criterion
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -139,7 +139,7 @@ def _submodule(module: Any, name: str) -> Any:
         return module.get_submodule(name)
     except AttributeError as error:
         names = ", ".join(child for child, _ in module.named_children())
-        message = f'there is no submodule {name!r}; its children are {names}, or pass logits="forward"'
+        message = f'the module lacks a submodule {name!r}; its children are {names}, or pass logits="forward"'
         raise ValueError(message) from error
 
 

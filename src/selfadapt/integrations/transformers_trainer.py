@@ -27,7 +27,7 @@ _INDEX = "selfadapt_index"
 
 
 class SelfAdaptiveMixin:
-    """Makes a Trainer self-adaptive; use it for a subclass of your own: `class MyTrainer(SelfAdaptiveMixin, Trainer)`.
+    """Makes a Trainer self-adaptive; for your own subclass: `class MyTrainer(SelfAdaptiveMixin, Trainer)`.
 
     `labels` are those of `train_dataset`, in its order; `loss_settings` are settings of `SelfAdaptiveLoss`, such as
     {"start_epoch": 3}. Evaluation uses the model's own loss. Checkpoints hold the state of the targets in a file for
@@ -79,7 +79,7 @@ class SelfAdaptiveMixin:
     def label_errors(self) -> LabelErrorReport:
         """What the targets say about each label, after training."""
         if self.criterion is None:
-            raise RuntimeError("there was no training yet; call train() first")
+            raise RuntimeError("nothing is trained yet; call train() first")
         return self.criterion.label_errors()
 
     def _begin(self, epochs: int) -> None:
@@ -106,7 +106,7 @@ class SelfAdaptiveTrainer(SelfAdaptiveMixin, Trainer):  # type: ignore[misc]
 
 
 class _EpochsOf(TrainerCallback):  # type: ignore[misc]
-    """Tells the loss when training and epochs start and end, and saves it with each checkpoint."""
+    """Starts and ends the epochs of the loss with those of the Trainer, and saves it with each checkpoint."""
 
     def __init__(self, trainer: SelfAdaptiveMixin) -> None:
         self._trainer = trainer

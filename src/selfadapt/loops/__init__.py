@@ -1,1 +1,1 @@
-"""Losses for a training loop of your own: each keeps the targets of one method and counts its epochs."""
+"""Losses for your own training loop: each keeps the targets of one method and counts its epochs."""

@@ -20,6 +20,7 @@ from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
 
 _PIECE = 65_536  # samples judged at a time
+_LOGITS = nn.Identity()  # the network of a batch that is logits already
 
 
 class LabelledLoss(LoopLoss):
@@ -83,7 +84,7 @@ class LabelledLoss(LoopLoss):
     def _loss(self, logits: Tensor, index_B: Tensor) -> Tensor:
         labels_B = self.labels_N[index_B].to(logits.device)
         batch = Batch(logits, labels_B, index_B.to(logits.device))
-        return self._mean(self._method.loss(nn.Identity(), batch, self.targets, self._progress))
+        return self._mean(self._method.loss(_LOGITS, batch, self.targets, self._progress))
 
     def _close(self, visits_N: Tensor) -> None:
         self._share_N = self._shares(visits_N)

@@ -1,4 +1,4 @@
-"""What every loss for a training loop of your own shares: targets, epochs, checks of a batch, and its state.
+"""What every loss for your own training loop shares: targets, epochs, checks of a batch, and its state.
 
 Shapes: B samples of a batch, N samples in all.
 """
@@ -75,7 +75,10 @@ class LoopLoss(ABC):
         for name, values in loss.measured.items():
             self._measured.measure(name, values)
         (term,) = loss.terms
-        return term.total * (distributed.world_size() / distributed.all_reduce_sum(term.weight.clone()))
+        processes = distributed.world_size()
+        if processes == 1:
+            return term.total / term.weight
+        return term.total * (processes / distributed.all_reduce_sum(term.weight.clone()))
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of one epoch, which is closed after the last of them."""

@@ -1,4 +1,4 @@
-"""Self-adaptive training with abstention as one object for a training loop of your own (`--method selective`)."""
+"""Self-adaptive training with abstention as one object for your own training loop (`--method selective`)."""
 
 from typing import Any
 

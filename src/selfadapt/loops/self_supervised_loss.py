@@ -1,4 +1,4 @@
-"""Self-adaptive training without labels as one object for a training loop of your own (`selfadapt pretrain`).
+"""Self-adaptive training without labels as one object for your own training loop (`selfadapt pretrain`).
 
 Shapes: B samples of a batch, D dimensions of a target.
 """
