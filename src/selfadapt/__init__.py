@@ -32,8 +32,8 @@ __all__ = [
     "find_label_errors",
     "open_run",
     "self_adaptive_cross_entropy",
-    "with_index",
     "train",
+    "with_index",
 ]
 
 _HOMES = {

@@ -368,5 +368,3 @@ def test_a_figure_appears_whole_or_not_at_all(tmp_path: Path, draw: Callable[[Pa
         draw(path)
     assert path.read_bytes() == whole
     assert list(tmp_path.iterdir()) == [path]
-
-

@@ -120,7 +120,9 @@ class LabelledLoss(LoopLoss):
             RuntimeError: If the targets have not been updated yet.
         """
         if self.started is None or self.epoch <= self.started:
-            start = "the start epoch is not known yet" if self.started is None else f"updates start after {self.started}"
+            start = (
+                "the start epoch is not known yet" if self.started is None else f"updates start after {self.started}"
+            )
             raise RuntimeError(
                 f"the targets have not been updated: {self.epoch} epochs are done, and {start}; continue training"
             )
