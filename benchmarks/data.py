@@ -22,7 +22,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from selfadapt.data.dataset import Samples
-from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.augment import augmentation_by_name
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
@@ -91,7 +91,7 @@ def _ratio(ours: Callable[[], float], theirs: Callable[[], float], rounds: int =
 
 def _pipeline(recipe: str, samples: Samples) -> float:
     assert isinstance(samples.inputs, TensorImages)
-    loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment(recipe, 32))
+    loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=augmentation_by_name(recipe, 32))
     network = Normalised(backbone("mlp", InputSpec("images", (3, 32, 32))), torch.tensor(MEAN), torch.tensor(STD))
     theirs = DataLoader(
         PerSample(samples.inputs.values_NCHW, THEIRS[recipe]), batch_size=BATCH, shuffle=True, num_workers=2
@@ -111,7 +111,7 @@ def _epoch(samples: Samples) -> float:
     objective = ERM()
     network = backbone("resnet-small", InputSpec("images", (3, 32, 32)))
     model = objective.build(Normalised(network, torch.tensor(MEAN), torch.tensor(STD)), 10)
-    loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=named_augment("crop-flip", 32))
+    loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=CPU, augment=augmentation_by_name("crop-flip", 32))
     training = Training(objective, model, None, loader, FitSettings(), num_classes=10, device=CPU)
     optimizer = make_optimizer(OptimizerSettings(), list(model.parameters()), CPU)
     fixed = next(iter(loader.epoch(0)))

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from selfadapt.data.splits import deal_into_folds
+from selfadapt.data.splits import assign_folds
 
 FOLDS = 5
 INVERSE_DECAYS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C
@@ -60,7 +60,7 @@ def logistic_regression(features_NF: Tensor, labels_N: Tensor, seed: int) -> Log
     from sklearn.preprocessing import StandardScaler
 
     began = time.process_time()
-    split = PredefinedSplit(deal_into_folds(labels_N, FOLDS, seed).numpy())
+    split = PredefinedSplit(assign_folds(labels_N, FOLDS, seed).numpy())
     best: tuple[float, float, Tensor] = (-math.inf, 0.0, torch.empty(0))
     for inverse in INVERSE_DECAYS:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=inverse, max_iter=200))

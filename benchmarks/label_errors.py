@@ -137,9 +137,9 @@ def _measure(job: Job) -> None:
     own = build_training(plan, data, plan.method, Storage())
     seconds = _seconds_to_fit(own, data.validation, lambda: None)
     baseline = _out_of_sample(open_and_plan(Request.of(**given, method="erm"))[0], data)
+    ranked_N = torch.from_numpy(judge_labels(data, TrainedState.of(own)).ranked_indices)
     row = {
-        "ours": average_precision(torch.from_numpy(judge_labels(data, TrainedState.of(own)).ranked_indices), wrong_N)
-        or 0.0,
+        "ours": average_precision(ranked_N, wrong_N) or 0.0,
         "cleanlab, trained to the end": _cleanlab(baseline.last_NK, data.train.labels, wrong_N),
         "cleanlab, stopped early": _cleanlab(baseline.early_NK, data.train.labels, wrong_N),
         "our time / cleanlab's": seconds / baseline.seconds,

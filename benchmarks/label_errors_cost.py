@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.grid import table
 from selfadapt.core.rng import seeded
-from selfadapt.data.splits import deal_into_folds
+from selfadapt.data.splits import assign_folds
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.objectives.cross_fitting.cross_fit import cross_fit
@@ -39,7 +39,7 @@ def measure(samples: int, classes: int) -> dict[str, float]:
     drawn_N = torch.randint(classes, (samples,), generator=generator)
     labels_N = torch.where(torch.rand(samples, generator=generator) < 0.2, drawn_N, truth_N)
     wall, began = time.monotonic(), time.process_time()
-    fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), classes)
+    fitted = cross_fit(features_NF, labels_N, assign_folds(labels_N, 5, 0), classes)
     found = judge_out_of_sample(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
     return {
         "processor seconds": time.process_time() - began,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from selfadapt.data.dataset import Samples
-from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.augment import augmentation_by_name
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
@@ -34,7 +34,7 @@ def _training(objective: Pretraining, views: int) -> Training:
     )
     network = backbone("resnet-small", InputSpec("images", (3, 32, 32)))
     model = objective.build(Normalised(network, torch.full((3,), 0.5), torch.full((3,), 0.25)), 1)
-    augment = named_augment("self-supervised", 32)
+    augment = augmentation_by_name("self-supervised", 32)
     loader = SampleLoader(samples, batch_size=BATCH, seed=0, device=cpu, augment=augment, views=views)
     targets = objective.initial_targets(samples.labels, 1, Storage())
     return Training(objective, model, targets, loader, FitSettings(), num_classes=1, device=cpu)

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from selfadapt import find_label_errors
 from selfadapt.core.rng import seeded
-from selfadapt.data.splits import deal_into_folds
+from selfadapt.data.splits import assign_folds
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
@@ -292,10 +292,10 @@ def test_folds_are_even_and_keep_groups_together() -> None:
     labels_N = torch.tensor([0] * 50 + [1] * 50 + [2] * 3)
     groups_N = torch.arange(103)
     groups_N[:8], groups_N[40:60] = 0, 40
-    fold_N = deal_into_folds(labels_N, 5, 0, groups_N)
+    fold_N = assign_folds(labels_N, 5, 0, groups_N)
     assert len(fold_N[:8].unique()) == len(fold_N[40:60].unique()) == 1
     assert int(torch.bincount(fold_N).max() - torch.bincount(fold_N).min()) <= 3
-    alone_N = deal_into_folds(labels_N, 5, 0)
+    alone_N = assign_folds(labels_N, 5, 0)
     for label in range(3):
         counts = torch.bincount(alone_N[labels_N == label], minlength=5)
         assert int(counts.max() - counts.min()) <= 1

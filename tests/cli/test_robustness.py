@@ -16,7 +16,7 @@ from selfadapt.core.errors import Interrupted
 from selfadapt.core.rng import seeded
 from selfadapt.data.imagenet_c.corruptions import KINDS, ShiftedImages, corrupted
 from selfadapt.data.images.storage import ImageFiles
-from selfadapt.evaluation.robustness import spread_subset
+from selfadapt.evaluation.robustness import stratified_subset
 from selfadapt.models.pretrained.timm_models import pretrained
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.inspect.robust_accuracy import load_moment
@@ -127,7 +127,7 @@ def test_the_curve_is_measured_on_the_same_test_images(folder: Path) -> None:
     load_moment(opened, "best")
     assert opened.data.validation is not None
     model, samples = opened.model.eval(), opened.data.validation
-    chosen = spread_subset(samples.labels, 60)
+    chosen = stratified_subset(samples.labels, 60)
     images = samples.inputs.read(chosen).float() / 255
     outcome = PGD(eps=0.1, step=0.025).outcome(model, images, samples.labels[chosen], seeded(0, "attack", 0))
     assert best["robust_validation_accuracy"] == pytest.approx((outcome == ROBUST).double().mean().item())

@@ -10,8 +10,8 @@ from PIL import Image
 from selfadapt.core.errors import TrainingError
 from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Data, Samples
-from selfadapt.data.images.augment import named_augment
-from selfadapt.data.images.decoded_cache import keep_decoded
+from selfadapt.data.images.augment import augmentation_by_name
+from selfadapt.data.images.decoded_cache import cache_decoded
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.labels.image_noise import CorruptedImages
@@ -34,7 +34,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Data:
 
 
 def _batches(samples: Samples, workers: int | None = None, start: int = 0) -> list[Batch]:
-    augment = named_augment("crop-flip", 16)
+    augment = augmentation_by_name("crop-flip", 16)
     loader = SampleLoader(samples, batch_size=8, seed=1, device=CPU, augment=augment, workers=workers)
     return list(loader.epoch(2, start))
 
@@ -48,7 +48,7 @@ def _same(first: list[Batch], second: list[Batch]) -> bool:
 
 def test_workers_and_memory_give_the_same_batches(files: Data) -> None:
     assert isinstance(files.train.inputs, ImageFiles)
-    decoded = keep_decoded(files)
+    decoded = cache_decoded(files)
     expected = _batches(decoded.train)
     assert len(expected) == 4
     for workers in (0, 1, 2):
@@ -96,7 +96,7 @@ def test_reading_leaves_the_global_generator_alone(files: Data) -> None:
 @pytest.mark.parametrize("kind", ["gaussian", "random-pixels", "shuffled-pixels"])
 def test_corrupted_files_are_decoded_by_workers_and_may_break(kind: str, files: Data) -> None:
     """They are what the decoded copy gives, on the statistics of the same images."""
-    expected = corrupt(keep_decoded(files), Noise(kind=kind, rate=0.5), 3).train
+    expected = corrupt(cache_decoded(files), Noise(kind=kind, rate=0.5), 3).train
     streamed = corrupt(files, Noise(kind=kind, rate=0.5), 3).train
     assert isinstance(streamed.inputs, CorruptedImages)
     for workers in (0, 2):
@@ -125,7 +125,7 @@ def test_statistics_and_instance_noise_do_without_broken_files(files: Data) -> N
 
 
 def test_images_of_the_first_epochs_are_small(files: Data) -> None:
-    decoded = keep_decoded(files)
+    decoded = cache_decoded(files)
     loader = SampleLoader(
         decoded.train, batch_size=8, seed=1, device=CPU, views=2, size_in=lambda epoch: 12 if epoch < 2 else None
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
-from selfadapt.data.splits import content_keys, deal_into_folds, split_off
+from selfadapt.data.splits import assign_folds, content_keys, split_off
 from selfadapt.data.tabular.vectors import VectorInputs
 
 
@@ -60,7 +60,7 @@ def test_too_few_samples_are_refused() -> None:
 @settings(max_examples=30, deadline=None)
 @given(labels=st.lists(st.integers(0, 3), min_size=6, max_size=60), folds=st.integers(2, 5))
 def test_folds_are_balanced_in_total_and_in_each_class(labels: list[int], folds: int) -> None:
-    fold = deal_into_folds(torch.tensor(labels), folds, seed=1).tolist()
+    fold = assign_folds(torch.tensor(labels), folds, seed=1).tolist()
     by_class: dict[int, Counter[int]] = defaultdict(Counter)
     for label, own in zip(labels, fold, strict=True):
         by_class[label][own] += 1
@@ -72,8 +72,8 @@ def test_folds_by_content_follow_the_samples_when_they_are_reordered() -> None:
     values = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(40) % 3
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
-    fold = deal_into_folds(labels, 4, seed=2, keys_N=content_keys(values))
-    moved = deal_into_folds(labels[order], 4, seed=2, keys_N=content_keys(values[order]))
+    fold = assign_folds(labels, 4, seed=2, keys_N=content_keys(values))
+    moved = assign_folds(labels[order], 4, seed=2, keys_N=content_keys(values[order]))
     assert torch.equal(moved, fold[order])
-    assert torch.equal(deal_into_folds(2 - labels, 4, seed=2, keys_N=content_keys(values)), fold), "names do not count"
-    assert not torch.equal(deal_into_folds(labels, 4, seed=3, keys_N=content_keys(values)), fold)
+    assert torch.equal(assign_folds(2 - labels, 4, seed=2, keys_N=content_keys(values)), fold), "names do not count"
+    assert not torch.equal(assign_folds(labels, 4, seed=3, keys_N=content_keys(values)), fold)

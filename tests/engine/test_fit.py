@@ -19,7 +19,7 @@ from networks import Smooth, small_training
 from selfadapt.core.errors import TrainingError, UserError
 from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
-from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.augment import augmentation_by_name
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.accumulator import Accumulator
@@ -114,7 +114,7 @@ def test_every_epoch_visits_every_sample_once(tiny_samples: Samples) -> None:
 
 
 def test_a_loader_started_in_the_middle_gives_the_rest(tiny_samples: Samples) -> None:
-    loader = SampleLoader(tiny_samples, batch_size=10, seed=3, device=CPU, augment=named_augment("crop-flip", 4))
+    loader = SampleLoader(tiny_samples, batch_size=10, seed=3, device=CPU, augment=augmentation_by_name("crop-flip", 4))
     whole, rest = list(loader.epoch(4)), list(loader.epoch(4, start=2))
     assert len(rest) == len(whole) - 2
     assert all(

@@ -6,9 +6,9 @@ from selfadapt.core.errors import UserError
 from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS
 from selfadapt.evaluation.corruption_accuracy import (
     corruption_errors,
+    corruption_table,
     mean_accuracy,
     mean_by_level,
-    shift_table,
 )
 
 OURS = {"fog": {1: 0.9, 2: 0.8}, "snow": {1: 0.7, 2: 0.4}}
@@ -35,7 +35,7 @@ def test_runs_under_other_kinds_cannot_be_compared() -> None:
 
 def test_every_kind_is_measured_at_every_level() -> None:
     seen: list[tuple[int, int]] = []
-    table = shift_table(lambda kind, level: len(kind) + level, on_progress=lambda *at: seen.append(at))
+    table = corruption_table(lambda kind, level: len(kind) + level, on_progress=lambda *at: seen.append(at))
     assert tuple(table) == KINDS
     assert all(row == {level: len(kind) + level for level in LEVELS} for kind, row in table.items())
     assert seen[-1] == (75, 75)

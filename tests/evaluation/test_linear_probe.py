@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
-from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.augment import augmentation_by_name
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.evaluation.linear_probe import (
@@ -87,7 +87,7 @@ def _images() -> Samples:
 
 
 def _loader(samples: Samples) -> SampleLoader:
-    return SampleLoader(samples, batch_size=16, seed=3, device=CPU, augment=named_augment("crop-flip", 8))
+    return SampleLoader(samples, batch_size=16, seed=3, device=CPU, augment=augmentation_by_name("crop-flip", 8))
 
 
 def _written_out(network: torch.nn.Module, samples: Samples) -> tuple[np.ndarray, np.ndarray]:

@@ -20,8 +20,8 @@ from selfadapt.evaluation.robustness import (
     gradient_warnings,
     masking_signs,
     robustness,
-    spread_subset,
     square_warnings,
+    stratified_subset,
 )
 
 CPU = torch.device("cpu")
@@ -128,15 +128,15 @@ def test_an_image_that_cannot_be_read_is_not_counted(tmp_path: Path) -> None:
 
 def test_the_subset_is_fixed_and_every_class_has_its_share() -> None:
     labels = torch.arange(10).repeat_interleave(torch.arange(10, 110, 10))
-    chosen = spread_subset(labels, 55)
-    assert torch.equal(chosen, spread_subset(labels, 55))
-    assert not torch.equal(chosen, spread_subset(labels, 55, seed=1))
+    chosen = stratified_subset(labels, 55)
+    assert torch.equal(chosen, stratified_subset(labels, 55))
+    assert not torch.equal(chosen, stratified_subset(labels, 55, seed=1))
     assert len(chosen.unique()) == 55
     counts = labels[chosen].bincount(minlength=10)
     assert ((counts - torch.arange(1, 11)).abs() <= 1).all()
-    assert torch.equal(spread_subset(labels, 10_000), torch.arange(550))
+    assert torch.equal(stratified_subset(labels, 10_000), torch.arange(550))
     with pytest.raises(UserError, match="at least 1"):
-        spread_subset(labels, 0)
+        stratified_subset(labels, 0)
 
 
 def test_what_cannot_be_attacked_is_refused() -> None:

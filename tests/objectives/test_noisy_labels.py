@@ -58,7 +58,7 @@ def _training(
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_training_equals_the_oracle(tiny_samples: Samples, reweight: bool, micro_batches: int) -> None:
     """Weights, losses and targets over six epochs, three before E_s and three after."""
-    noisy = tiny_samples.relabelled((tiny_samples.labels + (torch.arange(48) % 5 == 0)) % 3)
+    noisy = tiny_samples.with_labels((tiny_samples.labels + (torch.arange(48) % 5 == 0)) % 3)
     training = _training(
         noisy, NoisyLabels(start_epoch=3, momentum=0.7, reweight=reweight), micro_batches=micro_batches
     )

@@ -10,7 +10,7 @@ import pytest
 from cli.program import run_json
 from review.reviewed import Server, serving, write_shapes
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.inspect.review_features import keep_features
+from selfadapt.runs.inspect.review_features import compute_features
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -25,7 +25,7 @@ def trained_shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shapes")
     write_shapes(folder, {"train": 150, "val": 30, "test": 45})
     run_json("train", "shapes.csv", *SETTINGS, "--out", "run", folder=folder)
-    keep_features(RunFolder(folder / "run"))
+    compute_features(RunFolder(folder / "run"))
     return folder / "run"
 
 

@@ -18,7 +18,7 @@ from selfadapt.cli.commands import data
 from selfadapt.cli.options import run_options
 from selfadapt.cli.parameters import as_command
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
-from selfadapt.engine.launch import is_a_job, is_launched
+from selfadapt.engine.launch import is_concurrent_job, is_launched
 
 _SILENCE = 8.0  # seconds that other ranks wait before they report an error
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
@@ -80,7 +80,7 @@ def main() -> NoReturn:
     except TrainingError as error:
         _fail(f"error: {error}", 1)
     except Interrupted as error:
-        _fail("" if is_a_job() else f"interrupted: {error}", INTERRUPTED)
+        _fail("" if is_concurrent_job() else f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
     except OSError as error:

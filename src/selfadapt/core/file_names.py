@@ -1,6 +1,6 @@
 """File names, which some systems store as bytes that are not valid UTF-8."""
 
-NO_TEXT = "the file name is not valid UTF-8; rename the file"
+INVALID_FILE_NAME = "the file name is not valid UTF-8; rename the file"
 
 
 def as_text(name: str) -> str:

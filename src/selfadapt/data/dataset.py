@@ -69,7 +69,7 @@ class Samples:
             rank_N[members[order]] = torch.arange(len(members)).double() / len(members)
         return self.take(rank_N.argsort(stable=True)[:number].sort().values)
 
-    def relabelled(self, labels: Tensor) -> "Samples":
+    def with_labels(self, labels: Tensor) -> "Samples":
         """Return the samples with other labels; the previous labels count as the truth if none is known."""
         return replace(self, labels=labels, truth=self.labels if self.truth is None else self.truth)
 

@@ -21,7 +21,7 @@ def channel_statistics(inputs: Inputs, most: int = 10_000) -> tuple[Tensor, Tens
     chosen = _evenly_spaced(inputs, most)
     if inputs.kind == "vectors":
         values_nD = inputs.read(chosen).double()
-        return values_nD.mean(0).float(), deviations(values_nD).float()
+        return values_nD.mean(0).float(), feature_scale(values_nD).float()
     # Integers are summed, so the result does not depend on how the images are batched.
     total_C = torch.zeros(inputs.shape[0], dtype=torch.int64)
     square_C, pixels = total_C.clone(), 0
@@ -48,7 +48,7 @@ def _evenly_spaced(inputs: Inputs, most: int) -> Tensor:
     return torch.linspace(0, len(inputs) - 1, min(most, len(inputs))).round().long()
 
 
-def deviations(values_nD: Tensor) -> Tensor:
+def feature_scale(values_nD: Tensor) -> Tensor:
     """Return the divisors that standardise vectors: one for all values if they share a unit, otherwise one for each.
 
     A common divisor does not amplify features that hardly vary. Constant values get the divisor 1.

@@ -85,7 +85,7 @@ def content_keys(values_NF: Tensor) -> list[bytes]:
     return [blake2b(row.tobytes(), digest_size=16).digest() for row in rows]
 
 
-def deal_into_folds(
+def assign_folds(
     labels_N: Tensor, folds: int, seed: int, groups_N: Tensor | None = None, keys_N: Sequence[bytes] | None = None
 ) -> Tensor:
     """Assign samples to stratified folds of about equal size.

@@ -92,7 +92,7 @@ def launch_each(
     return None
 
 
-def is_a_job() -> bool:
+def is_concurrent_job() -> bool:
     """Return whether this process is one of several concurrent trainings, whose launcher reports for them."""
     return _JOBS in os.environ
 

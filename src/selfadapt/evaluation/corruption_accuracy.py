@@ -17,7 +17,7 @@ from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS
 Table = Mapping[str, Mapping[int, float]]  # accuracy by kind and level
 
 
-def shift_table(
+def corruption_table(
     accuracy: Callable[[str, int], float],
     *,
     kinds: Iterable[str] = KINDS,

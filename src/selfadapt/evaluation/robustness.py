@@ -72,7 +72,7 @@ def share(counted_N: Tensor, among_N: Tensor) -> float:
     return (counted_N & among_N).sum().item() / int(among_N.sum()) if among_N.any() else float("nan")
 
 
-def spread_subset(labels_N: Tensor, count: int, seed: int = 0) -> Tensor:
+def stratified_subset(labels_N: Tensor, count: int, seed: int = 0) -> Tensor:
     """Return the indices of a fixed, stratified random subset of `count` images (to within one image per class)."""
     if count < 1:
         raise UserError(f"{count} images cannot be attacked; give at least 1")
@@ -83,7 +83,7 @@ def spread_subset(labels_N: Tensor, count: int, seed: int = 0) -> Tensor:
     return by_class_N[positions].sort().values
 
 
-def batch_for(shape: tuple[int, ...]) -> int:
+def attack_batch_size(shape: tuple[int, ...]) -> int:
     """Return the batch size that fits into memory with the activations for the gradient."""
     return 16 if min(shape[1:]) >= LARGE_IMAGE else 128
 
@@ -130,7 +130,7 @@ def robustness(
         raise UserError(f"{len(outcome_N)} saved outcomes do not match {len(labels_N)} images; start again")
     batches = [
         index_B
-        for index_B in torch.arange(len(labels_N)).split(batch_size or batch_for(images.shape))
+        for index_B in torch.arange(len(labels_N)).split(batch_size or attack_batch_size(images.shape))
         if (outcome_N[index_B] == UNTRIED).any()
     ]
     batches = batches[distributed.rank() :: distributed.world_size()]

@@ -131,7 +131,7 @@ class LabelledLoss(LoopLoss):
         samples_n, visits_n = self._visits().unbind(1)
         visits_N = torch.zeros(len(self.labels_N), dtype=torch.int64).index_put_((samples_n,), visits_n)
         shares_N = self._shares(visits_N)
-        return judge(self._rows, self.labels_N, weighted=evidence.weighed, label_share_N=shares_N)
+        return judge(self._rows, self.labels_N, weighted=evidence.reweighted, label_share_N=shares_N)
 
     def _rows(self) -> Iterator[Tensor]:
         return (self.targets.read(index_n) for index_n in torch.arange(len(self.labels_N)).split(_PIECE))

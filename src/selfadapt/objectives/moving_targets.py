@@ -52,7 +52,7 @@ class MovingTargets(ERM):
         return self._fixed_start(epochs)
 
     def evidence(self, progress: Progress) -> Evidence | None:
-        return Evidence(label_share=self._label_share(progress), weighed=self.reweight)
+        return Evidence(label_share=self._label_share(progress), reweighted=self.reweight)
 
     def _label_share(self, progress: Progress) -> float:
         """Return the share of each target that is still the given label."""

@@ -81,7 +81,7 @@ class Evidence:
     """How to interpret a method's targets as evidence about the labels."""
 
     label_share: float = 0.0  # share of a target that is still its given label, and therefore not evidence
-    weighed: bool = False  # whether training weights a sample by its target
+    reweighted: bool = False  # whether training weights a sample by its target
     held_out: bool = False  # targets are out-of-sample predictions, and the network is a CorrectedClassifier
 
 

@@ -82,4 +82,4 @@ class PosteriorTargets(MovingTargets):
         return replace(loss, measured={CONFIDENCE: confidence_B, CONFIDENT_AGREEMENT: agreement_B})
 
     def evidence(self, progress: Progress) -> Evidence | None:
-        return Evidence(weighed=self.reweight)  # the store holds running means of predictions, without the label
+        return Evidence(reweighted=self.reweight)  # the store holds running means of predictions, without the label

@@ -168,7 +168,7 @@ class OverColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRun:
+class RunFigure:
     """A figure of the first run's report."""
 
     name: str
@@ -182,7 +182,7 @@ class Stacked:
     columns: tuple[str, ...]
 
 
-Drawing = Panels | OverEpochs | OverColumns | OfRun | Stacked
+Drawing = Panels | OverEpochs | OverColumns | RunFigure | Stacked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.core.atomic_files import atomic_write
-from selfadapt.recipes.recipe import Experiment, OfRun, OverColumns, OverEpochs, Panels, Recipe, Stacked
+from selfadapt.recipes.recipe import Experiment, OverColumns, OverEpochs, Panels, Recipe, RunFigure, Stacked
 from selfadapt.report import figures
 from selfadapt.report.html_pages import Chart, write_page
 from selfadapt.run_folder.csv_tables import write_table
@@ -139,7 +139,7 @@ def _draw(recipe: Recipe, experiment: Experiment, rows: Rows, path: Path) -> Pat
         figures.over_columns(_lines(rows), drawing.description, drawing.columns, file, dashed=drawing.dashed)
     elif isinstance(drawing, Stacked):
         figures.stacked_bars(_bars(rows, drawing), drawing.part, file)
-    elif isinstance(drawing, OfRun):
+    elif isinstance(drawing, RunFigure):
         drawn = next(iter(folders.values())).figures / f"{drawing.name}.svg"
         return drawn if drawn.exists() else None
     else:

@@ -51,7 +51,7 @@ class RunPaths:
 
     # Report
     figures = _Below("figures")  # SVG
-    suspects_sheet = _Below("figures/suspects.svg")
+    errors_sheet = _Below("figures/suspects.svg")
     duplicates_sheet = _Below("figures/duplicates.svg")
     page = _Below("report.html")
 

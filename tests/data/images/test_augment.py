@@ -194,7 +194,7 @@ def test_mixup_mixes_images_and_targets_alike() -> None:
 
 def test_house_numbers_are_turned_by_15_degrees_at_most_and_cropped() -> None:
     images = IMAGES[:, :, :10].contiguous()
-    recipe = augment.named_augment("rotate-crop", 10)
+    recipe = augment.augmentation_by_name("rotate-crop", 10)
     assert recipe is not None
     ours = recipe(images, seeded("svhn"))
     generator = seeded("svhn")
@@ -214,7 +214,7 @@ def test_house_numbers_are_turned_by_15_degrees_at_most_and_cropped() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_recipe_gives_images_and_repeats_itself(name: str, channels: int) -> None:
     images = torch.randint(0, 256, (16, channels, 32, 32), dtype=torch.uint8)
-    recipe = augment.named_augment(name, 32)
+    recipe = augment.augmentation_by_name(name, 32)
     assert recipe is not None
     before = images.clone()
     first, second = recipe(images, seeded(1)), recipe(images, seeded(1))
@@ -231,11 +231,11 @@ def test_every_recipe_gives_images_and_repeats_itself(name: str, channels: int) 
 @pytest.mark.parametrize("flip", [True, False])
 def test_operators_can_be_left_out_down_to_the_crop(flip: bool) -> None:
     images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
-    crop = augment.named_augment("self-supervised,no-jitter,no-grey" + ("" if flip else ",no-flip"), 32)
+    crop = augment.augmentation_by_name("self-supervised,no-jitter,no-grey" + ("" if flip else ",no-flip"), 32)
     assert crop is not None
     expected = augment.random_resized_crop(images, seeded(3), smallest=0.2, flip=flip)
     assert torch.equal(crop(images, seeded(3)), expected)
-    greyed = augment.named_augment("self-supervised,no-jitter" + ("" if flip else ",no-flip"), 32)
+    greyed = augment.augmentation_by_name("self-supervised,no-jitter" + ("" if flip else ",no-flip"), 32)
     assert greyed is not None
     found = greyed(images, seeded(3))
     grey = (found - transforms.greyscale(found)).abs().amax((1, 2, 3)) < 1e-3
@@ -244,18 +244,18 @@ def test_operators_can_be_left_out_down_to_the_crop(flip: bool) -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    assert augment.named_augment("none", 8) is None
+    assert augment.augmentation_by_name("none", 8) is None
     with pytest.raises(UserError, match="--augment 'twirl' is not known"):
-        augment.named_augment("twirl", 8)
+        augment.augmentation_by_name("twirl", 8)
     for odd in ("self-supervised,no-hue", "crop,no-flip"):
         with pytest.raises(UserError, match=f"--augment {odd} is not known"):
-            augment.named_augment(odd, 8)
+            augment.augmentation_by_name(odd, 8)
 
 
 def test_resized_crops_keep_the_size_where_a_network_needs_it() -> None:
     images = torch.randint(0, 256, (3, 1, 8, 12), dtype=torch.uint8)
     for keep_size, shape in ((False, (7, 7)), (True, (8, 12))):
-        crop = augment.named_augment("resized-crop", 8, keep_size=keep_size)
+        crop = augment.augmentation_by_name("resized-crop", 8, keep_size=keep_size)
         assert crop is not None
         assert crop(images, torch.Generator().manual_seed(0)).shape[2:] == shape
 
@@ -270,7 +270,7 @@ def test_whole_images_are_resized_as_torchvision_does(size: int) -> None:
 def test_shifted_images_are_filled_with_what_they_mirror() -> None:
     """Every image that comes out is a window of the reflected one, or the mirror image of a window."""
     image = torch.rand(1, 3, 32, 32, generator=seeded(0, "shift"))
-    shift = augment.named_augment("shift-flip", 32)
+    shift = augment.augmentation_by_name("shift-flip", 32)
     assert shift is not None
     padded = np.pad(image[0].numpy(), ((0, 0), (2, 2), (2, 2)), mode="reflect")
     windows = [padded[:, top : top + 32, left : left + 32] for top in range(5) for left in range(5)]

@@ -13,7 +13,7 @@ from torchvision.transforms import functional
 
 from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
-from selfadapt.data.images.augment import named_augment
+from selfadapt.data.images.augment import augmentation_by_name
 from selfadapt.data.images.crops import RandomCrops
 from selfadapt.data.images.decode import Box, Frame, UnreadableImage, decode_crops
 from selfadapt.data.images.storage import ImageFiles
@@ -118,7 +118,7 @@ def _batches(photos: ImageFiles, name: str, start: int = 0, **how: object) -> li
         batch_size=3,
         seed=1,
         device=CPU,
-        augment=named_augment(name, 24, cropped=True),
+        augment=augmentation_by_name(name, 24, cropped=True),
         crop_area=0.2,
         **how,  # type: ignore[arg-type]
     )

@@ -48,7 +48,7 @@ def test_images_in_memory_are_brought_to_a_size_as_files_are(
     height: int, width: int, size: int, tmp_path: Path
 ) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, height, width, 3), dtype=np.uint8)
-    found = TensorImages(torch.from_numpy(pixels).permute(0, 3, 1, 2)).brought_to(size)
+    found = TensorImages(torch.from_numpy(pixels).permute(0, 3, 1, 2)).resized_to(size)
     side, places = min(height, width), []
     for i, image in enumerate(pixels):
         top, left = (height - side) // 2, (width - side) // 2

@@ -19,7 +19,7 @@ from data.tables import write_table
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.data.images.decode import UnreadableImage, decode
-from selfadapt.data.images.decoded_cache import keep_decoded
+from selfadapt.data.images.decoded_cache import cache_decoded
 from selfadapt.data.images.metadata import header
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.sources.catalog import open_data
@@ -197,7 +197,7 @@ def test_untidy_data_get_a_clear_word(case: str, zoo: Path) -> None:
 
 def test_mixed_sizes_are_brought_to_one(zoo: Path) -> None:
     _picture(zoo / "cat" / "odd.png", (30, 20))
-    data = keep_decoded(open_data(str(zoo), resize=8))
+    data = cache_decoded(open_data(str(zoo), resize=8))
     assert isinstance(data.train.inputs, TensorImages)
     assert data.train.inputs.shape == (3, 8, 8)
     assert len(data.train) == 21
@@ -207,7 +207,7 @@ def test_broken_files_are_listed_and_skipped(zoo: Path) -> None:
     (zoo / "cat" / "not.png").write_bytes(b"this is no picture")
     whole = (zoo / "dog" / "4.png").read_bytes()
     (zoo / "dog" / "4.png").write_bytes(whole[: len(whole) // 2])
-    data = keep_decoded(open_data(str(zoo)))
+    data = cache_decoded(open_data(str(zoo)))
     assert {name for name, _ in data.unreadable} == {"cat/not.png", "dog/4.png"}
     assert len(data.train) == 19
     assert "dog/4.png" not in data.train.ids
@@ -222,14 +222,14 @@ def test_the_decoded_copy_is_used_again_and_renewed(zoo: Path, home: Path) -> No
     def on_progress(done: int, total: int) -> None:
         counts.append(done)
 
-    first = keep_decoded(open_data(str(zoo)), on_progress=on_progress)
+    first = cache_decoded(open_data(str(zoo)), on_progress=on_progress)
     assert counts[-1] == 20
     counts.clear()
-    second = keep_decoded(open_data(str(zoo)), on_progress=on_progress)
+    second = cache_decoded(open_data(str(zoo)), on_progress=on_progress)
     assert counts == []
     assert first.fingerprint == second.fingerprint
     _picture(zoo / "cat" / "0.png", seed=99)
-    third = keep_decoded(open_data(str(zoo)), on_progress=on_progress)
+    third = cache_decoded(open_data(str(zoo)), on_progress=on_progress)
     assert counts[-1] == 20
     assert not torch.equal(third.train.inputs.read(torch.tensor([0])), first.train.inputs.read(torch.tensor([0])))
     assert len(list((home / "decoded").iterdir())) == 2
@@ -241,8 +241,8 @@ def test_a_home_that_cannot_be_written_is_a_clear_error(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"decoded images cannot be cached in .*set SELFADAPT_HOME"):
-        keep_decoded(open_data(str(zoo)))
-    assert isinstance(keep_decoded(open_data(str(zoo)), stream=True).train.inputs, ImageFiles)
+        cache_decoded(open_data(str(zoo)))
+    assert isinstance(cache_decoded(open_data(str(zoo)), stream=True).train.inputs, ImageFiles)
 
 
 def test_every_kind_of_image_is_decoded(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_class_of_broken_files_is_an_error_that_names_it(zoo: Path) -> None:
     (zoo / "emu" / "0.png").write_bytes((zoo / "cat" / "0.png").read_bytes())
     data = open_data(str(zoo))
     with pytest.raises(UserError, match=r"none of the 10 training files of the class 'dog' can be read, such as dog/0"):
-        keep_decoded(data)
+        cache_decoded(data)
 
 
 def _sixteen(path: Path, values: Array) -> None:
@@ -352,7 +352,7 @@ def test_images_of_16_bits_have_one_scale(tmp_path: Path) -> None:
         _sixteen(tmp_path / "set" / name, np.full((4, 4), level))
     Image.fromarray(np.full((4, 4), 128, np.uint8)).save(tmp_path / "set" / "b" / "eight.png")
     for stream in (True, False):
-        data = keep_decoded(open_data(str(tmp_path / "set")), stream=stream)
+        data = cache_decoded(open_data(str(tmp_path / "set")), stream=stream)
         assert data.white == 4095
         found = dict(zip(data.train.ids, data.train.inputs.read(torch.arange(5))[:, 0, 0, 0].tolist(), strict=True))
         assert found == {**{name: round(level * 255 / 4095) for name, level in levels.items()}, "b/eight.png": 128}
@@ -375,7 +375,7 @@ def test_a_run_keeps_its_scale(tmp_path: Path) -> None:
     white = open_data(str(tmp_path / "set")).white
     _sixteen(tmp_path / "set" / "a" / "later.png", np.full((4, 4), 60000))
     assert open_data(str(tmp_path / "set")).white == 65535
-    data = keep_decoded(open_data(str(tmp_path / "set"), white=white))
+    data = cache_decoded(open_data(str(tmp_path / "set"), white=white))
     assert data.unreadable == [("a/later.png", "its pixel value 60000 exceeds the white level 4095 of these data")]
     assert data.train.inputs.read(torch.tensor([0]))[0, 0, 0, 0] == round(1000 * 255 / 4095)
 
@@ -442,9 +442,9 @@ def test_drafts_of_decodings_that_were_killed_are_cleaned(zoo: Path, home: Path)
             os.utime(draft, (1, 1))
     with open(alive / "pixels.bin", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        keep_decoded(open_data(str(zoo)))
+        cache_decoded(open_data(str(zoo)))
         assert [draft.exists() for draft in (dead, alive, young)] == [False, True, True]
-    keep_decoded(open_data(str(zoo)))
+    cache_decoded(open_data(str(zoo)))
     assert not alive.exists()
 
 
@@ -464,7 +464,7 @@ def test_the_decoded_copy_is_on_the_disk_before_it_has_its_name(
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "rename", renamed)
-    keep_decoded(open_data(str(zoo)))
+    cache_decoded(open_data(str(zoo)))
     draft = events[2]
     assert draft.startswith(".draft-")
     assert events == ["pixels.bin", "broken.json", draft, "rename", "decoded"]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from selfadapt.core.progress import no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.splits import deal_into_folds
+from selfadapt.data.splits import assign_folds
 from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.models.linear.discriminant import FoldSums
 from selfadapt.models.linear.softmax_regression import PrincipalAxes
@@ -84,7 +84,7 @@ def test_confused_digits_are_found_and_undone() -> None:
     x, truth_N = _digits()
     labels_N = torch.where(torch.rand(len(truth_N), generator=seeded(1, "struck")) < 0.3, (truth_N + 1) % 10, truth_N)
     wrong_N = labels_N != truth_N
-    fitted = cross_fit(x, labels_N, deal_into_folds(labels_N, 5, 0), 10, CrossFitting(rounds=4))
+    fitted = cross_fit(x, labels_N, assign_folds(labels_N, 5, 0), 10, CrossFitting(rounds=4))
     doubt_N, _ = doubts(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
     plain_N = -fitted.plain_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
     ours, plain = (
@@ -100,7 +100,7 @@ def test_confused_digits_are_found_and_undone() -> None:
 def test_a_judge_answers_the_same_whatever_the_label_that_it_judges() -> None:
     """At a fixed decay and shrinkage: those that would be chosen depend a little on all labels."""
     x, labels_N = _digits(300)
-    fold_N = deal_into_folds(labels_N, 3, 0)
+    fold_N = assign_folds(labels_N, 3, 0)
     other_N = torch.where(fold_N == 1, labels_N[torch.randperm(300, generator=seeded(2, "labels"))], labels_N)
     assert bool((other_N != labels_N).any())
     settings, axes, rows = CrossFitting(rounds=3, decay=1e-3), PrincipalAxes.of(x), fold_N == 1
@@ -130,14 +130,14 @@ def test_on_labels_of_pure_noise_agreement_is_chance() -> None:
     generator = seeded(3, "noise")
     x = torch.randn(3000, 20, generator=generator)
     labels_N = torch.arange(3000)[torch.randperm(3000, generator=generator)] % 5
-    fitted = cross_fit(x, labels_N, deal_into_folds(labels_N, 5, 0), 5)
+    fitted = cross_fit(x, labels_N, assign_folds(labels_N, 5, 0), 5)
     agreement = (fitted.predicted_NK.argmax(1) == labels_N).double().mean().item()
     assert abs(agreement - 0.2) < 3 * (0.2 * 0.8 / 3000) ** 0.5
 
 
 def test_same_input_same_bits() -> None:
     x, labels_N = _digits(300)
-    fold_N = deal_into_folds(labels_N, 5, 0)
+    fold_N = assign_folds(labels_N, 5, 0)
     one, other = (cross_fit(x, labels_N, fold_N, 10, CrossFitting(rounds=2)) for _ in range(2))
     assert torch.equal(one.predicted_NK, other.predicted_NK)
     assert torch.equal(one.head_DK, other.head_DK)
@@ -152,7 +152,7 @@ def test_clean_classes_that_are_far_apart_stay_as_they_are(samples: int, classes
     labels_N = torch.randint(classes, (samples,), generator=generator)
     centre_KF = torch.randn(classes, width, generator=generator) * 14 / width**0.5
     features_NF = centre_KF[labels_N] + torch.randn(samples, width, generator=generator)
-    fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, seed), classes)
+    fitted = cross_fit(features_NF, labels_N, assign_folds(labels_N, 5, seed), classes)
     assert fitted.predicted_NK.argmax(1).eq(labels_N).all()
     assert fitted.predicted_NK is not fitted.plain_NK
     assert fitted.noise.matrix_KK.diagonal().min() > 0.99
@@ -164,7 +164,7 @@ def test_targets_that_drift_from_their_few_labels_are_given_up() -> None:
     generator = seeded(0, "drift")
     labels_N = torch.arange(10).repeat(2)
     features_NF = torch.randn(10, 2, generator=generator)[labels_N] * 6 + torch.randn(20, 2, generator=generator)
-    fitted = cross_fit(features_NF, labels_N, deal_into_folds(labels_N, 5, 0), 10)
+    fitted = cross_fit(features_NF, labels_N, assign_folds(labels_N, 5, 0), 10)
     agreement = [own_NK.argmax(1).eq(labels_N).float().mean() for own_NK in (fitted.plain_NK, fitted.predicted_NK)]
     assert agreement[1] >= 0.85 * agreement[0]
     assert fitted.noise.matrix_KK.argmax(1).eq(torch.arange(10)).all()

@@ -72,7 +72,8 @@ def test_without_calibrated_p_wrong_the_list_is_counted_and_no_precision_is_clai
     assert found.total.wrong == ERRORS
     assert found.total.precision is None
     assert found.sentences[0] == (
-        "Of 1,000 labels, 150 are listed as likely errors (150 train). This method does not estimate how many are wrong."
+        "Of 1,000 labels, 150 are listed as likely errors (150 train). "
+        "This method does not estimate how many are wrong."
     )
     older = figures_of(_report(np.full(SIZE, np.nan), calibrated=False), {}, {})
     assert older.total.wrong == ERRORS

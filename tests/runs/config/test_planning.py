@@ -114,7 +114,7 @@ def test_views_are_those_of_the_paper(method: str, views: int) -> None:
         ("labels", {"width": 4}, PHOTOS, VECTOR, {}, "the width of tf_efficientnet_lite0 is fixed"),
         ("labels", {"width": 4}, VECTORS, VECTOR, {}, "the width of linear is fixed"),
         ("labels", {"noise": "gaussian:0.1"}, PHOTOS, VECTOR, {}, "--noise gaussian:0.1 changes images, and"),
-        ("labels", {"crops": "original"}, PHOTOS, VECTOR, {}, "--crops original cuts crops from images, and this needs"),
+        ("labels", {"crops": "original"}, PHOTOS, VECTOR, {}, "cuts crops from images, and this needs"),
         ("labels", {"crops": "original", "augment": "crop"}, NAMED, IMAGE, {}, "and --augment crop has none"),
         ("labels", {"crops": "original"}, NAMED, IMAGE, {}, "cuts crops from image files, and data has none"),
         (

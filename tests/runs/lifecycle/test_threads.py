@@ -51,13 +51,13 @@ def test_the_demo_takes_one_thread_and_a_large_network_all(monkeypatch: pytest.M
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "_AVAILABLE", 2)
     cpu = torch.device("cpu")
-    threads.take_useful_threads(planned_for(Request.of(data="digits", batch_size=64), (1, 8, 8)), (1, 8, 8), cpu)
+    threads.set_useful_threads(planned_for(Request.of(data="digits", batch_size=64), (1, 8, 8)), (1, 8, 8), cpu)
     assert torch.get_num_threads() == 1
     large = planned_for(Request.of(data="cifar10", batch_size=256), (3, 32, 32))
-    threads.take_useful_threads(large, (3, 32, 32), cpu)
+    threads.set_useful_threads(large, (3, 32, 32), cpu)
     assert torch.get_num_threads() == 2
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # two processes share the cores
-    threads.take_useful_threads(large, (3, 32, 32), cpu)
+    threads.set_useful_threads(large, (3, 32, 32), cpu)
     assert torch.get_num_threads() == 1
 
 

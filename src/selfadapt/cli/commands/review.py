@@ -109,9 +109,9 @@ def _open_browser(address: str, private: Path) -> None:
 def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar | str], Callable[[], None]]":
     """A function that finds similar samples once another process has computed features, and one that stops it."""
     from selfadapt.review.neighbours import Similar, has_features
-    from selfadapt.runs.inspect.review_features import begin_features
+    from selfadapt.runs.inspect.review_features import start_feature_process
 
-    process = None if has_features(folder) else begin_features(folder)
+    process = None if has_features(folder) else start_feature_process(folder)
     kept: list[Similar | str] = []
 
     def find() -> "Similar | str":

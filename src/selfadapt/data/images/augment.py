@@ -33,7 +33,7 @@ def smallest_area(name: str) -> float | None:
     return _SMALLEST_AREA.get(name.partition(",")[0])
 
 
-def named_augment(name: str, height: int, *, keep_size: bool = False, cropped: bool = False) -> Augment | None:
+def augmentation_by_name(name: str, height: int, *, keep_size: bool = False, cropped: bool = False) -> Augment | None:
     """Return the augmentation of this name for images of this height; None for "none".
 
     crop, crop-flip     the paper's, for small images: pad by an eighth of the height (4 of 32 pixels), crop, flip

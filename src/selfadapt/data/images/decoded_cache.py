@@ -36,7 +36,7 @@ MOST_BYTES = 4 << 30
 _LOCK_SECONDS = 60.0  # age up to which a draft may not have its lock yet
 
 
-def keep_decoded(
+def cache_decoded(
     data: Data, *, stream: bool = False, stream_train: bool = False, on_progress: ProgressCallback = no_progress
 ) -> Data:
     """Return the data with each split that fits decoded and memory-mapped; unreadable files are removed and listed.

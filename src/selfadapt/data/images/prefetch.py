@@ -53,7 +53,7 @@ def read_batches(
         num_workers=count,
         pin_memory=device.type == "cuda",
         prefetch_factor=4 if count else None,
-        worker_init_fn=leave_signals_to_the_program,
+        worker_init_fn=ignore_signals,
         # DataLoader draws a base seed for its workers. From the global generator, that draw would shift the random
         # numbers of dropout, and a resumed run would no longer be bit-identical.
         generator=torch.Generator(),
@@ -64,7 +64,7 @@ def read_batches(
         yield Read(index_B, images_BCHW.to(device, non_blocking=True), broken)
 
 
-def leave_signals_to_the_program(worker: int) -> None:
+def ignore_signals(worker: int) -> None:
     """Ignore Ctrl-C in a worker process: the main process receives it too, and stops its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -48,7 +48,7 @@ class TensorImages(TensorInputs):
         channels, height, width = self.values.shape[1:]
         return channels, height, width
 
-    def brought_to(self, size: int) -> "TensorImages":
+    def resized_to(self, size: int) -> "TensorImages":
         """Crop the central square of each image and resize it, as is done for image files."""
         height, width = self.shape[1:]
         side = min(height, width)

@@ -81,7 +81,7 @@ def corrupt(data: Data, noise: Noise, seed: int) -> Data:
     def corrupt_split(split: str, samples: Samples) -> Samples:
         generator = seeded(seed, "noise", split)
         if statistics is None:
-            return samples.relabelled(noisy_labels(noise, data, samples, generator, seed))
+            return samples.with_labels(noisy_labels(noise, data, samples, generator, seed))
         corrupted_N = torch.rand(len(samples), generator=generator) < noise.rate
         return corrupt_images(samples, noise.kind, corrupted_N, statistics, seed)
 

@@ -26,7 +26,7 @@ def apply_labels(data: Data, path: Path) -> Data:
     if path.suffix not in (".npy", ".csv"):
         raise UserError(f"--labels {path}: give a .npy or a .csv file")
     labels = _npy_labels(data, path) if path.suffix == ".npy" else _csv_labels(data, path)
-    return replace(data, train=data.train.relabelled(labels))
+    return replace(data, train=data.train.with_labels(labels))
 
 
 def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:

@@ -62,7 +62,7 @@ def open_data(
         UserError: The source does not exist or its content is invalid.
     """
     columns = columns or TableColumns()
-    check_there(source)
+    check_available(source)
     path = Path(source)
     if source in SOURCES or path.suffix not in TABLE_SUFFIXES:
         columns.check_unused(source)
@@ -94,7 +94,7 @@ def _encoded_table(
     return table_data(path, fit, columns)
 
 
-def check_there(source: str) -> None:
+def check_available(source: str) -> None:
     """Raise a UserError if a named data set or a path is not on this machine; the message says how to get it."""
     if source not in SOURCES:
         if not Path(source).exists():

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median_high
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.file_names import NO_TEXT, as_text
+from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.decode import UnreadableImage
 from selfadapt.data.images.metadata import Header, header, white_of
@@ -164,7 +164,7 @@ def _read_headers(
     entries: Sequence[ImageEntry],
 ) -> tuple[list[tuple[ImageEntry, Header]], list[tuple[ImageEntry, str]]]:
     """Return the readable entries with their headers, and the others with the reason."""
-    skipped = [(entry, NO_TEXT) for entry in entries if as_text(entry.id) != entry.id]
+    skipped = [(entry, INVALID_FILE_NAME) for entry in entries if as_text(entry.id) != entry.id]
     named = [entry for entry in entries if as_text(entry.id) == entry.id]
     readable: list[tuple[ImageEntry, Header]] = []
     with ThreadPoolExecutor() as pool:

@@ -6,7 +6,7 @@ m is the median of the squared distances and w a width. The kernel is expanded a
     axes(x) = k(x, landmarks) U / sqrt(e)          k(landmarks, landmarks) = U diag(e) U'
 
 so that products of axes are kernel values. Distances are measured in one of two spaces. `scaled`: features divided by
-their deviations, as softmax_regression.py has them. `root`: square roots of features, each sample scaled to
+their scale, as softmax_regression.py has them. `root`: square roots of features, each sample scaled to
 length 1 (the Hellinger kernel's), for features that are never negative, such as those of networks that end in a ReLU.
 
 Shapes: N samples, F features, M landmarks, D axes.
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.core.rng import seeded
-from selfadapt.data.input_statistics import deviations
+from selfadapt.data.input_statistics import feature_scale
 
 WIDTHS = (1.0, 4.0)
 LANDMARKS = 1000
@@ -47,7 +47,7 @@ class KernelAxes:
         whole_NF = normalize(features_NF.sqrt()) if root else features_NF
         centre_F, scale_F = whole_NF.mean(0), torch.ones(features_NF.shape[1])
         if not root:
-            scale_F = 1 / deviations(whole_NF)
+            scale_F = 1 / feature_scale(whole_NF)
         chosen_M = torch.randperm(len(features_NF), generator=seeded(0, "landmarks"))[:landmarks].sort().values
         landmarks_MF = (whole_NF[chosen_M] - centre_F) * scale_F
         square_MM = torch.cdist(landmarks_MF, landmarks_MF).square()

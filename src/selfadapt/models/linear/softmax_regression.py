@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from selfadapt.data.input_statistics import deviations
+from selfadapt.data.input_statistics import feature_scale
 
 _PIECE = 2**24  # numbers in the logits of a piece
 _MEMORY = 8  # steps that L-BFGS remembers
@@ -34,14 +34,14 @@ class PrincipalAxes:
     """Features on one scale, turned to their principal axes, with a constant at the end for the bias."""
 
     mean_F: Tensor
-    turn_FD: Tensor  # divides by deviations, turns, and scales all by one number
+    turn_FD: Tensor  # divides by the scale, turns, and scales all by one number
     variance_D: Tensor  # of each axis, without the constant
 
     @classmethod
     def of(cls, features_NF: Tensor) -> "PrincipalAxes":
         features_NF = features_NF.float()
         mean_F = features_NF.mean(0)
-        scale_F = 1 / deviations(features_NF)
+        scale_F = 1 / feature_scale(features_NF)
         count, width = features_NF.shape
         if count < width:
             centred_NF = (features_NF - mean_F) * scale_F

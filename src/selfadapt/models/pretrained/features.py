@@ -28,7 +28,7 @@ from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.batch import as_input
 from selfadapt.data.images.decode import Frame
-from selfadapt.data.images.prefetch import leave_signals_to_the_program, read_batches
+from selfadapt.data.images.prefetch import ignore_signals, read_batches
 from selfadapt.data.images.storage import ImageFiles, Shape
 from selfadapt.data.inputs import InputKind, Inputs
 from selfadapt.data.row_cache import RowCache, content_digest
@@ -201,7 +201,7 @@ def _compute(
         _Extraction(images, model, batches),
         batch_size=None,
         num_workers=workers,
-        worker_init_fn=leave_signals_to_the_program,
+        worker_init_fn=ignore_signals,
     )
     yield from pipeline
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.splits import content_keys, deal_into_folds
+from selfadapt.data.splits import assign_folds, content_keys
 from selfadapt.models.linear.discriminant import FoldSums, held_out_discriminant
 from selfadapt.models.linear.kernel_axes import KernelAxes, candidates
 from selfadapt.models.linear.softmax_regression import PrincipalAxes
@@ -130,7 +130,7 @@ def deal_assignments(
     """Assignments to folds (R×N), several where samples are few. They do not depend on the order of the samples."""
     count = next((count for most, count in _ASSIGNMENTS if len(labels_N) <= most), 1)
     keys_N = content_keys(features_NF)
-    assignments = [deal_into_folds(labels_N, folds, seed + 7919 * r, groups_N, keys_N) for r in range(count)]
+    assignments = [assign_folds(labels_N, folds, seed + 7919 * r, groups_N, keys_N) for r in range(count)]
     return torch.stack(assignments)
 
 

@@ -89,7 +89,7 @@ class SelfAdaptiveFolds(ERM):
         return TargetStore.from_labels(labels_N, num_classes, 0.0, storage)
 
     def evidence(self, progress: Progress) -> Evidence | None:
-        return Evidence(weighed=True, held_out=True)
+        return Evidence(reweighted=True, held_out=True)
 
 
 @contextmanager

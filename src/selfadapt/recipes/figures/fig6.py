@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from selfadapt.recipes.figures.fig1 import TESTED
-from selfadapt.recipes.recipe import Cell, Entry, OfRun, Panels, Recipe, Settings, Trial, cited, experiment
+from selfadapt.recipes.recipe import Cell, Entry, Panels, Recipe, RunFigure, Settings, Trial, cited, experiment
 from selfadapt.recipes.scales import (
     AUGMENTED,
     AUGMENTED_MINUTES,
@@ -47,7 +47,7 @@ FIG6 = Recipe(
     effect="Most wrong labels are corrected, in every class.",
     paper=experiment(_recovered("CIFAR10", {**_PAPER, **WHOLE, **SAT})),
     laptop=experiment(_recovered("Fashion-MNIST", {**_SMALL, **SMALL_SAT}), minutes=2 * SMALL_MINUTES),
-    drawing=OfRun(name="recovered"),
+    drawing=RunFigure(name="recovered"),
     notes=(_READING, _ELSEWHERE),
 )
 FIG7 = replace(
@@ -55,7 +55,7 @@ FIG7 = replace(
     name="fig7",
     title="Figure 7: mean sample weights by true and recovered label",
     effect="Samples whose label was recovered have larger weights than the others, in every class.",
-    drawing=OfRun(name="weights"),
+    drawing=RunFigure(name="weights"),
     notes=("The table has the recovered accuracy of the same run.", _READING, _ELSEWHERE),
 )
 FIG12 = Recipe(

@@ -15,7 +15,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.config.request import Request, method_class, shared_settings
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
-from selfadapt.runs.train.labelled import ProgressBar, finished_run
+from selfadapt.runs.train.labelled import ProgressBar, train_or_load
 
 
 def compare(
@@ -50,7 +50,7 @@ def compare(
     results: dict[str, list[dict[str, Any]]] = {method: [] for method in methods}
     for number, (folder, settings) in enumerate(plan, start=1):
         words = f"{number}/{len(plan)} {settings['method']}, seed {settings['seed']}"
-        results[settings["method"]].append(finished_run(folder, settings, progress_bar, words))
+        results[settings["method"]].append(train_or_load(folder, settings, progress_bar, words))
     ordinary = _mean(results.get(ORDINARY, []), "seconds")
     rows = [_row(method, own, ordinary) for method, own in results.items()]
     page = write_comparison_page([folder for folder, _ in plan], path / "report.html")

@@ -6,7 +6,7 @@ from typing import Any
 
 from selfadapt.report.comparison_page import write_comparison_page
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.train.labelled import ProgressBar, finished_run
+from selfadapt.runs.train.labelled import ProgressBar, train_or_load
 
 METHODS = ("erm", "sat")
 NOISE = "symmetric:0.4"
@@ -18,7 +18,7 @@ def run_demo(path: Path, seed: int, progress_bar: ProgressBar) -> dict[str, Any]
     results = {}
     for method in METHODS:
         settings: dict[str, Any] = {"data": "digits", "method": method, "noise": NOISE, "seed": seed}
-        results[method] = finished_run(RunFolder(path / method), settings, progress_bar, method)
+        results[method] = train_or_load(RunFolder(path / method), settings, progress_bar, method)
     page = write_comparison_page([RunFolder(path / method) for method in METHODS], path / "report.html")
     shown = ("test_accuracy", "best_validation_accuracy", "label_recovery")
     return {

@@ -16,7 +16,7 @@ from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.sources.catalog import check_there, open_data
+from selfadapt.data.sources.catalog import check_available, open_data
 from selfadapt.data.sources.pasted_voc import write_pasted
 from selfadapt.evaluation.linear_probe import ProbeSettings
 from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Trial
@@ -114,7 +114,7 @@ def check_ready(experiment: Experiment) -> None:
         if trial.kind != "linear-regression":
             request = Request.of(trial.kind, **trial.settings)
             plan_reading(request, inspect_source(request))
-            check_there(trial.settings["data"])
+            check_available(trial.settings["data"])
         for evaluation in trial.evaluations:
             _check_evaluation(evaluation)
 

@@ -16,7 +16,7 @@ from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.environment import choose_device, commit
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
-from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.runs.train.build_training import build_training
 from selfadapt.targets.store import Storage
 
@@ -70,7 +70,7 @@ def _trainings(trials: Sequence[Trial], seed: int) -> dict[str, Training]:
         assert trial.kind != "linear-regression"
         plan, data = open_and_plan(Request.of(trial.kind, **trial.settings, seed=seed))
         if not trainings:
-            take_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
+            set_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
         trainings[trial.name] = build_training(plan, data, plan.method, Storage())
     return trainings
 

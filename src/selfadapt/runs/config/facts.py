@@ -4,7 +4,7 @@
 are chosen. `inspect_data` looks at the data as they were opened.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -61,8 +61,8 @@ def inspect_source(request: Request) -> SourceFacts:
 
 
 def columns_of(data: DataSettings) -> TableColumns:
-    """The columns of a table that hold labels, texts and groups."""
-    return TableColumns(label=data.label_column, text=data.text_column, group=data.group_column)
+    """The columns of a table that hold labels, texts and groups: `TableColumns.label` is `--label-column`."""
+    return TableColumns(**{own.name: getattr(data, f"{own.name}_column") for own in fields(TableColumns)})
 
 
 def inspect_data(source: SourceFacts, reading: ReadingPlan, data: Data) -> Facts:

@@ -8,7 +8,7 @@ from typing import Any
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain
-from selfadapt.data.images.augment import named_augment, smallest_area
+from selfadapt.data.images.augment import augmentation_by_name, smallest_area
 from selfadapt.data.labels.noise import Noise
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.models.registry import FIXED_SIZE
@@ -234,7 +234,7 @@ def _check_images(chosen: Plan, facts: Facts) -> None:
             raise UserError(f"{option} needs a network that takes images: {way}")
         return
     cropped = data.crops == "original"
-    named_augment(data.augment, shape[1], keep_size=model.name in FIXED_SIZE, cropped=cropped)
+    augmentation_by_name(data.augment, shape[1], keep_size=model.name in FIXED_SIZE, cropped=cropped)
     if cropped and not facts.image_files:
         raise UserError(f"--crops original cuts crops from image files, and {facts.name} has none; leave it out")
     for size, _ in parse_progressive(data.progressive):

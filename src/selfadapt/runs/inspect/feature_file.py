@@ -10,7 +10,7 @@ import numpy as np
 from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.sources.catalog import check_there, kind_of, open_data
+from selfadapt.data.sources.catalog import check_available, kind_of, open_data
 from selfadapt.data.tabular.table_file import TableColumns
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import pretrained, timm_name
@@ -40,7 +40,7 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
         raise UserError(f"--model {settings.model} comes without pretrained weights; name a timm model")
     if out.suffix != ".npz":
         raise UserError(f"--out {out} must end with .npz")
-    check_there(source)
+    check_available(source)
     if kind_of(source, TableColumns()) == "vectors":
         raise UserError(_no_images(source))
     network = pretrained(name, weights=settings.weights, size=settings.image_size)

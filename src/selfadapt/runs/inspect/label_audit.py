@@ -154,7 +154,7 @@ def judge_labels(data: Data, training: TrainedState) -> LabelErrorReport:
     evidence = training.objective.evidence(training.progress)
     labels, (known_n, rows) = data.train.labels, _beliefs(data, training, evidence)
     share_n = None if evidence is None else _label_shares(training, evidence)[known_n]
-    weighted = evidence is not None and evidence.weighed
+    weighted = evidence is not None and evidence.reweighted
     found = judge(rows, labels[known_n], weighted=weighted, label_share_N=share_n)
     return expand(found, labels, known_n)
 

@@ -23,7 +23,7 @@ _SHOWN_SIZE = 96  # pixels, of images that come from files
 def draw_label_sheets(folder: RunFolder, data: Data, audit: Audit) -> None:
     """Draw figures/suspects.svg and figures/duplicates.svg, each if there is something to show."""
     errors, groups = _likely_errors(data, audit), _conflicts(folder, data)
-    for cells, path in ((errors, folder.suspects_sheet), (groups, folder.duplicates_sheet)):
+    for cells, path in ((errors, folder.errors_sheet), (groups, folder.duplicates_sheet)):
         if any(cells):
             contact_sheet(cells, path)
         else:

@@ -17,8 +17,8 @@ from torch import Tensor
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples
-from selfadapt.data.images.augment import named_augment, smallest_area
-from selfadapt.data.images.decoded_cache import keep_decoded
+from selfadapt.data.images.augment import augmentation_by_name, smallest_area
+from selfadapt.data.images.decoded_cache import cache_decoded
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.sources.catalog import open_data
@@ -37,8 +37,8 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
 from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.lifecycle.environment import choose_device
-from selfadapt.runs.lifecycle.prepare_data import seeing_the_middle
-from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.runs.lifecycle.prepare_data import with_center_crops
+from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.runs.train.unlabelled import load_backbone
 
 
@@ -74,7 +74,7 @@ def probe(
     content = folder.read_run()
     own, shape = choose_device(device), tuple(content["data"]["shape"])
     _check(settings, shape)
-    take_useful_threads(Plan.from_json(content, "pretraining"), shape, own)
+    set_useful_threads(Plan.from_json(content, "pretraining"), shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_split(data, shape)
@@ -98,7 +98,7 @@ def _check(settings: ProbeSettings, shape: tuple[int, ...]) -> None:
         raise UserError(f"--schedule {settings.schedule!r} is not known; choose step or cosine")
     if not 0 < settings.lr < float("inf"):
         raise UserError(f"--lr {settings.lr} must be a number above 0")
-    named_augment(settings.augment, shape[-1])
+    augmentation_by_name(settings.augment, shape[-1])
     if settings.augment != "none" and len(shape) == 1:
         raise UserError(f"--augment {settings.augment} is for images, but the run was trained on vectors; leave it out")
 
@@ -117,12 +117,12 @@ def _opened(
     size = image_size or run_data["image_size"]
     data = open_data(source, resize=size, white=white)
     if size is not None:
-        data = data.with_images(lambda images: images.brought_to(size))
+        data = data.with_images(lambda images: images.resized_to(size))
     from_files = run_data.get("crops") in ("original", "picture")
     if from_files:
-        data = seeing_the_middle(data)
+        data = with_center_crops(data)
     cuts = from_files and smallest_area(settings.augment) is not None
-    return keep_decoded(data, stream=run_data["stream"], stream_train=cuts, on_progress=on_progress)
+    return cache_decoded(data, stream=run_data["stream"], stream_train=cuts, on_progress=on_progress)
 
 
 def _differ_in_size(data: Data, shape: tuple[int, ...]) -> bool:
@@ -179,7 +179,9 @@ class _Bench:
             batch_size=settings.batch_size,
             seed=settings.seed,
             device=self.device,
-            augment=named_augment(settings.augment, train.inputs.shape[1], keep_size=True, cropped=area is not None),
+            augment=augmentation_by_name(
+                settings.augment, train.inputs.shape[1], keep_size=True, cropped=area is not None
+            ),
             crop_area=area,
         )
         classifier = LinearClassifier(network.num_features, self.data.num_classes, self.device)

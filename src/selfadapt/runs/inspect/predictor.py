@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.file_names import NO_TEXT, as_text
+from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.data.images.decode import Frame, UnreadableImage, decode
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
@@ -30,7 +30,7 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
-from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.runs.lifecycle.threads import set_useful_threads
 
 _TABLES = (".csv", ".parquet")
 _ARRAYS = (".npy", ".npz")
@@ -62,7 +62,7 @@ class Predictor:
         plan, classes = Plan.from_json(content, "labels"), content["data"]["classes"]
         shape = tuple(content["data"]["shape"])
         own = choose_device(device)
-        take_useful_threads(plan, shape, own)
+        set_useful_threads(plan, shape, own)
         statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # replaced by those of the checkpoint
         model = build_model(plan, plan.method, shape, statistics, len(classes))
         saved = checkpoint.load_newest(folder.checkpoints, own)
@@ -107,7 +107,7 @@ class Predictor:
         for position, path in enumerate(paths):
             record = {"error": errors[position]} if position in errors else next(records)
             name = as_text(str(path))
-            yield {"path": name, **(record if name == str(path) else {"error": NO_TEXT})}  # as in training
+            yield {"path": name, **(record if name == str(path) else {"error": INVALID_FILE_NAME})}  # as in training
 
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
         """One record per vector, or per row of a table."""
@@ -144,7 +144,7 @@ class Predictor:
             return images
         if images.shape[0] != channels or height != width or 0 in images.shape:
             raise UserError(f"{path}: x has images of C×H×W {images.shape}, but the network takes {self.shape}")
-        return FramedImages(images, self.frame) if self.frame is not None else images.brought_to(height)
+        return FramedImages(images, self.frame) if self.frame is not None else images.resized_to(height)
 
     def _features(self, paths: Sequence[Path]) -> tuple[Inputs, dict[int, str]]:
         assert self.network is not None

@@ -14,7 +14,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.lifecycle.opened_run import open_folder
 
 
-def keep_features(folder: RunFolder, device: str = "auto") -> None:
+def compute_features(folder: RunFolder, device: str = "auto") -> None:
     """Compute the features of every sample with the network of the newest checkpoint and store them."""
     checkpoint = newest_checkpoint(folder)
     run = open_folder(folder, device=device)
@@ -26,7 +26,7 @@ def keep_features(folder: RunFolder, device: str = "auto") -> None:
     write_features(folder, ids, torch.cat(rows).numpy(), checkpoint)
 
 
-def begin_features(folder: RunFolder) -> "subprocess.Popen[str]":
+def start_feature_process(folder: RunFolder) -> "subprocess.Popen[str]":
     """Start a process that computes the features. If it fails, its standard error says why."""
     code = "import sys; from selfadapt.runs.inspect.review_features import main; main(sys.argv[1])"
     command = [sys.executable, "-c", code, str(folder.path)]
@@ -37,6 +37,6 @@ def begin_features(folder: RunFolder) -> "subprocess.Popen[str]":
 
 def main(path: str) -> None:
     try:
-        keep_features(RunFolder(Path(path)))
+        compute_features(RunFolder(Path(path)))
     except UserError as error:
         sys.exit(str(error))

@@ -31,10 +31,10 @@ from selfadapt.evaluation.robustness import (
     GRADIENT_FREE,
     ClassOutputs,
     Robustness,
-    batch_for,
+    attack_batch_size,
     masking_signs,
     robustness,
-    spread_subset,
+    stratified_subset,
 )
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.runs.export.network_files import write_tensors
@@ -85,10 +85,10 @@ def attack_run(
     check_trained(run)
     own = image_view(run)
     test = own.test
-    chosen_n = spread_subset(test.labels, len(test) if images is None else images, seed)
+    chosen_n = stratified_subset(test.labels, len(test) if images is None else images, seed)
     transferred = None if transfer is None else _transferred(run, own, attack, transfer)
     epoch = load_moment(run, at)
-    cached = _CachedRobustness(run, own.model, seed, batch_size or batch_for(test.inputs.shape))
+    cached = _CachedRobustness(run, own.model, seed, batch_size or attack_batch_size(test.inputs.shape))
 
     def under(other: Attack, index_n: Tensor) -> Robustness:
         return cached.measure(test.take(index_n), other, on_progress)
@@ -113,7 +113,7 @@ def attack_run(
         "settings": {**attack.settings, "seed": seed, "batch_size": cached.batch_size},
     }
     if checks:
-        subset_n = spread_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
+        subset_n = stratified_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
         subset = replace(measured, outcome_N=measured.outcome_N[subset_n], labels_N=measured.labels_N[subset_n])
         again = partial(under, index_n=chosen_n[subset_n])
         crafted = None if transferred is None else again(transferred)
@@ -196,7 +196,7 @@ def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any
 
 
 def _under_attack(training: Training, samples: Samples, asked: AttackAfterEpoch) -> Robustness:
-    subset = samples.take(spread_subset(samples.labels, asked.images))
+    subset = samples.take(stratified_subset(samples.labels, asked.images))
     with evaluation_mode(training.model):
         return robustness(
             training.model, subset.inputs, subset.labels, asked.attack,

@@ -22,8 +22,8 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.sources.builtin import cifar10c
 from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
-from selfadapt.evaluation.corruption_accuracy import corruption_errors, mean_accuracy, mean_by_level, shift_table
-from selfadapt.evaluation.robustness import spread_subset
+from selfadapt.evaluation.corruption_accuracy import corruption_errors, corruption_table, mean_accuracy, mean_by_level
+from selfadapt.evaluation.robustness import stratified_subset
 from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
@@ -48,7 +48,7 @@ def shift_run(
         raise UserError(f"--levels {levels!r} is not known; choose one of {', '.join(get_args(LevelsName))}")
     check_trained(run)
     own = image_view(run)
-    test = own.test if images is None else own.test.take(spread_subset(own.test.labels, images, seed))
+    test = own.test if images is None else own.test.take(stratified_subset(own.test.labels, images, seed))
     if published is None:
         corrupted, about = _generated(test, cast(LevelsName, levels or levels_for(test.inputs.shape)), seed)
     else:
@@ -58,7 +58,7 @@ def shift_run(
     about |= {"network": network_digest(own.model), "images": len(test)}
     accuracy_of = _cached_accuracy(run, own, about)
     clean = accuracy_of("clean", lambda: test)
-    by_kind = shift_table(
+    by_kind = corruption_table(
         lambda kind, level: accuracy_of(f"{kind} {level}", lambda: corrupted(kind, level)), on_progress=on_progress
     )
     result = {

@@ -16,7 +16,7 @@ from selfadapt import __version__
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data
-from selfadapt.engine.launch import is_a_job
+from selfadapt.engine.launch import is_concurrent_job
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -31,7 +31,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         place = int(os.environ["LOCAL_RANK"])
-        name = f"cuda:{place % max(1, torch.cuda.device_count()) if is_a_job() else place}"
+        name = f"cuda:{place % max(1, torch.cuda.device_count()) if is_concurrent_job() else place}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -24,7 +24,7 @@ from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.lifecycle.environment import choose_device, describe, device_name, take_threads, warn_of_versions
 from selfadapt.runs.lifecycle.network import load_pretrained, new_model
 from selfadapt.runs.lifecycle.prepare_data import duplicate_rows, prepare, recall, sample_rows
-from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -56,7 +56,7 @@ def start(request: Request, folder: RunFolder, on_progress: ProgressCallback = n
     with folder.locked():
         folder.check_free()
         plan, data = open_and_plan(request, on_progress)
-        take_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
+        set_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
         run = _with_model(folder, plan, data, resumed=False)
         _write_start(run)
     return run

@@ -21,7 +21,7 @@ from selfadapt.runs.config.request import Kind
 from selfadapt.runs.lifecycle.environment import choose_device, device_name, make_deterministic, warn_of_versions
 from selfadapt.runs.lifecycle.network import build_model
 from selfadapt.runs.lifecycle.prepare_data import recall
-from selfadapt.runs.lifecycle.threads import take_useful_threads
+from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -93,7 +93,7 @@ def open_folder(
     warn_of_versions(folder.read_run())
     own = choose_device(plan.device)
     make_deterministic(own)
-    take_useful_threads(plan, data.train.inputs.shape, own)
+    set_useful_threads(plan, data.train.inputs.shape, own)
     saved = newest_checkpoint(folder, own)
     inputs = data.train.inputs
     model = build_model(plan, plan.method, inputs.shape, channel_statistics(inputs), data.num_classes).to(own)

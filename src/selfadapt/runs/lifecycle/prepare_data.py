@@ -16,7 +16,7 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.decode import Frame
-from selfadapt.data.images.decoded_cache import keep_decoded
+from selfadapt.data.images.decoded_cache import cache_decoded
 from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.labels.class_names import UNLABELLED
@@ -74,14 +74,14 @@ def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFol
         channels = network_shape(network)[0]
         data = data.with_files(lambda files: replace(files, shape=(channels, *files.shape[1:])))
     if size is not None and not reading.on_features:  # whose network resizes images itself
-        data = data.with_images(lambda images: images.brought_to(size))
+        data = data.with_images(lambda images: images.resized_to(size))
     from_images = reading.data.crops == "original"
     if from_images:
-        data = seeing_the_middle(data)
+        data = with_center_crops(data)
     if distributed.rank():  # the first process decodes for all
         distributed.barrier()
     stream = reading.data.stream or reading.on_features
-    data = keep_decoded(data, stream=stream, stream_train=from_images, on_progress=on_progress)
+    data = cache_decoded(data, stream=stream, stream_train=from_images, on_progress=on_progress)
     if distributed.rank() == 0:
         distributed.barrier()
     if reading.data.corrected is not None:
@@ -93,7 +93,7 @@ def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFol
     return data
 
 
-def seeing_the_middle(data: Data) -> Data:
+def with_center_crops(data: Data) -> Data:
     """The data with the centre crop of each image file wherever none is cut at random, as in evaluation on ImageNet."""
     return data.with_files(lambda files: replace(files, resize=Frame.middle(files.shape[1])))
 

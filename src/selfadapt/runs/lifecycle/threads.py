@@ -49,7 +49,7 @@ def layer_work(network: nn.Module, shape: Sequence[int]) -> float:
     return sum(work) / max(1, len(work))
 
 
-def take_useful_threads(plan: Plan, shape: tuple[int, ...], device: torch.device) -> None:
+def set_useful_threads(plan: Plan, shape: tuple[int, ...], device: torch.device) -> None:
     """Set the number of torch's threads for the network of this plan, on inputs of this shape."""
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(_AVAILABLE)

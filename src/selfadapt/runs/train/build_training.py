@@ -7,7 +7,7 @@ from torch import nn
 
 from selfadapt.core import distributed
 from selfadapt.data.dataset import Data
-from selfadapt.data.images.augment import named_augment, smallest_area
+from selfadapt.data.images.augment import augmentation_by_name, smallest_area
 from selfadapt.data.inputs import InputSpec
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine import checkpoint
@@ -57,7 +57,7 @@ def _loader(plan: Plan, data: Data) -> SampleLoader:
     cropped = plan.data.crops == "original"
     if spec.kind == "images":
         fixed = plan.model.name in FIXED_SIZE
-        operator = named_augment(augment, spec.shape[1], keep_size=fixed, cropped=cropped)
+        operator = augmentation_by_name(augment, spec.shape[1], keep_size=fixed, cropped=cropped)
     else:
         operator = None
     return SampleLoader(

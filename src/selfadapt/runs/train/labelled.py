@@ -30,7 +30,7 @@ from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages, predi
 ProgressBar = Callable[[str], AbstractContextManager[StageCallback]]  # with this description; gives its callback
 
 
-def finished_run(
+def train_or_load(
     folder: RunFolder, given: Mapping[str, Any], progress_bar: ProgressBar, description: str
 ) -> dict[str, Any]:
     """The result of a run with these settings: from the folder if it is finished there, else trained now."""
