@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import Setting, from_plain, plain, settings_in
-from selfadapt.runs.config.sections import DataSettings, GeneralSettings, ModelSettings, TrainingSettings
+from selfadapt.runs.config.sections import (
+    DataSettings,
+    GeneralSettings,
+    ModelSettings,
+    TrainingSettings,
+    split_weights,
+)
 
 if TYPE_CHECKING:
     from selfadapt.objectives.method import Method
@@ -74,7 +80,7 @@ class Request:
         Raises:
             UserError: for a name that neither the run nor the method has, or a value out of bounds.
         """
-        given = normal_form(given)
+        given = split_weights(normal_form(given))
         values = {**_DEFAULTS[kind], **given}
         name = values.pop("method")
         method = method_class(kind, name)
