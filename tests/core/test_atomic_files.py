@@ -1,5 +1,7 @@
 """Files and folders appear under their names only when they are complete."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,25 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
         draft.write_text("new")
     assert (tmp_path / "link.txt").is_symlink()
     assert (tmp_path / "target.txt").read_text() == "new"
+
+
+def test_a_prepared_link_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("safe")
+    (tmp_path / ".draft-labels.csv").symlink_to(tmp_path / "victim")
+    with atomic_write(tmp_path / "labels.csv") as file:
+        file.write("new")
+    assert (tmp_path / "victim").read_text() == "safe"
+    assert (tmp_path / "labels.csv").read_text() == "new"
+
+
+def test_files_of_killed_processes_are_removed_and_recent_ones_stay(tmp_path: Path) -> None:
+    old, recent = tmp_path / ".draft-0123-labels.csv", tmp_path / ".draft-4567-labels.csv"
+    old.touch()
+    recent.touch()
+    os.utime(old, (time.time() - 7200,) * 2)
+    with atomic_write(tmp_path / "labels.csv") as file:
+        file.write("new")
+    assert (old.exists(), recent.exists()) == (False, True)
 
 
 def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:

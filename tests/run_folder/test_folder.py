@@ -1,6 +1,7 @@
 """The run folder: its files, and the lock that keeps two trainings apart."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,31 @@ def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
         RunFolder(tmp_path).read_run()
     with pytest.raises(UserError, match=r"labels.csv does not exist"):
         RunFolder(tmp_path).read_labels()
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "report.html", ".lock", "figures", "checkpoint", ".draft-labels.csv"])
+def test_a_link_in_a_run_folder_is_refused_before_anything_is_read_or_written(name: str, tmp_path: Path) -> None:
+    """A folder from a stranger may hold links that lead elsewhere."""
+    folder, victim = RunFolder(tmp_path / "run"), tmp_path / "victim"
+    victim.write_text("safe")
+    folder.write_run({"settings": {}, "data": {}, "noise": None, "start_epoch": None})
+    assert folder.read_run()["noise"] is None
+    (folder.path / name).symlink_to(victim)
+    with pytest.raises(UserError, match=f"{name} is a symbolic link"):
+        folder.read_run()
+    with pytest.raises(UserError, match=f"{name} is a symbolic link"), folder.locked():
+        pass
+    assert victim.read_text() == "safe"
+
+
+def test_a_fifo_in_a_run_folder_is_refused_at_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    os.mkfifo(folder.settings_file)
+    with pytest.raises(UserError, match=r"run.json is a FIFO"):
+        folder.read_run()
+
+
+def test_a_link_to_a_run_folder_works(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").write_run({"settings": {}, "data": {}, "noise": None, "start_epoch": None})
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    assert RunFolder(tmp_path / "link").read_run()["noise"] is None

@@ -1,8 +1,11 @@
 """Atomic writes: a file or folder appears under its name only when it is complete."""
 
+import glob
 import io
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +13,8 @@ from typing import IO
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+
+_STALE_SECONDS = 3600.0  # after which a temporary file belongs to a process that was killed
 
 
 @contextmanager
@@ -29,24 +34,43 @@ def atomic_write(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block ends without an error. Symbolic links are followed."""
-    if not path.name or path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file")
+    """Yield an empty temporary file that replaces `path` when the block ends without an error.
+
+    The temporary file has a random name and is created exclusively, so that no file or link that somebody prepared is
+    written to. If `path` is a symbolic link to a file, the file is replaced.
+
+    Raises:
+        UserError: If `path` is not a file or cannot be written.
+    """
     try:
+        if not path.name or path.is_dir():
+            raise UserError(f"{path} is a folder; give the name of a file")
         final = path.resolve()
-    except (OSError, RuntimeError) as error:  # a loop of symbolic links
-        raise UserError(f"{path} cannot be written: {error}") from error
-    if final.exists() and not final.is_file():
-        raise UserError(f"{path} is not a regular file; give another name")
-    draft = final.with_name(f".draft-{final.name}")
+        if final.exists() and not final.is_file():
+            raise UserError(f"{path} is not a regular file; give another name")
+        _remove_stale_drafts(final)
+        draft = final.with_name(f".draft-{secrets.token_hex(8)}-{final.name}")
+        folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
+        raise UserError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
     try:
+        os.close(os.open(draft.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder))
         yield draft
-        draft.replace(final)
+        os.replace(draft.name, final.name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
-            draft.unlink(missing_ok=True)
+            os.unlink(draft.name, dir_fd=folder)
+        os.close(folder)
+
+
+def _remove_stale_drafts(final: Path) -> None:
+    """Remove temporary files that a killed process left."""
+    for draft in final.parent.glob(f".draft-*-{glob.escape(final.name)}"):
+        with suppress(OSError):
+            if time.time() - draft.lstat().st_mtime > _STALE_SECONDS:
+                draft.unlink()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_tree
 from selfadapt.data.duplicates.groups import DuplicateGroup
 from selfadapt.data.duplicates.near_duplicates import Kind
 from selfadapt.run_folder.csv_tables import read_table, write_table
@@ -54,6 +55,7 @@ class RunFolder(RunPaths):
 
     def read_run(self) -> dict[str, Any]:
         try:
+            check_tree(self.path)
             content = json.loads(self.settings_file.read_text(encoding="utf-8"))
             if content.get("format", 1) != FORMAT:
                 raise UserError(

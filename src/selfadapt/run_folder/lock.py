@@ -9,6 +9,7 @@ from typing import IO
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_tree
 
 LOCK_NAME = ".lock"
 _HELD: set[Path] = set()  # folders that this process has locked
@@ -48,6 +49,7 @@ def folder_lock(folder: Path, is_used: Callable[[], bool]) -> Iterator[None]:
 def _open_lock_file(folder: Path) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return open(folder / LOCK_NAME, "w")
+        check_tree(folder)
+        return open(folder / LOCK_NAME, "a", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o644))
     except OSError as error:
         raise UserError(f"{folder} cannot be used as a run folder: {error.strerror or error}") from error

@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -120,9 +123,10 @@ def open_image(path: Path) -> "Iterator[Image]":
     from PIL import Image
 
     try:
+        check_regular(path)
         with Image.open(path) as image:
             yield image
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UserError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
 
 

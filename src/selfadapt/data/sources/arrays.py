@@ -14,6 +14,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from torch.utils.data import Dataset
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.labels.class_names import UNLABELLED, check_label_array, class_names, numbered
@@ -88,6 +89,7 @@ def _are_vectors(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bool:
 
 
 def _read_npz(path: Path, *, unlabelled: bool) -> dict[str, Array]:
+    check_regular(path)
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
@@ -155,6 +157,7 @@ def read_vectors(path: Path, width: int) -> VectorInputs:
 
 
 def _read_unlabelled(path: Path) -> Array:
+    check_regular(path)
     try:
         loaded = np.load(path, allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else loaded["x"]

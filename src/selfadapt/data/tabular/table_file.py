@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
 from selfadapt.data.labels.class_names import UNLABELLED, check_labels
 from selfadapt.data.sample_ids import content_ids
 from selfadapt.data.tabular.row_encoder import Row
@@ -167,6 +168,7 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise UserError("reading .parquet needs pyarrow: pip install 'selfadapt[parquet]'") from error
+    check_regular(path)
     try:
         rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
         return rows
@@ -185,6 +187,7 @@ def column_names(path: Path) -> list[str]:
 
 @contextmanager
 def _open_csv(path: Path) -> Iterator[IO[str]]:
+    check_regular(path)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             yield file

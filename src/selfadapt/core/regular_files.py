@@ -1,0 +1,57 @@
+"""Regular files only: a FIFO, a device or a socket would block or never end, and a link may lead anywhere."""
+
+import os
+import stat
+from pathlib import Path
+
+from selfadapt.core.errors import UserError
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def check_regular(path: Path) -> None:
+    """Check that a path leads to a regular file; links are followed.
+
+    Raises:
+        UserError: If it leads to anything else. A missing file is left to whatever opens it.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path} is {_kind(mode)}, not a regular file; remove it or name another file")
+
+
+def check_tree(folder: Path) -> None:
+    """Check that a folder holds nothing but regular files and folders, at any depth.
+
+    What a program writes into its own folder is never a link. A folder from a stranger may hold one that leads to
+    another place, so that writing a file overwrites something else.
+
+    Raises:
+        UserError: At the first entry that is something else.
+    """
+    pending = [folder]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    pending.append(Path(entry.path))
+                elif not stat.S_ISREG(mode):
+                    raise UserError(
+                        f"{entry.path} is {_kind(mode)}; a run folder holds regular files and folders only: remove it, "
+                        "or put the file itself in its place"
+                    )
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "not an ordinary file")

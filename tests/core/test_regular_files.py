@@ -1,0 +1,58 @@
+"""What is not a regular file is refused before it is opened."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular, check_tree
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "a FIFO": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a socket": _socket,
+    "a folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_would_block_or_never_end_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd"
+    ODD[kind](path)
+    with pytest.raises(UserError, match=f"odd is {kind}"):
+        check_regular(path)
+
+
+def test_files_links_to_files_and_missing_files_pass(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(file)
+    for path in (file, link, tmp_path / "missing"):
+        check_regular(path)
+
+
+def test_a_tree_of_files_and_folders_passes_through_a_link_to_it(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint" / "model").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    check_tree(tmp_path / "run")
+    check_tree(tmp_path / "link")
+
+
+@pytest.mark.parametrize("place", ["labels.csv", ".lock", "figures", "checkpoint/00001"])
+def test_a_link_anywhere_in_a_tree_is_refused_by_name(place: str, tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (run / place).parent.mkdir(parents=True)
+    (run / place).symlink_to(elsewhere)
+    with pytest.raises(UserError, match=f"{place} is a symbolic link"):
+        check_tree(run)
