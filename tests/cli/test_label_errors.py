@@ -86,7 +86,11 @@ def test_vectors_are_predicted_from_a_file_of_them(trained: tuple[Path, Array]) 
     assert [line.replace("new.npz", "new.npy") for line in second] == first
     np.save(folder / "narrow.npy", values[:, :3])
     np.savez(folder / "other.npz", values=values)
-    for name, told in (("narrow.npy", "x_train had 64"), ("other.npz", "must be called x"), ("new.txt", "no file")):
+    for name, told in (
+        ("narrow.npy", "x_train had 64"),
+        ("other.npz", "must be called x"),
+        ("new.txt", "does not exist"),
+    ):
         result = run("predict", "run", name, folder=folder)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)
         assert told in result.stderr
