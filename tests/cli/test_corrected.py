@@ -116,7 +116,7 @@ def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path
     assert again.ids == drawn.ids, "the population stays what it was at the first draw"
     _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_order[:5]})
     assert run_json("labels", "run", "--precision", "0.6", "--confidence", "0.9", folder=audited)["promise"] is None
-    assert "after 5 looks no depth" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
+    assert "5 reviewed samples do not guarantee" in run("labels", "run", "--precision", "0.6", folder=audited).stdout
 
     _decide(folder.path, {sample_id: _truth(sample_id) for sample_id in drawn.in_order[5:60]})
     made = run_json("labels", "run", "--precision", "0.6", "--confidence", "0.9", folder=audited)

@@ -89,7 +89,7 @@ def test_vectors_are_predicted_from_a_file_of_them(trained: tuple[Path, Array]) 
     for name, told in (
         ("narrow.npy", "the run was trained on 64"),
         ("other.npz", "name the array to predict x"),
-        ("new.txt", "no file"),
+        ("new.txt", "does not exist"),
     ):
         result = run("predict", "run", name, folder=folder)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)

@@ -164,7 +164,7 @@ def test_autoattack_and_its_parts(folder: Path) -> None:
     part = run_json("attack", "plain", "--with", "apgd-ce", *small, folder=folder)
     assert part["robust_accuracy"] == found["by_attack"]["apgd-ce"]
     words = run("attack", "plain", "--with", "apgd-ce", *small, folder=folder).stdout
-    assert "after apgd-ce" in words
+    assert "robust accuracy, apgd-ce" in words
     assert "note: not the standard AutoAttack" in words
     refused = run("attack", "plain", "--with", "square", *small, folder=folder)
     assert (refused.returncode, "square has no --steps" in refused.stderr) == (2, True)

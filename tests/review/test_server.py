@@ -414,7 +414,7 @@ def test_many_at_once_leave_what_was_decided_and_then_nothing_can_be_drawn(serve
     assert server.json("api/measured")["population"] == 0
     assert server.stop()[0] == 0
     made = run("labels", shapes_run, "--precision", "0", folder=shapes_run.parent)
-    assert (made.returncode, "nothing is left to take unseen" in made.stdout) == (0, True)
+    assert (made.returncode, "none is left to accept unreviewed" in made.stdout) == (0, True)
     drawn.write_text("id,given,suggested,depth,turn\na,bar,dot,1,first\n")
     for command in (("labels", shapes_run, "--precision", "0.5"), ("review", shapes_run, "--no-browser")):
         failed = run(*command, folder=shapes_run.parent)

@@ -1,6 +1,7 @@
 """Figures as SVG files."""
 
 import statistics
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -183,7 +184,8 @@ def _legend_below(figure: "Figure") -> None:
 
 def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
     """Plot the accuracy of each method, the best on top: a dot for each seed, a tick at the mean."""
-    figure, (axes,) = _figure(5.6, 1.2 + 0.4 * len(accuracies))
+    labels = {name: textwrap.wrap(name, 28) for name in accuracies}
+    figure, (axes,) = _figure(5.6, 1.0 + 0.22 * sum(1 + len(lines) for lines in labels.values()))
     ordered = sorted(accuracies.items(), key=lambda item: statistics.fmean(item[1]))
     for position, (_, values) in enumerate(ordered):
         mean, right = 100 * statistics.fmean(values), 100 * max(values)
@@ -195,7 +197,7 @@ def methods(accuracies: Mapping[str, Sequence[float]], path: Path) -> None:
     axes.set(xlabel="test accuracy (%)", ylim=(-0.6, len(ordered) - 0.4))
     axes.margins(x=0.12)
     axes.set_xlim(right=min(axes.get_xlim()[1], 100.5))
-    axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
+    axes.set_yticks(range(len(ordered)), ["\n".join(labels[name]) for name, _ in ordered], fontsize=9)
     axes.grid(visible=False, axis="x")
     _save(figure, path)
 

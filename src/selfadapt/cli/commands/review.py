@@ -117,7 +117,7 @@ def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar |
     def find() -> "Similar | str":
         if not kept:
             if process is not None and process.poll() is None:
-                return "computing features of all samples"
+                return "features are being computed; a moment"  # the page retries on "a moment"
             if process is not None and process.returncode:
                 assert process.stderr is not None
                 lines = process.stderr.read().strip().splitlines() or ["the process was stopped"]
