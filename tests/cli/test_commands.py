@@ -186,7 +186,7 @@ def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "run" / "checkpoint")
     result = run("audit", "run", folder=tmp_path)
     assert result.returncode == 2
-    assert "knows nothing of its labels yet: 0 epochs are done" in result.stderr
+    assert "cannot be audited yet: 0 epochs are done" in result.stderr
 
 
 def test_odd_class_names_do_no_harm(tmp_path: Path) -> None:
