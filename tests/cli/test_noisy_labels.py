@@ -226,7 +226,7 @@ def test_a_person_decides_first(tmp_path: Path) -> None:
     assert all(labels[row["id"]] == row["suggested"] for row in others)
 
     for content, words in (
-        ("id,label\nnobody,1\n", "no sample of"),
+        ("id,label\nnobody,1\n", "is not a sample of"),
         ("id,label\nx,eleven\n", "line 2"),
         ("a\nb\n", "columns"),
     ):
@@ -332,7 +332,7 @@ def test_a_spreadsheet_may_have_saved_the_tables(tmp_path: Path) -> None:
     assert run("labels", "run", folder=tmp_path).returncode == 0
     for broken, words in (
         (content.replace(",", ";"), "lacks the column id"),
-        (content.replace(",0.", ",sure", 1), "is no number"),
+        (content.replace(",0.", ",sure", 1), "is not a number"),
         (content + "digits/9\n", "has too few values"),
     ):
         path.write_text(broken, encoding="utf-8")

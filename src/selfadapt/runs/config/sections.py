@@ -193,7 +193,7 @@ class TrainingSettings:
 class GeneralSettings:
     """What belongs to the whole run."""
 
-    seed: int = setting(0, "Decides every random number.", least=0, most=2**63 - 1)
+    seed: int = setting(0, "Seed of all random numbers.", least=0, most=2**63 - 1)
     views: int | None = setting(
         None,
         "Augmented views of an image in a step, 1 or 2.",
@@ -201,7 +201,7 @@ class GeneralSettings:
         most=2,
         unset="as the method's authors have it: 2 for byol, moco, simclr and simsiam, else 1",
     )
-    device: str = setting("auto", "auto, cpu, cuda, mps.")
+    device: str = setting("auto", "Device: auto, cpu, cuda or mps.")
 
     def __post_init__(self) -> None:
         check_settings(self)
