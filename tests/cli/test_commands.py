@@ -175,7 +175,6 @@ def test_changed_samples_are_noticed(tmp_path: Path) -> None:
 
 
 def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
-<<<<<<< HEAD
     run_json("train", "digits", *SMALL, "--start-epoch", "2", "--out", "run", folder=tmp_path)
     checkpoints = tmp_path / "run" / "checkpoint"
     for gone, message in (
@@ -185,13 +184,6 @@ def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
         shutil.rmtree(gone)
         result = run("audit", "run", folder=tmp_path)
         assert (result.returncode, message in result.stderr) == (2, True), result.stderr
-=======
-    run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
-    shutil.rmtree(tmp_path / "run" / "checkpoint")
-    result = run("audit", "run", folder=tmp_path)
-    assert result.returncode == 2
-    assert "cannot be audited yet: 0 epochs are done" in result.stderr
->>>>>>> report
 
 
 def test_odd_class_names_do_no_harm(tmp_path: Path) -> None:
