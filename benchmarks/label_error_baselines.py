@@ -1,21 +1,21 @@
-"""What other programs make of the same labels and features: lists of likely label errors.
+"""Baselines: the lists of likely label errors of other methods for the same labels and features.
 
-cleanlab: its four scores (self-confidence and normalised margin, each plain and adjusted) and its own filter, on
+cleanlab: its four scores (self-confidence and normalised margin, each plain and adjusted) and its filter, on
 out-of-sample predictions. Those of scikit-learn come from LogisticRegression on standardised features with five
-shuffled folds; C is the one of five values under which the given labels of held-out samples are likeliest.
+shuffled folds. C is selected among five values by the likelihood of held-out given labels.
 
-SimiFeat (Zhu, Dong and Liu, "Detecting Corrupted Labels Without Training a Model to Predict", 2022), written from the
-paper and the authors' program, with their defaults: ten neighbours by cosine, the sample itself among them, each vote
-weighted by similarity; the sample's own similarity extrapolated from the next two.
+SimiFeat (Zhu, Dong and Liu, "Detecting Corrupted Labels Without Training a Model to Predict", 2022), reimplemented
+from the paper and the authors' code, with their defaults: ten neighbours by cosine similarity, including the sample
+itself. Votes are weighted by similarity, and that of the sample itself is extrapolated from the next two.
 
-    V (voting)    a label is an error if another class has most votes
-    R (ranking)   score -log(share of the label in the votes); in each class the labels of the largest scores, as many
-                  as HOC (Zhu, Song and Liu, 2021) estimates to be wrong: the noise under which labels of a sample and
-                  its two nearest neighbours occur together as they do (Adam, 400 steps at 0.1)
+    V (voting)    a label is an error if another class has the most votes
+    R (ranking)   score -log(share of the label in the votes); in each class the labels with the largest scores, as
+                  many as HOC (Zhu, Song and Liu, 2021) estimates to be wrong. HOC fits the noise to the joint
+                  frequencies of the labels of a sample and its two nearest neighbours (Adam, 400 steps, 0.1)
 
-Both put their errors first and order by the score; the score alone is a third list. The authors average over 21 random
-augmentations of the images and, within them, over a random shift of the estimated rates; with fixed features there is
-one pass and no shift. HOC sees all samples, as the authors' does below 15,000.
+Both list their errors first and sort by the score; the score alone is a third list. The authors average over 21 random
+augmentations of the images and, within them, over random shifts of the estimated rates. With fixed features there is
+one pass without a shift. HOC uses all samples, as the authors' code does below 15,000.
 
 Shapes: N samples, F features, K classes, J neighbours.
 """
@@ -49,17 +49,17 @@ class Logistic:
 
     predicted_NK: Tensor
     inverse_decay: float
-    seconds: float  # of processor time
+    seconds: float  # CPU time
 
 
 def logistic_regression(features_NF: Tensor, labels_N: Tensor, seed: int) -> Logistic:
-    """Predictions with C chosen by the held-out likelihood of the given labels."""
+    """Predictions with C selected by the held-out likelihood of the given labels."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import PredefinedSplit, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    began = time.process_time()
+    start = time.process_time()
     split = PredefinedSplit(assign_folds(labels_N, FOLDS, seed).numpy())
     best: tuple[float, float, Tensor] = (-math.inf, 0.0, torch.empty(0))
     for inverse in INVERSE_DECAYS:
@@ -71,11 +71,11 @@ def logistic_regression(features_NF: Tensor, labels_N: Tensor, seed: int) -> Log
         likelihood = float(predicted_NK.gather(1, labels_N.unsqueeze(1)).clamp_min(1e-12).log().mean())
         if likelihood > best[0]:
             best = (likelihood, inverse, predicted_NK)
-    return Logistic(best[2], best[1], time.process_time() - began)
+    return Logistic(best[2], best[1], time.process_time() - start)
 
 
 def cleanlab_scores(predicted_NK: Tensor, labels_N: Tensor) -> dict[str, Tensor]:
-    """By each of cleanlab's scores how doubtful a label is."""
+    """Each of cleanlab's scores of every label; larger means more likely wrong."""
     from cleanlab.rank import get_label_quality_scores
 
     labels, predicted = labels_N.numpy(), _distributions(predicted_NK)
@@ -86,7 +86,7 @@ def cleanlab_scores(predicted_NK: Tensor, labels_N: Tensor) -> dict[str, Tensor]
 
 
 def cleanlab_issues(predicted_NK: Tensor, labels_N: Tensor) -> Tensor:
-    """The labels that cleanlab's filter finds."""
+    """A mask of the labels that cleanlab's filter finds."""
     from cleanlab.filter import find_label_issues
 
     found = find_label_issues(labels_N.numpy(), _distributions(predicted_NK), n_jobs=1)
@@ -99,7 +99,7 @@ def _distributions(predicted_NK: Tensor) -> "np.ndarray[tuple[int, ...], np.dtyp
 
 
 def simifeat(features_NF: Tensor, labels_N: Tensor, *, standardised: bool) -> dict[str, Tensor]:
-    """By each of SimiFeat's lists how doubtful a label is. Features without a common unit are `standardised` first."""
+    """Each of SimiFeat's scores of every label; larger means more likely wrong. Tabular features are `standardised`."""
     classes = int(labels_N.max()) + 1
     if standardised:
         features_NF = (features_NF - features_NF.mean(0)) / features_NF.std(0).clamp_min(1e-6)
@@ -112,29 +112,29 @@ def simifeat(features_NF: Tensor, labels_N: Tensor, *, standardised: bool) -> di
     ranked_N = torch.zeros_like(outvoted_N)
     right_K = right_share(labels_N[near_NJ[:, :3]], classes)
     for k in labels_N.unique().tolist():
-        own_n = (labels_N == k).nonzero().flatten()
+        class_n = (labels_N == k).nonzero().flatten()
         wrong = 1 - min(float(right_K[k]), 1.0)
         wrong = 0.95 if wrong >= 1 else 0.05 if wrong <= 0 else wrong
-        ranked_N[own_n] = score_N[own_n] >= score_N[own_n].quantile(1 - wrong)
-    first = float(score_N.max() - score_N.min()) + 1
-    return {"V": score_N + first * outvoted_N, "R": score_N + first * ranked_N, "score": score_N}
+        ranked_N[class_n] = score_N[class_n] >= score_N[class_n].quantile(1 - wrong)
+    offset = float(score_N.max() - score_N.min()) + 1
+    return {"V": score_N + offset * outvoted_N, "R": score_N + offset * ranked_N, "score": score_N}
 
 
 def nearest(features_NF: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Cosine similarities and places of the nearest samples, each sample itself being its first."""
+    """Cosine similarities and indices of the nearest samples; the first is the sample itself."""
     unit_NF = normalize(features_NF)
-    similar, near = [], []
+    similarities, neighbours = [], []
     for rows_n in torch.arange(len(features_NF)).split(2048):
         cosine_nN = unit_NF[rows_n] @ unit_NF.T
-        cosine_nN[torch.arange(len(rows_n)), rows_n] = 2.0  # before every duplicate
+        cosine_nN[torch.arange(len(rows_n)), rows_n] = 2.0  # ahead of its duplicates
         best = cosine_nN.topk(count, 1)
-        similar.append(best.values)
-        near.append(best.indices)
-    return torch.cat(similar), torch.cat(near)
+        similarities.append(best.values)
+        neighbours.append(best.indices)
+    return torch.cat(similarities), torch.cat(neighbours)
 
 
 def right_share(labels_N3: Tensor, classes: int) -> Tensor:
-    """HOC: for each class the share of labels that are right, from labels of samples and their two neighbours."""
+    """HOC: the share of right labels in each class, from the labels of samples and their two nearest neighbours."""
     counted = [one_hot(labels_N3[:, i], classes).float() for i in range(3)]
     first_K = counted[0].mean(0)
     second_KK = torch.einsum("ni,nj->ij", *counted[:2]) / len(labels_N3)

@@ -1,14 +1,14 @@
-"""Labels with known errors on fixed features: the cells of the benchmark of label errors.
+"""Labels with known errors on fixed features: the cells of the label error benchmark.
 
-A cell is a data set, a kind of error with its rate, and sometimes a subset of the samples. Kinds of error:
+A cell is a data set, a type of label noise with its rate, and optionally a subset of the samples. Types of noise:
 
-    symmetric:R   redrawn over all classes, with probability R
-    next:R        the next class in a circle, with probability R
-    confusion:R   R·N samples drawn in proportion to a weak model's probability of other classes, and the wrong label
-                  drawn from it: a shrunk linear discriminant on a random 48 of the features (a third, if they are
-                  fewer than 144), out of fold
-    human         labels that people gave (CIFAR-10N): `aggre`, a vote of three, or `worse`, the worst of three
-    natural       CIFAR10's test labels; wrong are those of which fewer than three of five reviewers confirm the label
+    symmetric:R   redrawn uniformly over all classes, with probability R
+    next:R        the next class (cyclic), with probability R
+    confusion:R   R·N samples drawn in proportion to a weak model's probability of other classes; the wrong label is
+                  drawn from these. The model is a shrunk linear discriminant on 48 random features (a third of them,
+                  if there are fewer than 144), cross-validated
+    human         labels by human annotators (CIFAR-10N): `aggre`, a vote of three, or `worse`, the worst of three
+    natural       CIFAR10's test labels; a label is wrong if fewer than three of five reviewers confirm it
 
 Shapes: N samples, F features, K classes.
 """
@@ -28,16 +28,16 @@ from selfadapt.core.rng import seeded
 from selfadapt.data.duplicates.groups import find_duplicates
 
 TABLES = ("digits", "wine", "breast_cancer")
-_MOST = {"cifar10": 5000}  # samples, the first
+_MOST = {"cifar10": 5000}  # only the first samples are used
 _WEAK_FEATURES = 48
-_RATIO = 20  # of the largest class to the smallest, where they are unequal
-_LEAST = 5  # samples of a class that `find_label_errors` judges
+_RATIO = 20  # of the largest to the smallest class of an "unequal" subset
+_LEAST = 5  # samples; `find_label_errors` does not judge smaller classes
 _PHOTO_SEEDS = (7, 11, 12, 13, 14)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured, once for each seed."""
+    """An experiment, run once per seed."""
 
     data: str
     noise: str
@@ -51,12 +51,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Features with the labels as given, and which of these are wrong."""
+    """Features, given labels, and which of the labels are wrong."""
 
     features_NF: Tensor
     labels_N: Tensor
     wrong_N: Tensor
-    contradicted_N: Tensor  # duplicates of a sample have another label in the data as they come
+    contradicted_N: Tensor  # a duplicate has another label in the original data
 
 
 FIVE = (0, 1, 2, 3, 4)
@@ -86,7 +86,7 @@ CELLS = (
 
 
 def lacking(cell: Cell, folder: Path | None, photos: Path | None) -> str | None:
-    """The file or folder that this cell needs and that is not there."""
+    """The missing file or folder that this cell needs, or None."""
     if cell.data in TABLES:
         return None
     if folder is None:
@@ -100,7 +100,7 @@ def lacking(cell: Cell, folder: Path | None, photos: Path | None) -> str | None:
 
 
 def labelled(cell: Cell, seed: int, folder: Path | None) -> Labelled:
-    """The samples of a cell with their errors."""
+    """The samples of a cell with label errors."""
     features_NF, truth_N = _read(cell.data, folder)
     if cell.noise.startswith("human"):
         assert folder is not None
@@ -117,7 +117,7 @@ def labelled(cell: Cell, seed: int, folder: Path | None) -> Labelled:
 
 
 def contradicted(features_NF: Tensor, truth_N: Tensor) -> Tensor:
-    """Samples with a duplicate of another class before any error was put in: one of the two is wrong already."""
+    """Samples with a duplicate of another class before errors are injected: one of the two is already wrong."""
     found_N = torch.zeros(len(truth_N), dtype=torch.bool)
     for group in find_duplicates(features_NF):
         members = list(group.members)
@@ -126,10 +126,10 @@ def contradicted(features_NF: Tensor, truth_N: Tensor) -> Tensor:
 
 
 def read_features(path: Path) -> dict[str, Tensor]:
-    """The features of a file of `selfadapt embed`, by the id of the sample."""
+    """The features in a file written by `selfadapt embed`, by sample id."""
     with np.load(path) as file:
-        rows = {part: torch.from_numpy(file[f"x_{part}"]).float() for part in ("train", "test")}
-        return {str(name): rows[part][i] for part in rows for i, name in enumerate(file[f"id_{part}"])}
+        rows = {split: torch.from_numpy(file[f"x_{split}"]).float() for split in ("train", "test")}
+        return {str(name): rows[split][i] for split in rows for i, name in enumerate(file[f"id_{split}"])}
 
 
 def _read(name: str, folder: Path | None) -> tuple[Tensor, Tensor]:
@@ -147,7 +147,7 @@ def _read(name: str, folder: Path | None) -> tuple[Tensor, Tensor]:
 
 
 def _subset(truth_N: Tensor, subset: str, seed: int) -> Tensor:
-    """The rows of a subset: so many of each class, or numbers that fall geometrically with the rank of the class."""
+    """The rows of a subset: the same number per class, or numbers that decrease geometrically with the class rank."""
     if not subset:
         return torch.arange(len(truth_N))
     sizes_K = torch.bincount(truth_N)
@@ -161,7 +161,7 @@ def _subset(truth_N: Tensor, subset: str, seed: int) -> Tensor:
 
 
 def with_errors(features_NF: Tensor, truth_N: Tensor, noise: str, seed: int) -> Tensor:
-    """The labels after errors of this kind."""
+    """The labels after injecting noise of this type."""
     kind, rate = noise.split(":")[0], float(noise.split(":")[1])
     classes, generator = int(truth_N.max()) + 1, seeded(seed, "noise", noise)
     if kind == "confusion":
@@ -182,22 +182,22 @@ def _confused(features_NF: Tensor, truth_N: Tensor, rate: float, generator: torc
     columns = torch.randperm(width, generator=generator)[: min(_WEAK_FEATURES, max(2, width // 3))]
     folds = StratifiedKFold(5, shuffle=True, random_state=int(torch.randint(2**31, (1,), generator=generator)))
     weak = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
-    odds: Any = cross_val_predict(
+    probabilities: Any = cross_val_predict(
         weak, features_NF[:, columns].numpy(), truth_N.numpy(), cv=folds, method="predict_proba"
     )
-    odds_NK = torch.from_numpy(odds).double().clamp_min(1e-12).scatter(1, truth_N.unsqueeze(1), 0.0)
-    chosen_n = torch.multinomial(odds_NK.sum(1), round(rate * len(truth_N)), generator=generator)
+    probabilities_NK = torch.from_numpy(probabilities).double().clamp_min(1e-12).scatter(1, truth_N.unsqueeze(1), 0.0)
+    chosen_n = torch.multinomial(probabilities_NK.sum(1), round(rate * len(truth_N)), generator=generator)
     labels_N = truth_N.clone()
-    labels_N[chosen_n] = torch.multinomial(odds_NK[chosen_n], 1, generator=generator).squeeze(1)
+    labels_N[chosen_n] = torch.multinomial(probabilities_NK[chosen_n], 1, generator=generator).squeeze(1)
     return labels_N
 
 
 def _human_labels(path: Path, key: str) -> Tensor:
-    """An array of CIFAR-10N's file, read from its pickle without running it."""
+    """An array of the CIFAR-10N file, read from its pickle without executing it."""
     with zipfile.ZipFile(path) as archive:
-        words = [word for _, word, _ in pickletools.genops(archive.read("archive/data.pkl")) if isinstance(word, str)]
-    after = words[words.index(key) + 1 :]
-    content = next(word for word in after if len(word) > 1000).encode("latin1")
+        items = [item for _, item, _ in pickletools.genops(archive.read("archive/data.pkl")) if isinstance(item, str)]
+    after = items[items.index(key) + 1 :]
+    content = next(item for item in after if len(item) > 1000).encode("latin1")
     return torch.from_numpy(np.frombuffer(content, "<i8").copy())
 
 

@@ -55,7 +55,7 @@ Job = tuple[str, str, dict[str, Any], int]  # data, noise, options, seed
 
 @dataclass(frozen=True)
 class OutOfSample:
-    """Predictions for each training sample by a network that did not see it, and what they took."""
+    """Out-of-sample predictions for each training sample, and the time that they took."""
 
     last_NK: Tensor
     early_NK: Tensor
@@ -63,7 +63,7 @@ class OutOfSample:
 
 
 def _seconds_to_fit(training: Training, validation: Samples, when_best: Callable[[], None]) -> float:
-    """Train to the end with a look at the validation part after each epoch, as both sides do."""
+    """Train to the end, with an evaluation on the validation split after each epoch, as for both methods."""
     best, aside = -1.0, 0.0
 
     def measure(training: Training) -> Metrics:
@@ -72,14 +72,14 @@ def _seconds_to_fit(training: Training, validation: Samples, when_best: Callable
         predicted = predict(training.model, validation.inputs, classes, training.device).argmax(1)
         found = accuracy(predicted, validation.labels) or 0.0
         if found > best:
-            best, began = found, time.monotonic()
+            best, start = found, time.monotonic()
             when_best()
-            aside += time.monotonic() - began
+            aside += time.monotonic() - start
         return {"validation_accuracy_given": found}
 
-    began = time.monotonic()
+    start = time.monotonic()
     fit(training, after_epoch=measure)
-    return time.monotonic() - began - aside
+    return time.monotonic() - start - aside
 
 
 def _out_of_sample(plan: Plan, data: Data) -> OutOfSample:
@@ -91,14 +91,14 @@ def _out_of_sample(plan: Plan, data: Data) -> OutOfSample:
     for held_out in order_N.tensor_split(FOLDS):
         seen = torch.ones(size, dtype=torch.bool)
         seen[held_out] = False
-        part = replace(data, train=data.train.take(seen.nonzero().flatten()))
-        training = build_training(plan, part, plan.method, Storage())
+        subset = replace(data, train=data.train.take(seen.nonzero().flatten()))
+        training = build_training(plan, subset, plan.method, Storage())
         images = data.train.inputs.take(held_out)
 
         def keep(
-            table_NK: Tensor, training: Training = training, images: Inputs = images, place: Tensor = held_out
+            table_NK: Tensor, training: Training = training, images: Inputs = images, rows: Tensor = held_out
         ) -> None:
-            table_NK[place] = predict(training.model, images, classes, training.device)
+            table_NK[rows] = predict(training.model, images, classes, training.device)
 
         seconds += _seconds_to_fit(training, data.validation, partial(keep, early_NK))
         keep(last_NK)

@@ -38,12 +38,12 @@ def measure(samples: int, classes: int) -> dict[str, float]:
         features_NF[rows] += means_KF[truth_N[rows]]
     drawn_N = torch.randint(classes, (samples,), generator=generator)
     labels_N = torch.where(torch.rand(samples, generator=generator) < 0.2, drawn_N, truth_N)
-    wall, began = time.monotonic(), time.process_time()
+    wall_start, cpu_start = time.monotonic(), time.process_time()
     fitted = cross_fit(features_NF, labels_N, assign_folds(labels_N, 5, 0), classes)
     found = judge_out_of_sample(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
     return {
-        "processor seconds": time.process_time() - began,
-        "seconds": time.monotonic() - wall,
+        "processor seconds": time.process_time() - cpu_start,
+        "seconds": time.monotonic() - wall_start,
         "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "average precision": average_precision(torch.from_numpy(found.ranked_indices), labels_N != truth_N) or 0.0,
     }
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--samples", default="1000,10000,100000")
     parser.add_argument("--classes", default="10,100,1000")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--one", action="store_true", help="this size here, and print it")
+    parser.add_argument("--one", action="store_true", help="measure one size in this process and print the result")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     if chosen.one:

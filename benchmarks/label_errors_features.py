@@ -1,12 +1,12 @@
-"""The table of docs/results/label-errors-features.md: the list of label errors that users get, against others.
+"""The table of docs/results/label-errors-features.md: the list of label errors that users get, against baselines.
 
     python -m benchmarks.label_errors_features --features FOLDER [--photos FOLDER] [--only plants] [--seeds 1] [--page]
 
-Needs `pip install cleanlab`. What is measured goes, a line of JSON for each cell and seed, to
-docs/results/rows/label-errors-features.jsonl; what stands there is not measured again, and the page is made from it.
+Needs `pip install cleanlab`. Each cell and seed adds a line of JSON to docs/results/rows/label-errors-features.jsonl.
+Existing lines are not measured again. The report is made from this file.
 FOLDER holds NAME.npz with x_train and y_train as `selfadapt embed` writes them: plants, cifar10 (the first 5,000 images
 of the training set), cifar10_test, and text (encoded by selfadapt.data.text.text_encoder); CIFAR-10_human.pt of
-UCSC-REAL/cifar-10-100n and cifar10_mturk.json of cleanlab/label-errors. A cell whose files are missing is left out.
+UCSC-REAL/cifar-10-100n and cifar10_mturk.json of cleanlab/label-errors. A cell whose files are missing is skipped.
 
 Shapes: N samples, F features, K classes.
 """
@@ -39,22 +39,22 @@ from selfadapt.objectives.cross_fitting.cross_fit import cross_fit
 from selfadapt.runs.lifecycle.environment import commit
 
 _BINS = 10
-_ROWS_OF_BIN = 20  # at the top of the list, where rows may be few
+_ROWS_OF_BIN = 20  # minimum at the top of the list, which may be short
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """A list as the user gets it. Arrays are in the order of the samples."""
+    """The list that a user gets. Arrays are in the order of the samples."""
 
     ranked_N: Tensor
     is_error_N: Tensor
     p_wrong_N: Tensor | None
-    predicted_NK: Tensor | None  # out-of-sample predictions from which it was made
-    seconds: float | None  # of processor time
+    predicted_NK: Tensor | None  # out-of-sample predictions that the list is computed from
+    seconds: float | None  # CPU time
 
 
 def from_python(samples: Labelled, seed: int) -> Delivered:
-    """What `find_label_errors` returns."""
+    """The list that `find_label_errors` returns."""
     predictions = []
 
     def fit_and_remember(*arguments: Any, **options: Any) -> Any:
@@ -62,10 +62,10 @@ def from_python(samples: Labelled, seed: int) -> Delivered:
         predictions.append(fitted.predicted_NK)
         return fitted
 
-    began = time.process_time()
+    start = time.process_time()
     with patch("selfadapt.label_errors.cross_fit", fit_and_remember):
         report = find_label_errors(samples.labels_N.numpy(), features=samples.features_NF.numpy(), seed=seed)
-    seconds = time.process_time() - began
+    seconds = time.process_time() - start
     return Delivered(
         torch.from_numpy(report.ranked_indices),
         torch.from_numpy(report.is_error),
@@ -76,13 +76,13 @@ def from_python(samples: Labelled, seed: int) -> Delivered:
 
 
 def from_photos(photos: Path, noise: str, seed: int, features: Path) -> tuple[Labelled, Delivered]:
-    """What `selfadapt train` writes to labels.csv for the training samples, and the features of these."""
+    """The list that `selfadapt train` writes to labels.csv for the training split, and the features of its samples."""
     with tempfile.TemporaryDirectory() as folder:
         program("train", photos, "--noise", noise, "--seed", str(seed), "--out", Path(folder) / "run")
         with open(Path(folder) / "run" / "labels.csv", newline="") as file:
             ranked = [row for row in csv.DictReader(file) if row["part"] == "train"]
-    place_N = torch.tensor(sorted(range(len(ranked)), key=lambda place: ranked[place]["id"]))
-    rows = [ranked[place] for place in place_N.tolist()]
+    order_N = torch.tensor(sorted(range(len(ranked)), key=lambda i: ranked[i]["id"]))
+    rows = [ranked[i] for i in order_N.tolist()]
     feature_of, names = read_features(features), sorted({row["truth"] for row in rows})
     labels_N = torch.tensor([names.index(row["given"]) for row in rows])
     wrong_N = torch.tensor([row["given"] != row["truth"] for row in rows])
@@ -91,11 +91,11 @@ def from_photos(photos: Path, noise: str, seed: int, features: Path) -> tuple[La
     samples = Labelled(features_NF, labels_N, wrong_N, contradicted(features_NF, truth_N))
     is_error_N = torch.tensor([row["suspect"] == "1" for row in rows])
     p_wrong_N = torch.tensor([float(row["p_wrong"]) for row in rows]) if "p_wrong" in rows[0] else None
-    return samples, Delivered(place_N.argsort(), is_error_N, p_wrong_N, None, None)
+    return samples, Delivered(order_N.argsort(), is_error_N, p_wrong_N, None, None)
 
 
 def measure(cell: Cell, seed: int, folder: Path | None, photos: Path | None) -> dict[str, Any]:
-    """One row: ours and the others on the same labels."""
+    """One row: our list and the baselines on the same labels."""
     if cell.data == "photos":
         assert folder is not None
         assert photos is not None
@@ -104,11 +104,11 @@ def measure(cell: Cell, seed: int, folder: Path | None, photos: Path | None) -> 
         samples = labelled(cell, seed, folder)
         ours = from_python(samples, seed)
     labels_N, wrong_N = samples.labels_N, samples.wrong_N
-    began = time.process_time()
+    start = time.process_time()
     logistic = logistic_regression(samples.features_NF, labels_N, seed)
     scores = cleanlab_scores(logistic.predicted_NK, labels_N)
     issue_N = cleanlab_issues(logistic.predicted_NK, labels_N)
-    seconds = time.process_time() - began
+    seconds = time.process_time() - start
     others = {f"cleanlab: {name}": score_N for name, score_N in scores.items()}
     votes = simifeat(samples.features_NF, labels_N, standardised=cell.data in TABLES)
     others |= {f"SimiFeat: {name}": score_N for name, score_N in votes.items()}
@@ -136,7 +136,7 @@ def measure(cell: Cell, seed: int, folder: Path | None, photos: Path | None) -> 
 
 
 def _precisions(ours: Delivered, others: dict[str, Tensor], wrong_N: Tensor, counted_N: Tensor) -> dict[str, Any]:
-    """Average precision of every list, cut down to the samples that are counted."""
+    """Average precision of every list, restricted to the samples in `counted_N`."""
 
     def precision(ranked_N: Tensor) -> float:
         return average_precision(ranked_N[counted_N[ranked_N]], wrong_N) or 0.0
@@ -149,7 +149,7 @@ def _precisions(ours: Delivered, others: dict[str, Tensor], wrong_N: Tensor, cou
 
 
 def _found(is_error_N: Tensor, wrong_N: Tensor) -> dict[str, float | int | None]:
-    """How many errors a list names, and precision and recall where they are defined."""
+    """The number of likely errors, and their precision and recall where defined."""
     named, wrong, both = int(is_error_N.sum()), int(wrong_N.sum()), int((is_error_N & wrong_N).sum())
     return {"count": named, "precision": both / named if named else None, "recall": both / wrong if wrong else None}
 
@@ -183,16 +183,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--features", type=Path)
     parser.add_argument("--photos", type=Path, help="a folder of photos whose features are plants.npz")
-    parser.add_argument("--only", default="", help="the beginning of a cell's name")
-    parser.add_argument("--seeds", type=int, help="at most so many of each cell")
-    parser.add_argument("--page", action="store_true", help="only make the page from the rows")
+    parser.add_argument("--only", default="", help="prefix of the cell names to run")
+    parser.add_argument("--seeds", type=int, help="maximum number of seeds per cell")
+    parser.add_argument("--page", action="store_true", help="only write the report from existing rows")
     chosen = parser.parse_args()
     done = {(row["cell"], row["seed"]) for row in read_rows()}
     for cell in () if chosen.page else CELLS:
         if not cell.name.startswith(chosen.only):
             continue
         if missing := lacking(cell, chosen.features, chosen.photos):
-            print(f"{cell.name}: left out, there is no {missing}", flush=True)
+            print(f"{cell.name}: skipped, {missing} is missing", flush=True)
             continue
         for seed in cell.seeds[: chosen.seeds]:
             if (cell.name, seed) in done:

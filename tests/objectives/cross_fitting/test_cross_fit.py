@@ -15,8 +15,8 @@ from selfadapt.models.linear.softmax_regression import PrincipalAxes
 from selfadapt.objectives.cross_fitting.cross_fit import cross_fit, deal_assignments
 from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting, NestedHeads, one_hot
 from selfadapt.objectives.cross_fitting.transition import (
-    doubts,
     estimate_transition,
+    log_odds_wrong,
     posterior,
     shrunk,
     update_transition,
@@ -29,7 +29,7 @@ def _digits(rows: int = 900) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x).float()[order], torch.from_numpy(y).long()[order]
 
 
-def test_posterior_and_doubt_are_bayes_rule() -> None:
+def test_posterior_and_log_odds_wrong_are_bayes_rule() -> None:
     generator = np.random.default_rng(0)
     predicted = generator.dirichlet(np.ones(4), 20)
     matrix = generator.dirichlet(np.ones(4), 4)
@@ -38,11 +38,11 @@ def test_posterior_and_doubt_are_bayes_rule() -> None:
     expected /= expected.sum(1, keepdims=True)
     given = torch.from_numpy(predicted).float(), torch.from_numpy(labels), torch.from_numpy(matrix).float()
     np.testing.assert_allclose(posterior(*given).numpy(), expected, rtol=1e-4)
-    doubt_N, rival_N = doubts(*given)
+    log_odds_N, alternative_N = log_odds_wrong(*given)
     right = expected[np.arange(20), labels]
-    np.testing.assert_allclose(doubt_N.numpy(), np.log((1 - right) / right), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(log_odds_N.numpy(), np.log((1 - right) / right), rtol=1e-3, atol=1e-4)
     for i in range(20):
-        assert rival_N[i] == max((k for k in range(4) if k != labels[i]), key=lambda k: expected[i, k])
+        assert alternative_N[i] == max((k for k in range(4) if k != labels[i]), key=lambda k: expected[i, k])
 
 
 def test_transition_is_found_where_predictions_are_right() -> None:
@@ -85,10 +85,10 @@ def test_confused_digits_are_found_and_undone() -> None:
     labels_N = torch.where(torch.rand(len(truth_N), generator=seeded(1, "struck")) < 0.3, (truth_N + 1) % 10, truth_N)
     wrong_N = labels_N != truth_N
     fitted = cross_fit(x, labels_N, assign_folds(labels_N, 5, 0), 10, CrossFitting(rounds=4))
-    doubt_N, _ = doubts(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
+    log_odds_N, _ = log_odds_wrong(fitted.predicted_NK, labels_N, fitted.noise.matrix_KK)
     plain_N = -fitted.plain_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
     ours, plain = (
-        average_precision(values_N.argsort(descending=True), wrong_N) or 0.0 for values_N in (doubt_N, plain_N)
+        average_precision(values_N.argsort(descending=True), wrong_N) or 0.0 for values_N in (log_odds_N, plain_N)
     )
     assert ours > 0.95
     assert ours > plain + 0.1

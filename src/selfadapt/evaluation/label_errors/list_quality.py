@@ -1,16 +1,17 @@
-"""What to expect of the list of likely label errors, without a true label: error rate, precision and recall.
+"""The expected quality of the list of likely label errors, without true labels: error rate, precision and recall.
 
-All three follow from P(wrong), summed down the list:
+All three are computed from P(wrong), summed from the top of the list:
 
     error rate   = mean of P(wrong)
     precision(d) = mean of P(wrong) over the first d
     recall(d)    = sum of P(wrong) over the first d / sum over all
 
-The intervals cover chance (two standard errors) and what the noise model cannot know. Errors that follow what
-predictions confuse anyway (a blurred cat that everybody calls a dog) look like classes that overlap. So the error rate
-goes down to what the likelihood of the labels shows, and up to the share of labels that are three times less likely
-than another class; so does precision, among the first d. Where predictions agree with labels no better than chance,
-the interval extends from 0 to the share of disagreement. Decisions of a reviewer make them narrower (review/).
+The intervals cover sampling error (two standard errors) and what the noise model cannot identify. Errors between
+classes that predictions confuse anyway (a blurred cat that looks like a dog) look like overlapping classes. So the
+lower bound of the error rate is the rate that the likelihood of the labels supports, and the upper bound is the share
+of labels that are three times less likely than another class. The bounds of precision are the same for the first d. If
+predictions agree with labels no better than chance, the interval ranges from 0 to the share of disagreement. Decisions
+of a reviewer narrow the intervals (review/).
 
 Shapes: N samples.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-_ERRORS = 2.0  # standard errors on either side of an interval
+_STANDARD_ERRORS = 2.0  # on either side of an interval
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class ListQuality:
-    """What to expect of the list at each depth: `precision[d]` of its first `depths[d]` samples, and so on."""
+    """The expected quality of the list: `precision[d]` and `recall[d]` hold for its first `depths[d]` samples."""
 
     noise_rate: Interval
     depths: tuple[int, ...]
@@ -42,15 +43,15 @@ class ListQuality:
     recall: tuple[Interval, ...]
 
     def at(self, depth: int) -> tuple[Interval, Interval]:
-        """Precision and recall of the list cut at this depth, by the nearest depth known."""
-        nearest = min(range(len(self.depths)), key=lambda place: abs(self.depths[place] - depth))
+        """Precision and recall of the list cut at the nearest of `depths`."""
+        nearest = min(range(len(self.depths)), key=lambda index: abs(self.depths[index] - depth))
         return self.precision[nearest], self.recall[nearest]
 
 
 def expected_quality(p_wrong_N: Tensor, visible_N: Tensor, unlikely_N: Tensor) -> ListQuality:
-    """The quality of the list of all samples by falling P(wrong).
+    """The expected quality of the list of all samples, sorted by decreasing P(wrong).
 
-    `visible_N` is P(wrong) by the likelihood alone; `unlikely_N` marks labels far less likely than another class.
+    `visible_N` is P(wrong) from the likelihood alone. `unlikely_N` marks labels far less likely than another class.
     """
     count = len(p_wrong_N)
     if not count:
@@ -64,36 +65,36 @@ def expected_quality(p_wrong_N: Tensor, visible_N: Tensor, unlikely_N: Tensor) -
     precision, recall = [], []
     for depth in depths:
         expected, visible, unlikely = (float(sums[depth - 1]) for sums in (sums_N, visible_sums_N, unlikely_sums_N))
-        own = _interval(expected, visible, unlikely, depth)
-        precision.append(own)
-        recall.append(_recall(depth / count, own, rate))
+        interval = _interval(expected, visible, unlikely, depth)
+        precision.append(interval)
+        recall.append(_recall(depth / count, interval, rate))
     return ListQuality(rate, tuple(depths), tuple(precision), tuple(recall))
 
 
 def _interval(expected: float, visible: float, unlikely: float, count: int) -> Interval:
     value, low, high = expected / count, min(visible, expected) / count, max(unlikely, expected) / count
-    return Interval(value, max(0.0, low - _chance(low, count)), min(1.0, high + _chance(high, count)))
+    return Interval(value, max(0.0, low - _margin(low, count)), min(1.0, high + _margin(high, count)))
 
 
-def _chance(share: float, count: int) -> float:
-    return float(_ERRORS * (max(share * (1 - share), 1 / count) / count) ** 0.5)
+def _margin(share: float, count: int) -> float:
+    return float(_STANDARD_ERRORS * (max(share * (1 - share), 1 / count) / count) ** 0.5)
 
 
 def _recall(share: float, precision: Interval, rate: Interval) -> Interval:
-    """What is found over what there is, at best and at worst."""
+    """The number of errors found over the number of errors, with the bounds of both."""
 
-    def part(found: float, all_: float) -> float:
-        return min(1.0, found / all_) if all_ > 0 else 1.0
+    def ratio(num_found: float, num_all: float) -> float:
+        return min(1.0, num_found / num_all) if num_all > 0 else 1.0
 
-    missed = min(1 - share, max(0.0, rate.high - share * precision.low))  # at most
+    missed = min(1 - share, max(0.0, rate.high - share * precision.low))  # upper bound
     return Interval(
-        part(share * precision.value, rate.value),
-        part(share * precision.low, share * precision.low + missed),
-        part(share * precision.high, max(rate.low, share * precision.low)),
+        ratio(share * precision.value, rate.value),
+        ratio(share * precision.low, share * precision.low + missed),
+        ratio(share * precision.high, max(rate.low, share * precision.low)),
     )
 
 
 def _depths(count: int, expected: int) -> list[int]:
-    """10, 20, 50, 100, … , the expected number of errors and the whole list."""
+    """10, 20, 50, 100, …, the expected number of errors, and the length of the list."""
     steps = [mantissa * 10**power for power in range(12) for mantissa in (1, 2, 5)]
     return sorted({*(step for step in steps if 10 <= step < count), count, *([expected] if expected else [])})

@@ -1,16 +1,16 @@
-"""How far a sample is from every class: a bird among cats and dogs.
+"""Outlier scores: how far a sample is from every class, such as a bird among cats and dogs.
 
-Two signals are combined, because neither is enough. An image of something else lies far from all others, even if the
-head is confident; an image of a similar class lies among them, and the head is uncertain:
+The score combines two signals, because neither is sufficient. An image of something else is far from all others, even
+if the head is confident. An image of a similar class is close to others, but the head is uncertain:
 
     d_i = min over classes c of  (distance of i to its n_c-th nearest sample of c) / (median of that among c itself)
     h_i = entropy of q_i
     outlier_i = sigmoid((z(d_i) + z(h_i) - 6) / 2)
 
-with z the distance from the median, in medians of such distances (at least 0.2 of h: where nearly all predictions are
-sure, one that is not is not yet far). d is 1 - cosine of features, each scaled by its
-deviation. n_c is a twentieth of the class, so that a few outliers that resemble each other are not taken for a class.
-At 0.5 a sample is six deviations out.
+z is the difference from the median divided by the median absolute deviation. The divisor is at least 0.2 for h, so that
+an uncertain prediction is not extreme where nearly all others are confident. d is the cosine distance of features
+divided by their standard deviations. n_c is a twentieth of the class, so that a few similar outliers do not count as a
+class. A score of 0.5 means six deviations.
 
 Shapes: N samples, R of them to compare with, F features, K classes.
 """
@@ -21,47 +21,47 @@ from torch.nn.functional import normalize
 
 from selfadapt.core.rng import seeded
 
-_SHARE = 0.05
-_LEAST = 3  # neighbours; classes with fewer members are ignored
+_NEIGHBOUR_SHARE = 0.05
+_LEAST_NEIGHBOURS = 3  # classes with fewer members are ignored
 _MOST_COMPARED = 10_000
-_USUAL, _SLOPE = 6.0, 2.0
-_REACH = (-3.0, 30.0)  # of z, so that one sign cannot silence the other
-_BLOCK = 4096
+_THRESHOLD, _SLOPE = 6.0, 2.0
+_Z_RANGE = (-3.0, 30.0)  # limits of z, so that one signal cannot cancel the other
+_ROWS = 4096
 
 
 def outlier_scores(features_NF: Tensor, predicted_NK: Tensor, class_N: Tensor) -> Tensor:
-    """0 (usual) to 1 (far from every class). `class_N` is the likeliest class of each sample, label included."""
-    far_N = _distance(features_NF.float(), class_N, predicted_NK.shape[1])
-    unsure_N = -(predicted_NK * predicted_NK.clamp_min(1e-12).log()).sum(1)
-    return torch.sigmoid((_deviations(far_N, 0.05) + _deviations(unsure_N, 0.2) - _USUAL) / _SLOPE)
+    """Scores from 0 (typical) to 1 (far from every class). `class_N` is the likeliest class given the label."""
+    distance_N = _distance(features_NF.float(), class_N, predicted_NK.shape[1])
+    entropy_N = -(predicted_NK * predicted_NK.clamp_min(1e-12).log()).sum(1)
+    return torch.sigmoid((_robust_z(distance_N, 0.05) + _robust_z(entropy_N, 0.2) - _THRESHOLD) / _SLOPE)
 
 
 def _distance(features_NF: Tensor, class_N: Tensor, num_classes: int) -> Tensor:
     unit_NF = normalize(features_NF / features_NF.std(0, correction=0).clamp_min(1e-6))
     count = len(unit_NF)
     compared_R = torch.randperm(count, generator=seeded(0, "outliers"))[:_MOST_COMPARED].sort().values
-    least_N = torch.full((count,), torch.inf)
+    smallest_N = torch.full((count,), torch.inf)
     members = [compared_R[class_N[compared_R] == c] for c in range(num_classes)]
     for members_m in members:
-        if len(members_m) <= _LEAST:
+        if len(members_m) <= _LEAST_NEIGHBOURS:
             continue
-        neighbour = max(_LEAST, int(_SHARE * len(members_m)))
+        neighbour = max(_LEAST_NEIGHBOURS, int(_NEIGHBOUR_SHARE * len(members_m)))
         distance_N = torch.cat(
-            [_to_neighbour(unit_NF, rows, members_m, neighbour) for rows in torch.arange(count).split(_BLOCK)]
+            [_to_neighbour(unit_NF, rows, members_m, neighbour) for rows in torch.arange(count).split(_ROWS)]
         )
-        usual = distance_N[members_m].median().clamp_min(1e-12)
-        least_N = torch.minimum(least_N, distance_N / usual)
-    return torch.where(least_N.isfinite(), least_N, 1.0)
+        median = distance_N[members_m].median().clamp_min(1e-12)
+        smallest_N = torch.minimum(smallest_N, distance_N / median)
+    return torch.where(smallest_N.isfinite(), smallest_N, 1.0)
 
 
 def _to_neighbour(unit_NF: Tensor, rows: Tensor, members_m: Tensor, neighbour: int) -> Tensor:
-    """The distance of these rows to their n-th nearest member, themselves left out."""
+    """The distance of these rows to their n-th nearest member, excluding themselves."""
     cosine = unit_NF[rows] @ unit_NF[members_m].T
     cosine.masked_fill_(rows.unsqueeze(1) == members_m, -1.0)
     return 1 - cosine.topk(neighbour, 1).values[:, -1]
 
 
-def _deviations(values_N: Tensor, least: float) -> Tensor:
-    """Distances from the median, in medians of such distances, but in no less than this."""
-    away_N = values_N - values_N.median()
-    return (away_N / away_N.abs().median().clamp_min(least)).clamp(*_REACH)
+def _robust_z(values_N: Tensor, least: float) -> Tensor:
+    """Differences from the median divided by the median absolute deviation, or by `least` if that is larger."""
+    difference_N = values_N - values_N.median()
+    return (difference_N / difference_N.abs().median().clamp_min(least)).clamp(*_Z_RANGE)

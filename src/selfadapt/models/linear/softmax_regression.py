@@ -1,17 +1,17 @@
-"""Softmax regression on fixed features: many independent heads fitted at once, to the minimum of a convex loss.
+"""Softmax regression on fixed features: many independent heads are fitted at once by minimising a convex loss.
 
     L_p(W_p, b_p) = 1 / (sum_i w_pi)  sum_i w_pi sum_k -t_pik log softmax(W_p' x_i + b_p)_k  +  decay_p / 2 |W_p|^2
 
-A problem p is a fold (w_pi = 0 for the samples that it must not see), a decay, or both. All of them share the features,
-so the heads lie side by side and one matrix product serves them all. The minimum is found by L-BFGS over full passes,
-each problem with a direction and a step of its own, in lockstep: a problem whose step was too long tries half of it in
-the pass in which the others go on. Nothing is drawn at random, so a fit gives the same bits again.
+A problem p is a fold (w_pi = 0 for held-out samples), a weight decay, or both. All problems share the features, so the
+heads are stacked and one matrix product serves them all. The loss is minimised by full-batch L-BFGS. Each problem has a
+separate direction and step size, and all advance in lockstep: a problem whose step was too long halves it while the
+others take their next step. The fit is deterministic.
 
-Features are first put on their principal axes (`PrincipalAxes`). The penalty does not notice a rotation, but there the
-curvature is nearly diagonal, c_pk s_d^2 + decay_p, and dividing the slope by it makes a fit take tens of passes instead
-of hundreds. Where there are fewer samples than features, the axes are as few as the samples.
+Features are first rotated to their principal axes (`PrincipalAxes`). The penalty is invariant to rotation, but on these
+axes the Hessian is nearly diagonal, c_pk s_d^2 + decay_p. Preconditioning with it reduces the number of passes from
+hundreds to tens. With fewer samples than features, there are at most as many axes as samples.
 
-Shapes: N samples, n of a piece, F features, D axes (the last one constant), P problems, T tables of targets, K classes.
+Shapes: N samples, n of a chunk, F features, D axes (the last one constant), P problems, T tables of targets, K classes.
 """
 
 from dataclasses import dataclass
@@ -22,20 +22,20 @@ from torch import Tensor
 
 from selfadapt.data.input_statistics import feature_scale
 
-_PIECE = 2**24  # numbers in the logits of a piece
-_MEMORY = 8  # steps that L-BFGS remembers
-_ENOUGH = 1e-4  # of the expected decrease
-_FLAT = 1e-6  # variance of an axis, as a share of the largest one, below which it carries rounding errors alone
-_BOUNDS = 64  # places where the samples of a problem begin or end, above which nothing is skipped
+_CHUNK_NUMBERS = 2**24  # maximum number of logits in a chunk
+_MEMORY = 8  # history size of L-BFGS
+_SUFFICIENT_DECREASE = 1e-4  # fraction of the expected decrease (Armijo rule)
+_LEAST_VARIANCE = 1e-6  # relative to the largest one; axes below it hold only rounding errors
+_MOST_BOUNDS = 64  # with more changes of the active problems between samples, nothing is skipped
 
 
 @dataclass(frozen=True)
 class PrincipalAxes:
-    """Features on one scale, turned to their principal axes, with a constant at the end for the bias."""
+    """Standardised features rotated to their principal axes, with a constant at the end for the bias."""
 
     mean_F: Tensor
-    turn_FD: Tensor  # divides by the scale, turns, and scales all by one number
-    variance_D: Tensor  # of each axis, without the constant
+    turn_FD: Tensor  # standardises, rotates, and divides by one number
+    variance_D: Tensor  # of each axis, except the constant
 
     @classmethod
     def of(cls, features_NF: Tensor) -> "PrincipalAxes":
@@ -45,52 +45,52 @@ class PrincipalAxes:
         count, width = features_NF.shape
         if count < width:
             centred_NF = (features_NF - mean_F) * scale_F
-            variance_D, left_ND = torch.linalg.eigh(_wide(centred_NF @ centred_NF.T) / count)
-            keep = variance_D > _FLAT * variance_D[-1]
+            variance_D, left_ND = torch.linalg.eigh(_to_double(centred_NF @ centred_NF.T) / count)
+            keep = variance_D > _LEAST_VARIANCE * variance_D[-1]
             variance_D, left_ND = variance_D[keep], left_ND[:, keep]
             turn_FD = (centred_NF.T @ left_ND.float()) / (variance_D * count).sqrt().float()
         else:
-            moment_FF = torch.zeros(width, width, dtype=_double(features_NF))
-            for piece_nF in features_NF.split(max(1, _PIECE // width)):
-                centred_nF = (piece_nF - mean_F) * scale_F
+            moment_FF = torch.zeros(width, width, dtype=_double_dtype(features_NF))
+            for chunk_nF in features_NF.split(max(1, _CHUNK_NUMBERS // width)):
+                centred_nF = (chunk_nF - mean_F) * scale_F
                 moment_FF += centred_nF.T @ centred_nF
             variance_D, turn = torch.linalg.eigh(moment_FF / count)
-            keep = variance_D > _FLAT * variance_D[-1]
+            keep = variance_D > _LEAST_VARIANCE * variance_D[-1]
             variance_D, turn_FD = variance_D[keep], turn[:, keep].float()
-        whole = variance_D.sum().sqrt().clamp_min(1e-12)  # afterwards a sample's mean squared length is 1
-        turn_FD = scale_F.unsqueeze(1) * turn_FD / whole.float()
-        return cls(mean_F, turn_FD.flip(1).contiguous(), (variance_D / whole**2).float().flip(0))
+        norm = variance_D.sum().sqrt().clamp_min(1e-12)  # makes the mean squared norm of a sample 1
+        turn_FD = scale_F.unsqueeze(1) * turn_FD / norm.float()
+        return cls(mean_F, turn_FD.flip(1).contiguous(), (variance_D / norm**2).float().flip(0))
 
     def first(self, count: int) -> "PrincipalAxes":
-        """The axes of largest variance alone."""
+        """Only the `count` axes of largest variance."""
         return PrincipalAxes(self.mean_F, self.turn_FD[:, :count].contiguous(), self.variance_D[:count])
 
     def __call__(self, features_NF: Tensor) -> Tensor:
         """The features on these axes: N×D."""
         axes_ND = torch.ones(len(features_NF), self.turn_FD.shape[1] + 1)
-        size = max(1, _PIECE // self.turn_FD.shape[0])
+        size = max(1, _CHUNK_NUMBERS // self.turn_FD.shape[0])
         for start in range(0, len(features_NF), size):
-            piece = slice(start, start + size)
-            axes_ND[piece, :-1] = (features_NF[piece].float() - self.mean_F) @ self.turn_FD
+            chunk = slice(start, start + size)
+            axes_ND[chunk, :-1] = (features_NF[chunk].float() - self.mean_F) @ self.turn_FD
         return axes_ND
 
 
-def _double(like: Tensor) -> torch.dtype:
+def _double_dtype(like: Tensor) -> torch.dtype:
     return torch.float32 if like.device.type == "mps" else torch.float64
 
 
-def _wide(matrix: Tensor) -> Tensor:
-    return matrix.to(_double(matrix))
+def _to_double(matrix: Tensor) -> Tensor:
+    return matrix.to(_double_dtype(matrix))
 
 
 def pieces_of(count: int, columns: int) -> list[slice]:
-    """The samples in pieces that keep a table of so many columns small."""
-    size = max(1, _PIECE // columns)
+    """Split `count` samples into chunks so that a table with this number of columns stays small."""
+    size = max(1, _CHUNK_NUMBERS // columns)
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def logits(axes_ND: Tensor, heads_DPK: Tensor) -> Tensor:
-    """n×P×K."""
+    """The logits of each problem (N×P×K)."""
     width, problems, classes = heads_DPK.shape
     return (axes_ND @ heads_DPK.view(width, problems * classes)).view(len(axes_ND), problems, classes)
 
@@ -106,11 +106,10 @@ def fit_heads(
     passes: int,
     tolerance: float = 1e-4,
 ) -> Tensor:
-    """The heads (D×P×K) at the minimum of L_p, or after so many passes, from `start_DPK` on.
+    """Minimise L_p from `start_DPK`, in at most `passes` passes, and return the heads (D×P×K).
 
-    `table_P` says which table of targets a problem learns; without it there is one for all. It stops when no problem
-    can expect to gain more than `tolerance` (in nats for each sample). Where the samples that a problem does not see
-    stand together, they cost it nothing.
+    `table_P` selects the table of targets of each problem; by default all use the first. A problem stops when its
+    expected decrease is below `tolerance` (in nats per sample). Contiguous samples of zero weight are skipped.
     """
     if table_P is None:
         table_P = torch.zeros(len(decay_P), dtype=torch.int64)
@@ -122,25 +121,25 @@ def fit_heads(
     expected_P = _dot(slope_DPK, direction_DPK)
     step_P = torch.ones_like(value_P)
     for _ in range(passes - 1):
-        going_P = -0.5 * expected_P > tolerance  # a problem stops by itself, whatever the others do
-        if not bool(going_P.any()):
+        active_P = -0.5 * expected_P > tolerance  # each problem stops independently of the others
+        if not bool(active_P.any()):
             break
         trial_DPK = heads_DPK + direction_DPK * step_P.view(1, -1, 1)
         trial_value_P, trial_slope_DPK, trial_spread_PK = loss(trial_DPK)
-        better_P = trial_value_P <= value_P + _ENOUGH * step_P * expected_P + 1e-7 * value_P.abs()
-        better_P &= going_P
-        keep_1P1 = better_P.view(1, -1, 1)
-        moved_DPK = torch.where(keep_1P1, trial_DPK - heads_DPK, 0.0)
-        turned_DPK = torch.where(keep_1P1, trial_slope_DPK - slope_DPK, 0.0)
-        heads_DPK = torch.where(keep_1P1, trial_DPK, heads_DPK)
-        slope_DPK = torch.where(keep_1P1, trial_slope_DPK, slope_DPK)
-        value_P = torch.where(better_P, trial_value_P, value_P)
-        spread_PK = torch.where(better_P.unsqueeze(1), trial_spread_PK, spread_PK)
-        curved_P = _dot(moved_DPK, turned_DPK)
-        memory = [*memory[1 - _MEMORY :], (moved_DPK, turned_DPK, curved_P)]
-        fresh_DPK = _direction(slope_DPK, memory, loss.curvature(spread_PK))
-        direction_DPK = torch.where(keep_1P1, fresh_DPK, direction_DPK)
-        step_P = torch.where(better_P, 1.0, step_P * 0.5)
+        accepted_P = trial_value_P <= value_P + _SUFFICIENT_DECREASE * step_P * expected_P + 1e-7 * value_P.abs()
+        accepted_P &= active_P
+        accepted_1P1 = accepted_P.view(1, -1, 1)
+        step_DPK = torch.where(accepted_1P1, trial_DPK - heads_DPK, 0.0)
+        slope_change_DPK = torch.where(accepted_1P1, trial_slope_DPK - slope_DPK, 0.0)
+        heads_DPK = torch.where(accepted_1P1, trial_DPK, heads_DPK)
+        slope_DPK = torch.where(accepted_1P1, trial_slope_DPK, slope_DPK)
+        value_P = torch.where(accepted_P, trial_value_P, value_P)
+        spread_PK = torch.where(accepted_P.unsqueeze(1), trial_spread_PK, spread_PK)
+        curvature_P = _dot(step_DPK, slope_change_DPK)
+        memory = [*memory[1 - _MEMORY :], (step_DPK, slope_change_DPK, curvature_P)]
+        new_direction_DPK = _direction(slope_DPK, memory, loss.curvature(spread_PK))
+        direction_DPK = torch.where(accepted_1P1, new_direction_DPK, direction_DPK)
+        step_P = torch.where(accepted_P, 1.0, step_P * 0.5)
         expected_P = _dot(slope_DPK, direction_DPK)
     return heads_DPK
 
@@ -150,77 +149,77 @@ def _dot(a_DPK: Tensor, b_DPK: Tensor) -> Tensor:
 
 
 def _direction(slope_DPK: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], curvature_DPK: Tensor) -> Tensor:
-    """The two loops of L-BFGS, each problem skipping the passes in which it did not move."""
+    """The two-loop recursion of L-BFGS. Each problem skips the passes in which its step was rejected."""
     direction_DPK = slope_DPK.neg()
-    shares: list[Tensor] = []
-    for moved_DPK, turned_DPK, curved_P in reversed(memory):
-        share_P = torch.where(curved_P > 0, _dot(moved_DPK, direction_DPK) / curved_P, 0.0)
-        direction_DPK -= share_P.view(1, -1, 1) * turned_DPK
-        shares.append(share_P)
+    coefficients: list[Tensor] = []
+    for step_DPK, slope_change_DPK, curvature_P in reversed(memory):
+        coefficient_P = torch.where(curvature_P > 0, _dot(step_DPK, direction_DPK) / curvature_P, 0.0)
+        direction_DPK -= coefficient_P.view(1, -1, 1) * slope_change_DPK
+        coefficients.append(coefficient_P)
     scale_P = torch.ones_like(slope_DPK[0, :, 0])
-    for _, turned_DPK, curved_P in memory:  # the last one that moved sets the length
-        size_P = _dot(turned_DPK, turned_DPK / curvature_DPK)
-        scale_P = torch.where((curved_P > 0) & (size_P > 0), curved_P / size_P, scale_P)
+    for _, slope_change_DPK, curvature_P in memory:  # the last accepted step sets the scale
+        size_P = _dot(slope_change_DPK, slope_change_DPK / curvature_DPK)
+        scale_P = torch.where((curvature_P > 0) & (size_P > 0), curvature_P / size_P, scale_P)
     direction_DPK *= scale_P.view(1, -1, 1) / curvature_DPK
-    for (moved_DPK, turned_DPK, curved_P), share_P in zip(memory, reversed(shares), strict=True):
-        other_P = torch.where(curved_P > 0, _dot(turned_DPK, direction_DPK) / curved_P, 0.0)
-        direction_DPK += (share_P - other_P).view(1, -1, 1) * moved_DPK
+    for (step_DPK, slope_change_DPK, curvature_P), coefficient_P in zip(memory, reversed(coefficients), strict=True):
+        correction_P = torch.where(curvature_P > 0, _dot(slope_change_DPK, direction_DPK) / curvature_P, 0.0)
+        direction_DPK += (coefficient_P - correction_P).view(1, -1, 1) * step_DPK
     return direction_DPK
 
 
 class _Loss:
-    """L_p and its slope, over all samples."""
+    """L_p and its gradient over all samples."""
 
     def __init__(
         self, axes_ND: Tensor, targets_NTK: Tensor, table_P: Tensor, weights_NP: Tensor, decay_P: Tensor
     ) -> None:
         self.axes_ND, self.targets_NTK, self.table_P, self.decay_P = axes_ND, targets_NTK, table_P, decay_P
         self.weights_NP = weights_NP / weights_NP.sum(0).clamp_min(1e-12)
-        self.pieces = _pieces(weights_NP, targets_NTK.shape[2])
+        self.chunks = _chunks(weights_NP, targets_NTK.shape[2])
         self.penalised_D11 = torch.ones(axes_ND.shape[1], 1, 1)
         self.penalised_D11[-1] = 0
-        square_D = torch.stack([piece_nD.square().sum(0) for piece_nD in axes_ND.split(65_536)]).sum(0)
+        square_D = torch.stack([chunk_nD.square().sum(0) for chunk_nD in axes_ND.split(65_536)]).sum(0)
         self.square_D11 = (square_D / len(axes_ND)).view(-1, 1, 1)
 
     def __call__(self, heads_DPK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """L, its slope, and the mean of p (1 - p) for each class."""
+        """L_p, its gradient, and the mean of p (1 - p) for each class."""
         value_P = torch.zeros(len(self.decay_P))
         slope_DPK = torch.zeros_like(heads_DPK)
         spread_PK = torch.zeros_like(heads_DPK[0])
-        for piece, seen_p in self.pieces:
-            axes_nD, weights_np1 = self.axes_ND[piece], self.weights_NP[piece][:, seen_p].unsqueeze(2)
-            targets_ntK = self.targets_NTK[piece].float()
-            targets_npK = targets_ntK if targets_ntK.shape[1] == 1 else targets_ntK[:, self.table_P[seen_p]]
-            log_npK = logits(axes_nD, heads_DPK[:, seen_p]).log_softmax(2)
-            value_P[seen_p] -= ((log_npK * targets_npK).sum(2) * weights_np1.squeeze(2)).sum(0)
+        for chunk, active_p in self.chunks:
+            axes_nD, weights_np1 = self.axes_ND[chunk], self.weights_NP[chunk][:, active_p].unsqueeze(2)
+            targets_ntK = self.targets_NTK[chunk].float()
+            targets_npK = targets_ntK if targets_ntK.shape[1] == 1 else targets_ntK[:, self.table_P[active_p]]
+            log_npK = logits(axes_nD, heads_DPK[:, active_p]).log_softmax(2)
+            value_P[active_p] -= ((log_npK * targets_npK).sum(2) * weights_np1.squeeze(2)).sum(0)
             p_npK = log_npK.exp_()
-            spread_PK[seen_p] += (weights_np1 * p_npK * (1 - p_npK)).sum(0)
+            spread_PK[active_p] += (weights_np1 * p_npK * (1 - p_npK)).sum(0)
             error_npK = p_npK.sub_(targets_npK).mul_(weights_np1)
             slope_DC = axes_nD.T @ error_npK.flatten(1)
-            slope_DPK[:, seen_p] += slope_DC.view(len(slope_DC), *error_npK.shape[1:])
+            slope_DPK[:, active_p] += slope_DC.view(len(slope_DC), *error_npK.shape[1:])
         penalty_DPK = self.penalised_D11 * self.decay_P.view(1, -1, 1) * heads_DPK
         value_P += 0.5 * _dot(penalty_DPK, heads_DPK)
         return value_P, slope_DPK + penalty_DPK, spread_PK
 
     def curvature(self, spread_PK: Tensor) -> Tensor:
-        """About the diagonal of the second derivative.
+        """The approximate diagonal of the Hessian.
 
-        It must follow the predictions. A head that is sure of its samples has a curvature a hundred times smaller than
-        one that begins, and by the first one it would seem to have arrived: where samples are fewer than features,
-        after one step, at a head that fits them by their noise.
+        It must be updated with the predictions. The curvature of a head with confident predictions is a hundred times
+        smaller than at the start, and with the initial value the fit would seem converged too early: with fewer samples
+        than features after a single step, at a head that fits the noise.
         """
         decay_1P1 = self.penalised_D11 * self.decay_P.view(1, -1, 1)
         return self.square_D11 * spread_PK.clamp_min(1e-6) + decay_1P1
 
 
-def _pieces(weights_NP: Tensor, classes: int) -> list[tuple[slice, Tensor]]:
-    """The samples in pieces, and for each of them the problems that see it."""
-    seen_NP = weights_NP > 0
-    changes = (seen_NP[1:] != seen_NP[:-1]).any(1).nonzero().flatten().add(1).tolist()
-    bounds = [0, *(changes if len(changes) <= _BOUNDS else []), len(seen_NP)]
-    pieces = []
+def _chunks(weights_NP: Tensor, classes: int) -> list[tuple[slice, Tensor]]:
+    """Split the samples into chunks, each with the problems in which it has weight."""
+    used_NP = weights_NP > 0
+    changes = (used_NP[1:] != used_NP[:-1]).any(1).nonzero().flatten().add(1).tolist()
+    bounds = [0, *(changes if len(changes) <= _MOST_BOUNDS else []), len(used_NP)]
+    chunks = []
     for start, end in pairwise(bounds):
-        for piece in pieces_of(end - start, weights_NP.shape[1] * classes):
-            piece = slice(start + piece.start, start + piece.stop)
-            pieces.append((piece, seen_NP[piece].any(0).nonzero().flatten()))
-    return [(piece, seen_p) for piece, seen_p in pieces if len(seen_p)]
+        for chunk in pieces_of(end - start, weights_NP.shape[1] * classes):
+            chunk = slice(start + chunk.start, start + chunk.stop)
+            chunks.append((chunk, used_NP[chunk].any(0).nonzero().flatten()))
+    return [(chunk, active_p) for chunk, active_p in chunks if len(active_p)]

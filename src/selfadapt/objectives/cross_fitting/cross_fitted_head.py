@@ -1,7 +1,7 @@
-"""Self-adaptive training of a linear head by cross-fitting, as a method; the algorithm is in cross_fit.py.
+"""Self-adaptive training of a linear head by cross-fitting, as a method. The algorithm is in cross_fit.py.
 
 The network is the head fitted to the targets of all samples. The targets of the run are out-of-sample predictions, and
-the network holds the estimated noise transition matrix: the audit uses both.
+the network holds the estimated noise transition matrix. The audit uses both.
 
 Shapes: N samples, D values of a vector, A axes, K classes.
 """
@@ -34,7 +34,7 @@ from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Evidence, Progress
 from selfadapt.targets.store import Storage, TargetStore
 
-_FEWEST = 3  # folds: each is predicted by heads of the others, every one of which leaves out one more
+_LEAST_FOLDS = 3  # nested folds leave out two folds at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class SelfAdaptiveFolds(ERM):
     result: ClassVar[str] = "fitted head"
     solves: ClassVar[bool] = True
 
-    folds: int = setting(5, "folds, each predicted by heads that were not fitted to it", least=_FEWEST)
+    folds: int = setting(5, "folds, each predicted by heads that were not fitted to it", least=_LEAST_FOLDS)
     rounds: int | None = setting(None, "rounds in which targets move", unset="7, or 4 where samples are many", least=1)
     seed: int = 0
 
@@ -66,12 +66,10 @@ class SelfAdaptiveFolds(ERM):
         with _as_user_errors():
             check_enough(labels_N)
             check_features(values_ND)
-        apart = len(labels_N) if groups_N is None else len(groups_N.unique())
-        if apart < _FEWEST:
-            raise UserError(
-                f"{apart} samples that do not belong together are too few for folds; give at least {_FEWEST}"
-            )
-        fold_RN = deal_assignments(values_ND, labels_N, self.seed, groups_N, min(self.folds, apart))
+        num_groups = len(labels_N) if groups_N is None else len(groups_N.unique())
+        if num_groups < _LEAST_FOLDS:
+            raise UserError(f"{num_groups} groups of samples are too few for folds; give at least {_LEAST_FOLDS}")
+        fold_RN = deal_assignments(values_ND, labels_N, self.seed, groups_N, min(self.folds, num_groups))
         with _as_user_errors():
             for fold_N in fold_RN:
                 check_spread(labels_N, fold_N)
@@ -102,10 +100,10 @@ def _as_user_errors() -> Iterator[None]:
 
 @torch.no_grad()
 def put_in(model: CorrectedClassifier, fitted: CrossFitted) -> None:
-    """Give a network the fitted head. The network standardises vectors itself, which is undone in the weights."""
-    scaled = model.backbone
-    assert isinstance(scaled, Normalised)
+    """Copy the fitted head into a network. The network standardises its inputs, so the weights are rescaled."""
+    normalised = model.backbone
+    assert isinstance(normalised, Normalised)
     slope_DK = fitted.axes.turn_FD @ fitted.head_DK[:-1]
-    model.head.weight.copy_((slope_DK * scaled.std_C11.cpu().unsqueeze(1)).T)
-    model.head.bias.copy_((scaled.mean_C11.cpu() - fitted.axes.mean_F) @ slope_DK + fitted.head_DK[-1])
+    model.head.weight.copy_((slope_DK * normalised.std_C11.cpu().unsqueeze(1)).T)
+    model.head.bias.copy_((normalised.mean_C11.cpu() - fitted.axes.mean_F) @ slope_DK + fitted.head_DK[-1])
     model.transition_KK.copy_(fitted.noise.matrix_KK)

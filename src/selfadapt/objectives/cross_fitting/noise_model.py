@@ -1,16 +1,16 @@
-"""Noise models: what out-of-sample predictions and labels together say of the true class, calibrated.
+"""Noise models: calibrated posteriors of the true class from out-of-sample predictions and labels.
 
-Two models of how labels go wrong. Symmetric noise has one rate e; class-dependent noise a matrix V
-(transition.py). Predictions are sharpened or softened by a temperature b, q_ik ∝ p_ik^b, together with the
-noise model, for they were fitted to noisy labels and hesitate accordingly:
+There are two models of label noise. Symmetric noise has a single rate e. Class-dependent noise has a matrix V
+(transition.py). Predictions are rescaled by a temperature b, q_ik ∝ p_ik^b, fitted together with the noise model,
+because predictors fitted to noisy labels are underconfident:
 
     maximise over b and e   sum_i log[(1 - e) q_i[y_i] + e (1 - q_i[y_i]) / (K - 1)]
 
-With wrong labels at random, b and e come out right, and so does P(label is wrong). Errors between classes that the
-predictions confuse anyway leave no trace in that likelihood; evaluation/label_errors/out_of_sample.py allows for them.
+If wrong labels are random, the estimates of b, e and P(wrong) are accurate. Errors between classes that the
+predictions confuse anyway do not change this likelihood; evaluation/label_errors/out_of_sample.py accounts for them.
 
-A class-dependent V explains the systematic confusions of a model as label noise if it can. It is used only if held-out
-labels are clearly likelier under it (`prefers_classes`).
+A class-dependent V can mistake the systematic confusions of a model for label noise. It is used only if held-out labels
+are clearly likelier under it (`prefers_classes`).
 
 Shapes: N samples, K classes, T temperatures.
 """
@@ -29,25 +29,25 @@ from selfadapt.objectives.cross_fitting.transition import (
 )
 
 _TEMPERATURES = tuple(0.5 * 16 ** (step / 24) for step in range(25))  # 0.5 to 8
-_STEPS = 40  # of EM for the rate
-_COMPARED = 10_000  # samples by which temperature and rate are chosen
-_LEAST_GAIN = 0.06  # of V over symmetric noise, in nats for each label
-_ERRORS = 3.0  # standard errors that the gain must be above 0
-_LEAST_GAIN_OF_MEAN, _ERRORS_OF_MEAN = 0.003, 2.0  # where V serves for the verdict alone
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of one prediction in the mean of two
+_STEPS = 40  # EM steps for the rate
+_COMPARED = 10_000  # number of samples used to fit temperature and rate
+_LEAST_GAIN = 0.06  # of V over symmetric noise, in nats per label
+_MARGIN = 3.0  # standard errors by which the gain must exceed 0
+_LEAST_GAIN_OF_MEAN, _MARGIN_OF_MEAN = 0.003, 2.0  # where V only affects P(wrong)
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the first of two predictions
 _TINY = 1e-30
-_SMALLEST = 1e-9  # probability of a class
+_SMALLEST = 1e-9  # class probability
 
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """P(given j | true k), and the temperature for the predictions it goes with."""
+    """P(given j | true k), and the temperature of the predictions."""
 
     matrix_KK: Tensor
     temperature: float
 
     def sharpened(self, predicted_NK: Tensor) -> Tensor:
-        """q, of predictions as they come."""
+        """Predictions at this temperature."""
         return sharpened(predicted_NK, self.temperature)
 
 
@@ -55,7 +55,7 @@ class NoiseModel:
 class SymmetricFit:
     temperature: float
     rate: float
-    likelihood: float  # of a label, mean log
+    likelihood: float  # mean log-likelihood of a label
 
 
 def sharpened(predicted_NK: Tensor, temperature: float) -> Tensor:
@@ -63,7 +63,7 @@ def sharpened(predicted_NK: Tensor, temperature: float) -> Tensor:
 
 
 def fit_symmetric(predicted_NK: Tensor, labels_N: Tensor) -> SymmetricFit:
-    """The temperature and rate under which the labels are likeliest."""
+    """Fit the temperature and the rate by maximum likelihood."""
     every = max(1, len(labels_N) // _COMPARED)
     predicted_nK, labels_n1 = predicted_NK[::every], labels_N[::every].unsqueeze(1)
     classes = predicted_NK.shape[1]
@@ -78,12 +78,15 @@ def fit_symmetric(predicted_NK: Tensor, labels_N: Tensor) -> SymmetricFit:
 
 
 def symmetric_noise(predicted_NK: Tensor, labels_N: Tensor) -> NoiseModel:
-    found = fit_symmetric(predicted_NK, labels_N)
-    return NoiseModel(symmetric(found.rate, predicted_NK.shape[1]), found.temperature)
+    fitted = fit_symmetric(predicted_NK, labels_N)
+    return NoiseModel(symmetric(fitted.rate, predicted_NK.shape[1]), fitted.temperature)
 
 
 def class_noise(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
-    """The temperature is that of symmetric noise: V would follow a sharper q to the confusions of the model."""
+    """Class-dependent noise at the temperature of symmetric noise.
+
+    At a higher temperature V would absorb the confusions of the model.
+    """
     temperature = max(1.0, fit_symmetric(predicted_NK, labels_N).temperature)
     q_NK = sharpened(predicted_NK, temperature)
     matrix_KK = estimate_transition(q_NK, labels_N, fold_N, steps=10).matrix_KK
@@ -91,28 +94,28 @@ def class_noise(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> Noise
 
 
 def noise_of(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
-    """The noise model of out-of-sample predictions as they come."""
+    """Select and fit the noise model of out-of-sample predictions."""
     if prefers_classes(predicted_NK, labels_N, fold_N):
         return class_noise(predicted_NK, labels_N, fold_N)
     return symmetric_noise(predicted_NK, labels_N)
 
 
 def noise_of_mean(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
-    """The noise model of the mean of several predictors whose targets were moved by symmetric noise.
+    """The noise model of the mean of several predictors whose targets were updated under symmetric noise.
 
-    No target follows V here, and `class_noise` shrinks it as held-out labels ask, so a small gain is enough.
+    Targets do not depend on V here, and `class_noise` shrinks V, so a small gain is enough to select it.
     """
-    if prefers_classes(predicted_NK, labels_N, fold_N, least=_LEAST_GAIN_OF_MEAN, errors=_ERRORS_OF_MEAN):
+    if prefers_classes(predicted_NK, labels_N, fold_N, least=_LEAST_GAIN_OF_MEAN, errors=_MARGIN_OF_MEAN):
         return class_noise(predicted_NK, labels_N, fold_N)
     return symmetric_noise(predicted_NK, labels_N)
 
 
 def prefers_classes(
-    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least: float = _LEAST_GAIN, errors: float = _ERRORS
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least: float = _LEAST_GAIN, errors: float = _MARGIN
 ) -> bool:
-    """Whether class-dependent noise explains held-out labels clearly better than symmetric noise does.
+    """Whether held-out labels are clearly likelier under class-dependent noise than under symmetric noise.
 
-    Measured on predictions at the temperature they come with: a sharper q leaves more to explain.
+    The mean gain must exceed `least` nats and `errors` standard errors. Predictions are not rescaled by a temperature.
     """
     classes = predicted_NK.shape[1]
     given_N = predicted_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
@@ -121,12 +124,12 @@ def prefers_classes(
         rate = float(wrong_share(given_N, rate, classes).mean())
     symmetric_N = ((1 - rate) * given_N + rate * (1 - given_N) / max(1, classes - 1)).clamp_min(_TINY).log()
     gain_N = likeliest_transition(predicted_NK, labels_N, fold_N)[1] - symmetric_N
-    error = float(gain_N.std(correction=0)) / len(gain_N) ** 0.5
-    return bool(gain_N.mean() > max(least, errors * error))
+    standard_error = float(gain_N.std(correction=0)) / len(gain_N) ** 0.5
+    return bool(gain_N.mean() > max(least, errors * standard_error))
 
 
 def mean_by_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) -> Tensor:
-    """The mixture of two predictions under which the labels are likeliest, symmetric noise taken into account."""
+    """The weighted mean of two predictions that maximises the likelihood of the labels under symmetric noise."""
     every = max(1, len(labels_N) // _COMPARED)
 
     def likelihood(share: float) -> float:
@@ -138,7 +141,7 @@ def mean_by_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) ->
 
 
 def mean_by_class_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> Tensor:
-    """The same, with class-dependent noise taken into account."""
+    """The same under class-dependent noise, with held-out labels."""
 
     def likelihood(share: float) -> float:
         mixed_NK = share * first_NK + (1 - share) * second_NK

@@ -1,22 +1,22 @@
-"""How labels go wrong: V[k, j] = P(given label j | true class k), estimated without a single true label.
+"""The noise transition matrix V[k, j] = P(given label j | true class k), estimated without true labels.
 
     r_ik ∝ q_ik V[k, y_i]                                       the posterior of the true class
-    C[k, j] = sum over i with y_i = j of (max_k q_ik)^4 r_ik    a sure prediction tells more of the label
+    C[k, j] = sum over i with y_i = j of (max_k q_ik)^4 r_ik    confident predictions count more
     V[k, j] = (C[k, j] + s B[k, j]) / (sum_j C[k, j] + s)       B: symmetric noise of the same rate
 
-The three lines in turn are an EM algorithm. q must come from heads that did not see y_i. The strength s of the
-shrinkage is chosen in two ways.
+Repeating the three lines is an EM algorithm. q must be out-of-sample predictions. The strength s of the shrinkage is
+selected in one of two ways.
 
-While targets move (`update_transition`), in each step by the likelihood of each fold's counts C under the V of the
-others. C follows V, so a pattern confirms itself: that is what lets one grow out of a first hint, while q still
-predicts the labels with all their errors.
+While targets are updated (`update_transition`), each step selects s by the likelihood of each fold's counts C under the
+V of the other folds. C depends on V, so patterns reinforce themselves. This is intended: a weak pattern can grow while
+q still predicts the labels with all their errors.
 
-For the verdict (`estimate_transition`), where a pattern that came by chance would spoil the list, EM runs once for each
-s, and the one is taken under whose V, made without a fold, that fold's labels are likeliest,
+For P(wrong) (`estimate_transition`), a spurious pattern would harm the ranking. EM runs once for each s, and s is
+selected by the likelihood of each fold's labels under the V of the other folds,
 
     sum_i log sum_k q_ik V[k, y_i]
 
-and more shrinkage wins unless less of it is better by two standard errors.
+The largest s within two standard errors of the best is used.
 
 Shapes: N samples, K classes, F folds.
 """
@@ -30,10 +30,10 @@ from torch import Tensor
 from selfadapt.models.linear.softmax_regression import pieces_of
 
 _STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
-_DOUBT = 2.0  # standard errors
-_PIECE = 16_384
+_STANDARD_ERRORS = 2.0  # by which less shrinkage must be better
+_CHUNK = 16_384
 _POWER = 4
-_FIRST_RATE = 0.1
+_START_RATE = 0.1
 _FEW_STEPS = 4
 _RATES = (1e-4, 1 - 1e-4)
 _TINY = 1e-30
@@ -46,44 +46,44 @@ class Transition:
 
     @classmethod
     def at_first(cls, num_classes: int) -> "Transition":
-        return cls(symmetric(_FIRST_RATE, num_classes), _STRENGTHS[-1])
+        return cls(symmetric(_START_RATE, num_classes), _STRENGTHS[-1])
 
 
 def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tensor:
-    """r: what the true class is, given the prediction and the label."""
+    """r: the posterior of the true class given the prediction and the label."""
     rows_NK = predicted_NK * matrix_KK.T[labels_N]
     return rows_NK / rows_NK.sum(1, keepdim=True).clamp_min(_TINY)
 
 
-UpdateTransition = Callable[[Tensor, Tensor, Tensor, Transition], Transition]  # of predictions, labels, folds, V so far
+UpdateTransition = Callable[[Tensor, Tensor, Tensor, Transition], Transition]  # (predictions, labels, folds, current V)
 
 
-def update_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, begin: Transition) -> Transition:
-    """V after a few steps of EM from `begin` on, each with the strength that the counts speak for."""
-    transition = begin
+def update_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, start: Transition) -> Transition:
+    """Update V by a few EM steps from `start`, each with the strength selected on the counts."""
+    transition = start
     for _ in range(_FEW_STEPS):
         transition = shrunk(_counts(predicted_NK, labels_N, fold_N, transition.matrix_KK))
     return transition
 
 
-def update_symmetric(predicted_NK: Tensor, labels_N: Tensor, _: Tensor, begin: Transition) -> Transition:
-    """The same for errors that are alike for all pairs of classes: one rate."""
+def update_symmetric(predicted_NK: Tensor, labels_N: Tensor, _: Tensor, start: Transition) -> Transition:
+    """The same for symmetric noise: update the rate by a few EM steps."""
     classes = predicted_NK.shape[1]
     given_N = predicted_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
-    rate = float(1 - begin.matrix_KK[0, 0])
+    rate = float(1 - start.matrix_KK[0, 0])
     for _step in range(_FEW_STEPS):
         rate = float(wrong_share(given_N, rate, classes).mean())
     return Transition(symmetric(rate, classes), _STRENGTHS[-1])
 
 
 def wrong_share(given_N: Tensor, rate: float | Tensor, num_classes: int) -> Tensor:
-    """P(label is wrong) under symmetric noise, where `given_N` is what a prediction gives the label."""
+    """P(wrong) under symmetric noise, where `given_N` is the predicted probability of the label."""
     wrong_N = rate * (1 - given_N) / max(1, num_classes - 1)
     return wrong_N / ((1 - rate) * given_N + wrong_N).clamp_min(_TINY)
 
 
 def shrunk(counts_FKK: Tensor) -> Transition:
-    """V from the counts C of each fold, with the strength that the other folds speak for."""
+    """V from the counts C of each fold, with the strength selected by cross-validation over folds."""
     whole_KK = counts_FKK.sum(0)
     others_FKK = (whole_KK - counts_FKK).clamp_min(0)
     tried_S111 = torch.tensor(_STRENGTHS, dtype=counts_FKK.dtype).view(-1, 1, 1, 1)
@@ -93,20 +93,20 @@ def shrunk(counts_FKK: Tensor) -> Transition:
 
 
 def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int) -> Transition:
-    """V after so many steps of EM, with the strength that held-out labels speak for."""
+    """V after `steps` EM steps, with the strength selected on held-out labels."""
     tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]  # weakest first
-    best = max(range(len(tried)), key=lambda place: float(tried[place][1].mean()))
-    for place in reversed(range(best, len(tried))):
-        loss_N = tried[best][1] - tried[place][1]
-        if float(loss_N.mean()) <= _DOUBT * float(loss_N.std(correction=0)) / len(loss_N) ** 0.5:
-            return tried[place][0]
+    best = max(range(len(tried)), key=lambda index: float(tried[index][1].mean()))
+    for index in reversed(range(best, len(tried))):
+        loss_N = tried[best][1] - tried[index][1]
+        if float(loss_N.mean()) <= _STANDARD_ERRORS * float(loss_N.std(correction=0)) / len(loss_N) ** 0.5:
+            return tried[index][0]
     return tried[best][0]
 
 
 def likeliest_transition(
     predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int = 10
 ) -> tuple[Transition, Tensor]:
-    """V at the strength under which held-out labels are likeliest, and their log-likelihoods."""
+    """V at the strength that maximises the likelihood of held-out labels, and the log-likelihood of each."""
     tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]
     return max(tried, key=lambda found: float(found[1].mean()))
 
@@ -114,8 +114,8 @@ def likeliest_transition(
 def _em(
     predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, strength: float, steps: int
 ) -> tuple[Transition, Tensor]:
-    """V at one strength, and the log-likelihood of each label under the V of the other folds."""
-    matrix_KK = symmetric(_FIRST_RATE, predicted_NK.shape[1])
+    """V at this strength, and the log-likelihood of each label under the V of the other folds."""
+    matrix_KK = symmetric(_START_RATE, predicted_NK.shape[1])
     for _ in range(steps):
         counts_FKK = _counts(predicted_NK, labels_N, fold_N, matrix_KK)
         matrix_KK = _towards_symmetric(counts_FKK.sum(0), strength)
@@ -124,9 +124,9 @@ def _em(
     for fold, fold_KK in enumerate(counts_FKK):
         rows = (fold_N == fold).nonzero().flatten()
         others_KK = _towards_symmetric((whole_KK - fold_KK).clamp_min(0), strength)
-        for part in rows.split(_PIECE):
-            odds_n = (predicted_NK[part] * others_KK.T[labels_N[part]]).sum(1)
-            likelihood_N[part] = odds_n.clamp_min(_TINY).log()
+        for rows_n in rows.split(_CHUNK):
+            probability_n = (predicted_NK[rows_n] * others_KK.T[labels_N[rows_n]]).sum(1)
+            likelihood_N[rows_n] = probability_n.clamp_min(_TINY).log()
     return Transition(matrix_KK, strength), likelihood_N
 
 
@@ -142,7 +142,7 @@ def _counts(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, matrix_KK: T
 
 
 def _towards_symmetric(counts_XKK: Tensor, strength: float | Tensor) -> Tensor:
-    """V of one table of counts, or of each of several."""
+    """V from counts, shrunk towards symmetric noise. Leading dimensions are batch dimensions."""
     classes = counts_XKK.shape[-1]
     right_X11 = counts_XKK.diagonal(dim1=-2, dim2=-1).sum(-1) / counts_XKK.sum((-2, -1)).clamp_min(1e-12)
     right_X11 = right_X11.clamp(1 - _RATES[1], 1 - _RATES[0])[..., None, None]
@@ -151,28 +151,30 @@ def _towards_symmetric(counts_XKK: Tensor, strength: float | Tensor) -> Tensor:
 
 
 def symmetric(rate: float, num_classes: int) -> Tensor:
-    """V of errors that are alike for all pairs of classes."""
+    """V of symmetric noise."""
     rate = min(max(rate, _RATES[0]), _RATES[1])
     return torch.full((num_classes, num_classes), rate / max(1, num_classes - 1)).fill_diagonal_(1 - rate)
 
 
 def posterior_pieces(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The posterior piece by piece, for tables too large to be held twice."""
+    """Yield the posterior in chunks, for tables too large to hold twice."""
     for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
         yield piece, posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
 
 
-def doubts(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
-    """The log odds that a label is wrong, and the likeliest class but the given one.
+def log_odds_wrong(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
+    """log(P(wrong) / P(right)) of each label, and the likeliest class other than the label.
+
+    The first is
 
     log  sum over k other than y of q_k V[k, y]  -  log q_y V[y, y]
     """
-    doubt_N, rival_N = torch.empty(len(labels_N)), torch.empty_like(labels_N)
+    log_odds_N, alternative_N = torch.empty(len(labels_N)), torch.empty_like(labels_N)
     for piece in pieces_of(len(labels_N), predicted_NK.shape[1]):
         given_n1 = labels_N[piece].unsqueeze(1)
         rows_nK = predicted_NK[piece] * matrix_KK.T[labels_N[piece]]
         right_n = rows_nK.gather(1, given_n1).squeeze(1)
         others_nK = rows_nK.scatter(1, given_n1, 0.0)
-        doubt_N[piece] = others_nK.sum(1).clamp_min(_TINY).log() - right_n.clamp_min(_TINY).log()
-        rival_N[piece] = others_nK.scatter(1, given_n1, -1.0).argmax(1)
-    return doubt_N, rival_N
+        log_odds_N[piece] = others_nK.sum(1).clamp_min(_TINY).log() - right_n.clamp_min(_TINY).log()
+        alternative_N[piece] = others_nK.scatter(1, given_n1, -1.0).argmax(1)
+    return log_odds_N, alternative_N
