@@ -107,7 +107,7 @@ def test_it_is_told_how_many_suspects_keep_their_label_and_why(audited: Path) ->
 def test_unseen_suggestions_are_taken_as_deep_as_the_promise_holds(audited: Path) -> None:
     folder = RunFolder(audited / "run")
     said = run("labels", "run", "--precision", "0.6", folder=audited).stdout
-    assert "nothing was measured yet" in said
+    assert "no random sample was reviewed yet" in said
     assert " without the requested precision, " in said
     drawn = draw(folder, SUGGESTIONS, read_report(folder), {})
     assert len(drawn.ids) > 80

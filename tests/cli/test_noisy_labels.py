@@ -146,7 +146,7 @@ def test_compare_tells_mistakes_before_it_trains(tmp_path: Path) -> None:
         (("--methods", "erm,erm"), "twice"),
         (("--methods", "erm", "--seeds", "0"), "at least 1"),
         (("--methods", "erm,sat", "--start-epoch", "4"), "must be less than --epochs"),
-        (("--methods", "sat", "--start-epoch", "soon"), "--start-epoch 'soon' must be auto or a whole number"),
+        (("--methods", "sat", "--start-epoch", "soon"), "--start-epoch 'soon' must be auto or an integer"),
         (("--methods", "erm,early-stopping", "--labels", "gone.npy"), "there is no file"),
     ):
         result = run("compare", "digits", *SMALL, *arguments, "--out", "none", folder=tmp_path)

@@ -290,7 +290,7 @@ def test_arrays_and_one_of_timm_s_networks_of_another_size(tmp_path: Path) -> No
         assert _json(tmp_path / name / "run.json")["data"]["shape"] == [3, 32, 32]
     assert run_json("probe", "none", folder=tmp_path)["test_accuracy"] > 0
     for arguments, words in (
-        (("train", *options, "--weights", "none", "--head", "mlp"), "--head mlp is for features that are taken once"),
+        (("train", *options, "--weights", "none", "--head", "mlp"), "--head mlp is for frozen features"),
         (("export", "labels", "--out", "a.onnx"), "has the suffix of another format than --format safetensors"),
     ):
         refused = run(*arguments, folder=tmp_path)

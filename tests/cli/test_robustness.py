@@ -83,7 +83,7 @@ def test_an_attack_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(PGD, "outcome", stopped)
     interrupted = run(*arguments, folder=folder)
     assert interrupted.returncode == 130
-    assert "the same command goes on where it was" in interrupted.stderr
+    assert "run the same command again to resume" in interrupted.stderr
     first = run_json(*arguments, folder=folder)
     assert len(calls) == 3 + 4  # two of six batches were kept
     again = run_json(*arguments, folder=folder)
@@ -210,7 +210,7 @@ def test_shift_goes_on_where_it_was_stopped(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ShiftedImages, "read", stopped)
     interrupted = run(*arguments, folder=folder)
     assert interrupted.returncode == 130
-    assert "the same command goes on where it was" in interrupted.stderr
+    assert "run the same command again to resume" in interrupted.stderr
     first = run_json(*arguments, folder=folder)
     assert len(kinds) == 7 + 1 + (75 - 7)
     assert run_json(*arguments, folder=folder) == first
@@ -243,7 +243,9 @@ def test_published_arrays(tmp_path: Path) -> None:
     assert found["levels"]["1"] == pytest.approx(found["clean_accuracy"])
     np.save(tmp_path / "published/labels.npy", np.tile((labels[:12] + 1) % 3, 5))
     _refused(run("shift", "run", "--data", "published", folder=tmp_path), "not those of the test split")
-    _refused(run("shift", "run", "--data", "nowhere", folder=tmp_path), "must hold gaussian_noise.npy and labels.npy")
+    _refused(
+        run("shift", "run", "--data", "nowhere", folder=tmp_path), "must contain gaussian_noise.npy and labels.npy"
+    )
 
 
 def test_a_head_on_features_is_tried_through_the_network_that_took_them(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_runs_that_cannot_be_attacked(folder: Path, tmp_path: Path, monkeypatch:
     run_json("train", "vectors.npz", "--epochs", "2", "--method", "erm", "--out", "vectors", folder=tmp_path)
     for command in ("attack", "shift"):
         _refused(run(command, "vectors", folder=tmp_path), "was trained on vectors")
-    _refused(run("train", "vectors.npz", "--method", "trades", "--epochs", "2", folder=tmp_path), "sees images")
+    _refused(run("train", "vectors.npz", "--method", "trades", "--epochs", "2", folder=tmp_path), "takes images")
     np.savez(tmp_path / "bare.npz", x_train=random.integers(0, 255, (40, 8, 8)).astype(np.uint8), y_train=y[:40])
     run_json("train", "bare.npz", *QUICK, "--batch-size", "8", "--method", "erm", "--out", "bare", folder=tmp_path)
     _refused(run("attack", "bare", folder=tmp_path), "lacks a test split")

@@ -75,7 +75,7 @@ def test_mistakes() -> None:
         (torch.zeros(2, 4, requires_grad=True), None, r"predictions must be \(2, 3\)"),
         (fine, torch.zeros(2, 4), "a prediction and a projection of one shape"),
         ([fine, fine], [fine], "a prediction and a projection of one shape"),
-        (torch.zeros(2, 3), None, "these predictions have no gradient"),
+        (torch.zeros(2, 3), None, "the predictions do not require a gradient"),
     ):
         with pytest.raises((ValueError, RuntimeError), match=message):
             criterion(predicted, [0, 1], projected)

@@ -126,7 +126,7 @@ def test_views_are_those_of_the_paper(method: str, views: int) -> None:
         ("labels", {"epochs": 4}, VECTORS, VECTOR, {}, "--method sat-folds has no epochs"),
         ("labels", {"method": "sat-folds"}, NAMED, IMAGE, {}, "--method sat-folds fits a linear head"),
         ("labels", {"schedule": "multistep:75", "epochs": 60}, NAMED, IMAGE, {}, "never lowers the learning rate"),
-        ("labels", {"warmup_epochs": 60.0}, NAMED, IMAGE, {}, "--warmup-epochs 60 must end before training does"),
+        ("labels", {"warmup_epochs": 60.0}, NAMED, IMAGE, {}, "--warmup-epochs 60 must be less than --epochs"),
         ("labels", {"warmup_from": 0.1}, NAMED, IMAGE, {}, "--warmup-from 0.1 has no effect without"),
         ("labels", {"targets": "float8"}, NAMED, IMAGE, {}, "--targets 'float8' is not known"),
         ("labels", {"augment": "melt"}, NAMED, IMAGE, {}, "--augment 'melt' is not known"),
