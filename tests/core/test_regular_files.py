@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,21 @@ def test_a_link_anywhere_in_a_tree_is_refused_by_name(place: str, tmp_path: Path
     (run / place).symlink_to(elsewhere)
     with pytest.raises(UserError, match=f"{place} is a symbolic link"):
         check_tree(run)
+
+
+def test_a_file_that_vanishes_meanwhile_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes of a run write and rename temporary files."""
+    (tmp_path / "draft").touch()
+    (tmp_path / "folder").mkdir()
+    scan = os.scandir
+
+    @contextmanager
+    def vanishing(folder: Path) -> "Iterator[list[os.DirEntry[str]]]":
+        with scan(folder) as entries:
+            found = list(entries)
+        (tmp_path / "draft").unlink(missing_ok=True)
+        yield found
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    check_tree(tmp_path)
+    assert not (tmp_path / "draft").exists()

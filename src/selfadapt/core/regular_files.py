@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from selfadapt.core.errors import UserError
@@ -39,13 +40,12 @@ def check_tree(folder: Path) -> None:
     Raises:
         UserError: At the first entry that is something else.
     """
-    pending = [folder]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            with suppress(FileNotFoundError):  # another process may remove its temporary files meanwhile
                 mode = entry.stat(follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
-                    pending.append(Path(entry.path))
+                    check_tree(Path(entry.path))
                 elif not stat.S_ISREG(mode):
                     raise UserError(
                         f"{entry.path} is {_kind(mode)}; a run folder holds regular files and folders only: remove it, "

@@ -103,7 +103,7 @@ class Data:
     validation_last: bool = False  # the last training samples form the validation split, as published for this set
     unreadable: Sequence[tuple[str, str]] = ()  # skipped files, with the reason
     white: float | None = None  # the pixel value that is mapped to 255, for images of more than 8 bits
-    mixed: bool = False  # the classes are in random order, so that the first n samples are a fair subset
+    mixed: bool = False  # the samples are in random order, so that the first n are representative
     reader: RowEncoder | None = None  # the encoder of raw table rows, if there is one
     duplicates: Sequence[DuplicateGroup[str]] = ()  # by id
     image_size: int | None = None  # the size chosen for files of different sizes, if the user gave none
@@ -124,7 +124,7 @@ class Data:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all inputs, ids and true labels: equal data have equal fingerprints."""
+        """Hash of the classes and of the inputs, ids and labels (the true ones, if known) of each split."""
         digest = hashlib.sha256(repr(self.classes).encode())
         for samples in (self.train, self.validation, self.test):
             if samples is None:

@@ -58,7 +58,7 @@ _LEAST_AGREEMENT = 0.85  # of held-out predictions with labels, relative to that
 _MEAN_ROUNDS = 3  # rounds of EM, each a few steps
 _SYMMETRIC_ROUNDS = 4  # a single rate converges faster than V
 _KERNEL_SAMPLES, _KERNEL_LANDMARKS = 1200, 300  # used to select the kernel
-_PER_CHOICE = 4  # one in four assignments selects the noise model
+_PER_CHOICE = 4  # the first of up to four assignments selects the noise model
 _ASSIGNMENTS = ((400, 4), (3000, 3), (6000, 2))  # (maximum number of samples, number of assignments)
 
 
@@ -252,7 +252,7 @@ def keeps_to(labels_N: Tensor, plain_NK: Tensor, moved_NK: Tensor, matrix_KK: Te
         return False
     if matrix_KK is None:
         return True
-    present = labels_N.unique()  # one or two classes may have more wrong labels than right ones
+    present = labels_N.unique()  # fewer than half of the classes may have more wrong labels than right ones
     return bool((matrix_KK[present].argmax(1) == present).float().mean() > 0.5)
 
 

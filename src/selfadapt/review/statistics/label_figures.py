@@ -64,7 +64,8 @@ class SplitFigures:
         }
 
     def cells(self) -> tuple[str, ...]:
-        rate = f"{self.wrong:,} ({self.error_rate})"
+        uncalibrated = self.likely_errors and self.precision is None and not _is_measured(self.error_rate)
+        rate = "–" if uncalibrated else f"{self.wrong:,} ({self.error_rate})"
         shares = ("–" if share is None else str(share) for share in (self.precision, self.recall))
         return (self.split, f"{self.labels:,}", f"{self.likely_errors:,}", rate, *shares, f"{self.decided:,}")
 

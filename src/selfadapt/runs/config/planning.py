@@ -1,5 +1,7 @@
-"""From a request and facts to a plan. Every default that depends on the data, and every refusal of a combination of
-settings, is here; what a method itself needs is checked by its `suited`.
+"""Turn a request, and facts about the data and the machine, into a plan.
+
+Every default that depends on the data, and every refusal of a combination of settings, is here; what a method itself
+needs is checked by its `suited`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +33,7 @@ FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
 _NETWORK_FOR = {"photos": PHOTOS, "vectors": "linear"}
 _OTHER_NETWORK = "resnet-small"
 _CROP_SIZE = 224  # pixels to which crops from images are resized, unless --image-size says otherwise
-_WARMUP = 30 / 800  # of the epochs without labels, as in the paper
+_WARMUP = 30 / 800  # share of the pretraining epochs, as in the paper
 _NEEDS_IMAGES = "this needs a network that is trained on images: add --tune all, or --weights none"
 _OF_STEPS = (
     "batch_size", "micro_batches", "optimizer", "lr", "weight_decay", "warmup_epochs", "warmup_from", "schedule",
@@ -157,7 +159,7 @@ def _corrupts_images(data: DataSettings) -> bool:
 
 
 def _with_crops(reading: ReadingPlan, source: SourceFacts) -> DataSettings:
-    """The data settings with what random crops are cut from, and the size that they are resized to."""
+    """Return the data settings with the source and the size of random crops filled in."""
     data = reading.data
     suits = (data.augment is None or smallest_area(data.augment) is not None) and not reading.on_features
     crops = data.crops or ("original" if suits and source.crops_from_images else "square")
@@ -254,7 +256,7 @@ def _options_of_images(chosen: Plan) -> Iterator[str]:
     for option, given in (
         ("--mirror", chosen.model.mirror),
         ("--crops original", data.crops == "original"),
-        ("--image-size", data.image_size is not None and not chosen.on_features),  # features are of images of a size
+        ("--image-size", data.image_size is not None and not chosen.on_features),  # features are of images
         ("--progressive", data.progressive is not None),
         (f"--augment {data.augment}", data.augment not in ("none", shared_settings(chosen.kind)["augment"].default)),
         ("--sync-bn", chosen.fit.sync_bn and chosen.kind == "labels"),  # else the projector has batch normalisation
