@@ -100,7 +100,7 @@ class Data:
     test: Samples | None
     unlabelled: Inputs | None = None
     augment: AugmentName = "crop"  # the default augmentation for these images
-    validation_last: bool = False  # the last training samples form the validation split, as published for this set
+    validation_last: bool = False  # the last training samples form the validation split, as in the paper (CIFAR)
     unreadable: Sequence[tuple[str, str]] = ()  # skipped files, with the reason
     white: float | None = None  # the pixel value that is mapped to 255, for images of more than 8 bits
     mixed: bool = False  # the samples are in random order, so that the first n are representative
@@ -137,7 +137,7 @@ class Data:
         return digest.hexdigest()
 
     def with_validation(self, fraction: float, generator: torch.Generator) -> "Data":
-        """Return the data with a validation split: the existing one, the published one, or a share of each class."""
+        """Return the data with a validation split: the existing one, the last samples, or a share of each class."""
         if self.validation is not None or not fraction:
             return self
         if self.validation_last:

@@ -12,7 +12,6 @@ of one do not match, the one before it is loaded, with a warning. Loading never 
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
@@ -26,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selfadapt.core import distributed
+from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.errors import UserError
 
 FORMAT = 2  # format 1 had no version
@@ -80,11 +80,11 @@ def _finish(draft: Path, final: Path) -> None:
     sums = {path.name: _sha256(path) for path in sorted(draft.iterdir())}
     (draft / "manifest.json").write_text(json.dumps({"format": FORMAT, "sha256": sums}, indent=2))
     for path in draft.iterdir():
-        _flush(path)
-    _flush(draft)
+        fsync_path(path)
+    fsync_path(draft)
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)
-    _flush(final.parent)
+    fsync_path(final.parent)
     for old in _newest_first(final.parent)[_NUM_KEPT:]:
         shutil.rmtree(old)
 
@@ -163,11 +163,3 @@ def _fault(path: Path) -> str | None:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,8 @@ The result is their weighted mean, with the weights that maximise the likelihood
 twice. The first update assumes class-dependent noise, estimated from the inner heads. The second uses the noise
 estimated from the mean of all predictors, if it explains held-out labels clearly better than symmetric noise does
 (noise_model.py). Otherwise it uses symmetric noise, and V only affects P(wrong). Small data sets are split into folds
-several times and the predictions averaged; some of these assignments select the noise model.
+several times and the predictions averaged; the first assignment selects the noise model. Large data sets skip the
+second update.
 
 The prediction for a sample does not depend on its label, except through a few hyperparameters (weight decay, shrinkage,
 kernel, mixing weights, temperature) that are selected on all labels. Validation and test samples are predicted by a

@@ -140,7 +140,10 @@ class TrainingSettings:
     """Epochs, batches and the optimiser."""
 
     epochs: int | None = training(
-        None, "Number of epochs.", least=1, unset="60; 20 for a head on frozen features; 15 for fine-tuning"
+        None,
+        "Number of epochs.",
+        least=1,
+        unset="60; 20 for a head on frozen features (sat-folds, its default method, has no epochs); 15 for fine-tuning",
     )
     batch_size: int | None = training(
         None,
