@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from selfadapt.core.device import choose_device
 from selfadapt.core.progress import no_progress
 from selfadapt.engine.launch import launch_each
-from selfadapt.runs.lifecycle.environment import choose_device
 
 
 def test_the_place_of_one_that_ended_is_taken_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,7 @@ class Encoders(nn.Module):
         if self.momentum_encoder is None:
             return
         parameters = [*self.backbone.parameters(), *self.projector.parameters()]
-        for slow, parameter in zip(self.momentum_encoder.parameters(), parameters, strict=True):
-            slow.lerp_(parameter, 1 - beta)
+        torch._foreach_lerp_(list(self.momentum_encoder.parameters()), parameters, 1 - beta)
 
 
 @dataclass(frozen=True)

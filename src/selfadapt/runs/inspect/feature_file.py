@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from selfadapt.core.atomic_files import atomic_path
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import check_available, kind_of, open_data
 from selfadapt.data.tabular.table_file import TableColumns
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import pretrained, timm_name
-from selfadapt.runs.lifecycle.environment import choose_device
 
 _SUFFIXES = {"train": "train", "validation": "val", "test": "test"}
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.data.images.decode import Frame, UnreadableImage, decode
@@ -28,7 +29,6 @@ from selfadapt.objectives.objective import Objective
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 
