@@ -3,18 +3,24 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from distributed.group import in_processes
+from networks import Smooth
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
 from selfadapt.data.batch import Dealt
+from selfadapt.data.dataset import Samples
+from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.loader import SampleLoader
+from selfadapt.engine.fit import FitSettings, Training
+from selfadapt.objectives.erm import ERM
 from selfadapt.targets.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 pytestmark = pytest.mark.distributed
@@ -145,3 +151,38 @@ def _stop_together(folder: Path) -> None:
 
 def test_processes_stop_at_the_same_step(tmp_path: Path) -> None:
     in_processes(2, _stop_together, tmp_path)
+
+
+def _reductions_of_a_compiled_step(folder: Path) -> None:
+    """Micro-batches of a step are reduced once, whether the network is compiled or not."""
+    compiled: list[dict[str, Any]] = []
+    for mode in ("none", "default"):
+        with patch.object(nn.Module, "compile", lambda self, **given: compiled.append(given)):
+            torch.manual_seed(0)
+            training = Training(
+                ERM(), ERM().build(Smooth(), 3), None, _loader(),
+                FitSettings(micro_batches=4, compile=mode), num_classes=3, device=torch.device("cpu"),
+            )  # fmt: skip
+        reduced: list[int] = []
+
+        def reduce(state: list[int], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+            state.append(bucket.buffer().numel())
+            future: torch.futures.Future[Tensor] = torch.futures.Future()
+            future.set_result(bucket.buffer())
+            return future
+
+        cast(Any, training.forward_model).register_comm_hook(reduced, reduce)
+        training.take_step(next(training.loader.epoch(0)))
+        assert len(reduced) == 1, mode
+    assert compiled == [{"mode": "default", "dynamic": False}]
+
+
+def _loader() -> SampleLoader:
+    pixels = TensorImages(torch.arange(48 * 16).view(48, 1, 4, 4).to(torch.uint8))
+    samples = Samples(inputs=pixels, labels=torch.arange(48) % 3, truth=None, ids=[str(i) for i in range(48)])
+    part = distributed.rank(), distributed.world_size()
+    return SampleLoader(samples, batch_size=24, seed=0, device=torch.device("cpu"), part=part)
+
+
+def test_a_compiled_network_reduces_once_for_all_micro_batches(tmp_path: Path) -> None:
+    in_processes(2, _reductions_of_a_compiled_step, tmp_path)

@@ -68,8 +68,7 @@ def _answers_on(
 ) -> tuple[dict[str, Answers], Tensor]:
     """Predictions for the samples that can be read, and a mask of these samples."""
     classes = run.data.num_classes
-    precision = run.plan.fit.precision
-    outputs_NO = outputs(run.model, samples.inputs, run.device, on_progress=on_progress, precision=precision)
+    outputs_NO = outputs(run.model, samples.inputs, run.device, on_progress=on_progress)
     read_N = ~outputs_NO.isnan().any(1)
     if not read_N.any():
         raise UserError(f"no image can be read, such as {samples.ids[0]}; check that the data still exist")

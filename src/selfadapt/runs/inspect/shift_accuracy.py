@@ -109,8 +109,7 @@ def _cached_accuracy(
 
 
 def _accuracy(run: OpenedRun, model: nn.Module, samples: Samples) -> float:
-    precision = run.plan.fit.precision
-    predicted_N = classify(model, samples.inputs, run.data.num_classes, run.device, precision=precision)
+    predicted_N = classify(model, samples.inputs, run.data.num_classes, run.device)
     found = accuracy(predicted_N, samples.labels)
     if found is None:
         raise UserError(f"no test image of {run.folder.path} can be read; check that the data still exist")

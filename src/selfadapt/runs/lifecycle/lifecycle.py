@@ -100,7 +100,8 @@ def check_same(folder: RunFolder, kind: Kind, given: Mapping[str, Any]) -> Plan:
         plan = replace(plan, device=device)
     request = Request.of(kind, **{"data": plan.data.source, "method": plan.method_name, **given})
     own, asked = plan.values(), request.values()
-    word = next((word for word in given if word != "device" and own[word] != asked[word]), None)
+    chosen = {"device", *(["precision"] if asked["precision"] == "auto" else [])}
+    word = next((word for word in given if word not in chosen and own[word] != asked[word]), None)
     if word is not None:
         raise UserError(
             f"{folder.path} was started with {option_of(word)} {own[word]}, not {asked[word]}; "
