@@ -9,9 +9,9 @@ Network 1 and its targets t, from the slow average of network 2 (and the other w
 
 Both losses are added. The mean of the two networks' logits is the prediction. Published for CIFAR10: b = 0.7, l = 3
 with symmetric noise; b = 0.9, l = 1 with asymmetric noise. As in the authors' code, p is clamped to 1e-4 .. 1 - 1e-4
-in the second term, r is 0.997 times exp(-5 (1 - x)^2) over the first half of the training, and the networks themselves are the
-result, not their averages. Deviation: both networks take their steps together on the same batches, each with its own
-mixture; the authors train them alternately for an epoch.
+in the second term, r is 0.997 times exp(-5 (1 - x)^2) over the first half of the training, and the result is the
+networks themselves, not their averages. Deviation: both networks take their steps together on the same batches, each
+with its own mixture; the authors train them alternately for an epoch.
 
 Paper: Liu et al., "Early-Learning Regularization Prevents Memorization of Noisy Labels", 2020, Appendix F.
 When to use it: with memory for four networks and 2.7 times the time.
