@@ -20,6 +20,7 @@ from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
 from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError
 from selfadapt.objectives.baselines.mixup import Mixup
 from selfadapt.objectives.baselines.selection.deep_abstaining import DeepAbstaining
+from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
 from selfadapt.objectives.baselines.selection.mentor_net import MentorNet
 from selfadapt.objectives.baselines.selective_net import SelectiveNet
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
@@ -63,6 +64,7 @@ NOISY_LABELS: dict[str, type[Method]] = {
     "co-teaching": CoTeaching,
     "mentor-net": MentorNet,
     "dac": DeepAbstaining,
+    "self": LabelFiltering,
     "joint-optimization": JointOptimization,
     "sop": OverParameterized,
     "elr-plus": EarlyLearningPlus,
