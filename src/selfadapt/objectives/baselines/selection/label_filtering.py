@@ -11,8 +11,9 @@ predictions, z_i <- 0.9 z_i + 0.1 p'_i, decides after the round: a label is kept
 Each round starts with a new network and judges the original labels, so a label can return. The teacher of the last
 round is the result.
 
-Reading: the paper stops when validation accuracy no longer rises and states neither w nor the length of a round for
-each data set. Here there are three rounds, each with the epochs of the run, and w is that of the mean teacher on CIFAR10.
+Reading: the paper stops when validation accuracy no longer rises, and states neither w nor the length of a round for
+each data set. Here there are three rounds, each with the epochs of the run, and w is that of the mean teacher on
+CIFAR10.
 
 Paper: Nguyen et al., "SELF: Learning to Filter Noisy Labels with Self-Ensembling", 2020, Algorithm 1; Tarvainen and
 Valpola, "Mean teachers are better role models", 2017.
