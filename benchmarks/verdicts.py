@@ -31,9 +31,8 @@ def table() -> str:
             difference = "" if found.difference is None else f"{found.difference:+.2f}"
             cells = f"{found.cells_above} of {found.cells}" if found.cells else ""
             p = "" if found.p is None else f"{found.p:.2g}"
-            lines.append(
-                f"| `{name}` | {found.statement} | {difference} | {cells} | {found.seeds or ''} | {p} | {found.verdict} |"
-            )
+            cells_of_row = [f"`{name}`", found.statement, difference, cells, str(found.seeds or ""), p, found.verdict]
+            lines.append(f"| {' | '.join(cells_of_row)} |")
     return "\n".join(lines)
 
 

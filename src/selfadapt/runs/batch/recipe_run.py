@@ -62,7 +62,7 @@ def reproduce(
     rows: Collection[str] = (),
     precision: str | None = None,
 ) -> dict[str, Any]:
-    """Train and evaluate what is missing below `path`, write the table, figure and report, and return the rows and verdicts.
+    """Train and evaluate what is missing below `path`, write the table, figure and report, and return what they show.
 
     Args:
         recipe: The table or figure.
