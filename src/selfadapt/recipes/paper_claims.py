@@ -5,6 +5,7 @@ Of errors and times the lower ones are better, so there ours is the lower side.
 
 from selfadapt.recipes.claim import Cells, Claim
 from selfadapt.recipes.figures.fig1 import EARLY_STOPPED, KINDS, PEAK, SHARE_CLEAN
+from selfadapt.recipes.scales import SMALL_DATA
 from selfadapt.recipes.tables.table3 import COMPARED
 
 _LABELS, *_IMAGES = KINDS
@@ -21,26 +22,26 @@ def _above(statement: str, higher: str, lower: str, **both: str | tuple[str, ...
     return Claim(statement=statement, higher=Cells(row=higher, **both), lower=Cells(row=lower, **both))
 
 
-def _parts(*corruptions: str) -> tuple[str, ...]:
-    return tuple(f"{data}, {corruption}" for data in ("CIFAR10", "Fashion-MNIST") for corruption in corruptions)
-
-
 def _curves() -> tuple[Claim, ...]:
-    labels, images = _parts(_LABELS), _parts(*_IMAGES)
+    """Figures 1 and 11. With corrupted labels each data set has its own claims, because they differ."""
+    images = tuple(f"{data}, {corruption}" for data in SMALL_DATA for corruption in _IMAGES)
+    compared = {data: f"{data}, {_LABELS}" for data in SMALL_DATA} | {"corrupted images": images}
     noisy = Cells(row="ERM", column="noisy train")
     return (
         Claim(statement="ordinary training ends above 95 % on the noisy training set", higher=noisy, lower=95.0),
         _above("ours memorises less of the noisy training set", "ERM", "ours", column="noisy train"),
-        Claim(
-            statement="predictions of ordinary training are, at their peak, more accurate than the labels "
-            "(Observation I)",
-            higher=Cells(part=labels, row="ERM", column=PEAK["clean train"]),
-            lower=Cells(part=labels, row="ERM", column=SHARE_CLEAN),
+        *(
+            Claim(
+                statement=f"at its peak ordinary training is more accurate than the labels (Observation I), {data}",
+                higher=Cells(part=f"{data}, {_LABELS}", row="ERM", column=PEAK["clean train"]),
+                lower=Cells(part=f"{data}, {_LABELS}", row="ERM", column=SHARE_CLEAN),
+            )
+            for data in SMALL_DATA
         ),
         *(
-            _above(f"ours is above {name}, {corruption}", "ours", row, part=parts, column="clean validation")
-            for corruption, parts in (("corrupted labels", labels), ("corrupted images", images))
-            for row, name in (("ERM", "ordinary training"), (EARLY_STOPPED, "ordinary training, stopped early"))
+            _above(f"ours ends above {name}, {where}", "ours", row, part=parts, column="clean validation")
+            for where, parts in compared.items()
+            for row, name in (("ERM", "ordinary training"), (EARLY_STOPPED, "ordinary training stopped early"))
         ),
     )
 
