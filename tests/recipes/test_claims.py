@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.verdicts import table
 from scipy import stats
 
-from benchmarks.verdicts import table
 from selfadapt.recipes.claim import Cells, Claim, judge
 from selfadapt.recipes.index import RECIPES
 from selfadapt.recipes.paper_claims import PAPER_CLAIMS
