@@ -99,8 +99,8 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
 def _means(cells: Cells | float, rows: Rows, pairing: Sequence[str]) -> dict[tuple[Any, Any], float]:
     """The mean of the selected cells for each seed and value of the pairing fields."""
     groups: dict[tuple[Any, Any], list[float]] = {}
-    for row in rows if isinstance(cells, Cells) else ():
-        if row["measured"] is not None and cells.match(row):
+    for row in rows:
+        if isinstance(cells, Cells) and row["measured"] is not None and cells.match(row):
             groups.setdefault((row["seed"], tuple(row[field] for field in pairing)), []).append(row["measured"])
     return {key: statistics.fmean(own) for key, own in groups.items()}
 

@@ -145,7 +145,8 @@ def test_the_curriculum_weighs_losses_by_their_percentile(monkeypatch: pytest.Mo
 def test_labels_are_replaced_by_the_mean_over_the_window() -> None:
     method = Relabelling(start_epoch=3, prior_weight=1.2, entropy_weight=0.8)
     _, labels = _case()
-    targets, seen = _store(method, labels), []
+    targets = _store(method, labels)
+    seen: list[Array] = []
     for epoch in range(6):
         logits, _ = _case(seed=epoch)
         p = _softmax(logits.detach().double().numpy())

@@ -59,7 +59,7 @@ class TwoWithAverages(TwoClassifiers):
     def forward(self, *inputs: Tensor) -> Tensor:
         """In training: the mixtures of each network, and the images as they are; logits side by side (B×4K)."""
         if not self.training:
-            return (self.first(inputs[0]) + self.second(inputs[0])) / 2
+            return cast(Tensor, (self.first(inputs[0]) + self.second(inputs[0])) / 2)
         for_first, for_second, plain = inputs
         with torch.no_grad():
             averaged = [cast(Tensor, average(plain)) for average in self.averages]
