@@ -22,6 +22,7 @@ _WAITING = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal",
     "bincount", "is_nonzero", "repeat_interleave", "allclose",
 }  # fmt: skip
+_CHECKED_ON_HOST = (Tensor.quantile, torch.nn.functional.one_hot)  # which read values only if these are on the CPU
 _BLOCKING_FACTORIES = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
@@ -96,6 +97,8 @@ class SimulatedDevice(TorchFunctionMode):
         if ours and func in (Tensor.numpy, Tensor.__array__):
             self.log("numpy")
             raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
+        if ours and func in _CHECKED_ON_HOST:
+            return OnDevice(func(args[0].held, *args[1:], **kwargs))
         if ours and func is Tensor.new_tensor:
             self.log("new_tensor")
             return OnDevice(args[0].held.new_tensor(*args[1:], **kwargs))

@@ -22,6 +22,10 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
+from selfadapt.objectives.baselines.correction.joint_optimization import Relabelling
+from selfadapt.objectives.baselines.selection.deep_abstaining import Abstaining
+from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
+from selfadapt.objectives.baselines.selection.selected_samples import OnSelected
 from selfadapt.objectives.method import Method, Task
 from selfadapt.objectives.methods import METHODS
 from selfadapt.objectives.noisy_labels import NoisyLabels
@@ -31,6 +35,14 @@ from simulated_device import DEVICE, OnDevice, SimulatedDevice, simulated_device
 STORES = ("float32", "float16", "int8", "topk:2", "file")
 EVERY_STORE = (*STORES, *(f"pinned:{name}" for name in STORES if name != "file"), "sharded:float32")
 _STEPS = 3
+
+
+PARTS: dict[str, Any] = {
+    "dac, first": Abstaining(warm_up=1, final_weight=1.0),
+    "dac, second": OnSelected(chosen_N=torch.arange(48) % 5 > 0),
+    "joint-optimization, first": Relabelling(start_epoch=1, prior_weight=1.0, entropy_weight=1.0),
+    "self, second": LabelFiltering(voted_N=torch.arange(48) % 3),
+}
 
 
 def _samples() -> Samples:
@@ -132,6 +144,15 @@ def test_no_method_waits_in_a_step(name: str, tmp_path: Path) -> None:
     with simulated_device() as device:
         training = _training(_suited("labels", name), "float32", tmp_path, DEVICE, augment="crop-flip")
         _run_steps(training, device, 4 if name.startswith(("sat", "gce")) else 2)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_no_training_of_a_method_with_several_waits_in_a_step(name: str, tmp_path: Path) -> None:
+    with simulated_device() as device:
+        training = _training(PARTS[name], "float32", tmp_path, DEVICE)
+        _steps(training)  # copies what it needs of earlier trainings
+        training.end_epoch({})
+        _run_steps(training, device, 2)
 
 
 @pytest.mark.parametrize("name", METHODS["pretraining"])

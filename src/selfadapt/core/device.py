@@ -7,15 +7,17 @@ back do not wait; what comes back may be read once an event after the copy has p
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from selfadapt.core.errors import UserError
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 _PINNING = ("cuda", "xpu")
+_KEPT = WeakTensorKeyDictionary()  # copies on a device
 
 
 def device_name(name: str) -> str:
@@ -94,6 +96,15 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if copies_from_pinned(device):
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
+
+
+def kept_on(device: torch.device, values: Tensor) -> Tensor:
+    """Return a tensor on the device. It is copied there once and kept as long as the original."""
+    if values.device == device:
+        return values
+    if values not in _KEPT or _KEPT[values].device != device:
+        _KEPT[values] = values.to(device)
+    return cast(Tensor, _KEPT[values])
 
 
 class Arriving:
