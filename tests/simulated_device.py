@@ -33,7 +33,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "OnDevice":
-        tensor: OnDevice = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: OnDevice = Tensor._make_wrapper_subclass(
             cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
             requires_grad=held.requires_grad,
         )  # fmt: skip
@@ -48,11 +48,13 @@ class OnDevice(Tensor):
     def is_cuda(self) -> bool:  # type: ignore[override]
         return True
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **_: Any) -> str:
         return f"OnDevice({self.held})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _device().run(func, args, kwargs or {})
 
 

@@ -67,8 +67,8 @@ def make_deterministic(device: torch.device, deterministic: bool = True) -> None
 def has_native_bfloat16(device: torch.device) -> bool:
     """Return whether an accelerator computes in bfloat16 by itself. False for a CPU, where it is usually slower."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "xpu" and torch.xpu.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "xpu" and bool(torch.xpu.is_bf16_supported(including_emulation=False))
 
 
 def prefers_channels_last(name: str, precision: str) -> bool:

@@ -82,7 +82,8 @@ def outputs(
 
 def _own_batches(images: Inputs, batch_size: int) -> Sequence[Tensor]:
     """Return the batches that this process evaluates."""
-    return torch.arange(len(images)).split(batch_size)[distributed.rank() :: distributed.world_size()]
+    batches: tuple[Tensor, ...] = torch.arange(len(images)).split(batch_size)
+    return batches[distributed.rank() :: distributed.world_size()]
 
 
 def _outputs_of_batches(

@@ -241,13 +241,13 @@ def _optional(owner: type) -> set[str]:
 def test_precision_is_what_the_device_computes_in() -> None:
     native = replace(PHOTOS_ON_GPU, bfloat16=True)
     for source, given, expected in (
-        (NAMED, {}, "float32"),
-        (PHOTOS_ON_GPU, {}, "float32"),
-        (native, {}, "bfloat16"),
-        (native, {"precision": "float16"}, "float16"),
-        (NAMED, {"precision": "bfloat16"}, "bfloat16"),
+        (NAMED, "auto", "float32"),
+        (PHOTOS_ON_GPU, "auto", "float32"),
+        (native, "auto", "bfloat16"),
+        (native, "float16", "float16"),
+        (NAMED, "bfloat16", "bfloat16"),
     ):
-        chosen = plan(Request.of(data="digits", **given), _facts(source, PHOTO, {}))
+        chosen = plan(Request.of(data="digits", precision=given), _facts(source, PHOTO, {}))
         assert chosen.fit.precision == chosen.to_json()["fit"]["precision"] == expected
 
 

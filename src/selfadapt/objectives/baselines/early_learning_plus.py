@@ -68,7 +68,7 @@ class TwoWithAverages(TwoClassifiers):
 
     @torch.no_grad()
     def move_averages(self, momentum: float) -> None:
-        parameters = [*self.first.parameters(), *self.second.parameters()]
+        parameters: list[Tensor] = [*self.first.parameters(), *self.second.parameters()]
         torch._foreach_lerp_(list(self.averages.parameters()), parameters, 1 - momentum)
 
 

@@ -74,7 +74,7 @@ class Encoders(nn.Module):
     def move_momentum_encoder(self, beta: float) -> None:
         if self.momentum_encoder is None:
             return
-        parameters = [*self.backbone.parameters(), *self.projector.parameters()]
+        parameters: list[Tensor] = [*self.backbone.parameters(), *self.projector.parameters()]
         torch._foreach_lerp_(list(self.momentum_encoder.parameters()), parameters, 1 - beta)
 
 
