@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from selfadapt.core.errors import UserError
+from selfadapt.review.journal import JournalLost
 from selfadapt.review.neighbours import Similar
 from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews
 from selfadapt.review.queues import UNDECIDED, Desk
@@ -121,6 +122,7 @@ _ERROR_HANDLERS: dict[Any, Any] = {
     BadRequest: _error_handler(400),
     NoPreview: _error_handler(404),
     RecursionError: _error_handler(400, lambda _: "the JSON is nested too deeply"),
+    JournalLost: _error_handler(503),
     UserError: _error_handler(409),  # files of the run do not allow it
     OSError: _error_handler(507, lambda error: f"it cannot be written: {getattr(error, 'strerror', None) or error}"),
 }

@@ -10,7 +10,6 @@ Pixels are written to a folder .draft-KEY-PROCESS, flushed to disk, and renamed.
 draft without a lock was left behind by a process that died, and is removed.
 """
 
-import fcntl
 import json
 import math
 import os
@@ -26,6 +25,7 @@ import torch
 from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
+from selfadapt.core.file_lock import take_lock
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples, readable
 from selfadapt.data.images.metadata import files_key
@@ -82,8 +82,9 @@ def _remove_stale_drafts(folder: Path) -> None:
                 continue
             if (draft / "pixels.bin").exists():
                 with open(draft / "pixels.bin", "rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process is writing it, or has just finished
+                    if not take_lock(file.fileno(), draft / "pixels.bin"):
+                        continue  # another process is writing it, or has just finished
+        except OSError:
             continue
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -94,7 +95,7 @@ def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback)
         draft.mkdir(parents=True)
         with open(draft / "pixels.bin", "wb") as file:
             with suppress(OSError):  # on file systems without locks, drafts of dead processes stay
-                fcntl.flock(file, fcntl.LOCK_EX)
+                take_lock(file.fileno(), draft / "pixels.bin")
             broken = _write_pixels(file, images, on_progress)
             file.flush()
             (draft / "broken.json").write_text(json.dumps(broken))
