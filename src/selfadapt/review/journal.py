@@ -105,7 +105,7 @@ class Journal:
         if not is_file_at(self._descriptor, self.path) or os.fstat(self._descriptor).st_size != self._size:
             raise JournalLost(
                 f"{self.path} was changed, replaced or removed by another program during this review, so nothing more "
-                f"can be saved; when the review stops, its {len(self.lines)} confirmed lines are in {self.rescue_path}, "
+                f"can be saved; stop the review, and its {len(self.lines)} confirmed lines are in {self.rescue_path}, "
                 f"which you can rename to {self.path.name}"
             )
 

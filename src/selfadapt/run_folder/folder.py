@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from selfadapt.core import distributed
-from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_tree
 from selfadapt.data.duplicates.groups import DuplicateGroup
@@ -20,6 +18,7 @@ from selfadapt.data.duplicates.near_duplicates import Kind
 from selfadapt.run_folder.csv_tables import read_table, write_table
 from selfadapt.run_folder.json_files import read_json, write_json
 from selfadapt.run_folder.lock import folder_lock
+from selfadapt.run_folder.metrics_file import read_records
 from selfadapt.run_folder.paths import RunPaths
 
 _FIRST_COLUMNS = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider")
@@ -73,31 +72,20 @@ class RunFolder(RunPaths):
         except ValueError as error:
             raise UserError(f"{self.settings_file} is damaged: {error}") from error
 
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        if distributed.rank():
-            return
-        with open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Read the finished epochs. A line that was cut off by a crash is dropped."""
-        if not self.metrics_file.exists():
-            return []
-        records = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-        return records
+        """Read the finished epochs.
 
-    def forget_metrics_after(self, epochs: int) -> None:
-        """Keep the first `epochs` lines; a resumed run writes the others again."""
-        kept = self.read_metrics()[:epochs]
-        with atomic_write(self.metrics_file) as file:
-            file.writelines(json.dumps(record) + "\n" for record in kept)
+        Raises:
+            UserError: If the file is damaged, or lacks epochs of a finished run.
+        """
+        records = read_records(self.metrics_file)
+        result = self.read_run().get("result", {}) if self.exists else {}
+        if len(records) != result.get("epochs", len(records)):
+            raise UserError(
+                f"{self.metrics_file} holds {len(records)} of {result['epochs']} epochs; restore it, or resume the run "
+                "with --resume, which rebuilds this file from the checkpoint"
+            )
+        return records
 
     def write_samples(self, rows: Iterable[Sequence[str]]) -> None:
         write_table(self.samples_file, SAMPLE_COLUMNS, rows)
