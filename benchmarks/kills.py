@@ -2,10 +2,10 @@
 
 Each time, one of the two workers or the launcher is killed, at a random moment after the run has saved another
 checkpoint. The launcher restarts a killed worker; if the launcher was killed, the same command is run again. After half
-of the kills, metrics.jsonl is deleted, cut at a random place, or gets a random byte. Ratios that should be 1: kills over
-planned kills; files of the last checkpoint that equal those of an undisturbed run, over all files; and the same for the
-lines of metrics.jsonl, seconds aside. "epochs lost", finished ones that had to be trained again after the other kills,
-should be 0.
+of the kills, metrics.jsonl is deleted, cut at a random place, or gets a random byte. Ratios that should be 1: kills
+over planned kills; files of the last checkpoint that equal those of an undisturbed run, over all files; and the same
+for the lines of metrics.jsonl, seconds aside. "epochs lost", finished ones that had to be trained again after the other
+kills, should be 0.
 """
 
 import json

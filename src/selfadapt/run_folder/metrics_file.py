@@ -8,12 +8,12 @@ but their seconds are lost. Lines of earlier versions have no checksum.
 
 import json
 import os
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.core.checksummed_json import from_line, to_line
 from selfadapt.core.errors import UserError
 
 Record = dict[str, Any]
@@ -21,14 +21,14 @@ Record = dict[str, Any]
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     with open(path, "a", encoding="utf-8") as file:
-        file.write(_line(record))
+        file.write(to_line(record))
         file.flush()
         os.fsync(file.fileno())
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     with atomic_write(path) as file:
-        file.writelines(map(_line, records))
+        file.writelines(map(to_line, records))
 
 
 def read_records(path: Path) -> list[Record]:
@@ -68,7 +68,7 @@ def rebuild_records(path: Path, history: Sequence[Mapping[str, Any]]) -> int:
         {**metrics, "seconds": None} if wrong else record
         for record, metrics, wrong in zip(kept, history, differ, strict=True)
     ]
-    if not path.exists() or path.read_bytes() != "".join(map(_line, records)).encode():
+    if not path.exists() or path.read_bytes() != "".join(map(to_line, records)).encode():
         write_records(path, records)
     return sum(differ)
 
@@ -78,28 +78,13 @@ def measured_seconds(records: Iterable[Mapping[str, Any]]) -> list[float]:
     return [record["seconds"] for record in records if record["seconds"] is not None]
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps({**record, "crc32": _checksum(record)}) + "\n"
-
-
-def _checksum(record: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(record).encode())
-
-
 def _whole_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
 def _parsed(line: bytes, before: Record | None = None) -> Record:
     """Parse a line and check it. Raises a ValueError that says what is wrong."""
-    try:
-        record = json.loads(line)
-    except RecursionError:
-        raise ValueError("its values are nested too deeply") from None
-    if not isinstance(record, dict):
-        raise ValueError("it is not a JSON object")
-    if "crc32" in record and record.pop("crc32") != _checksum(record):
-        raise ValueError("it does not match its checksum")
+    record = from_line(line, required=False)
     if type(record.get("epoch")) is not int:
         raise ValueError("it lacks the number of its epoch")
     if before is not None and record["epoch"] != before["epoch"] + 1:
