@@ -54,7 +54,7 @@ def _saved(folder: Path) -> tuple[int, ...]:
 def _lines(folder: Path) -> int:
     """The lines of metrics.jsonl, which a resumed run truncates to the epochs that it resumes from."""
     try:
-        return len((folder / "metrics.jsonl").read_text().splitlines())
+        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:
         return 0
 

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -152,7 +153,7 @@ class Review(RuleBasedStateMachine):
         timer.start()
         try:
             confirmed = self.server.ask("api/decide", {"what": "keep", "rows": [row]})[0] == 200
-        except OSError:
+        except (OSError, HTTPException):
             confirmed = False
         timer.join()
         self._restart()
@@ -202,7 +203,7 @@ def test_kill_at_random_moments(shapes_run: Path) -> None:
             path, content = ("undo", {}) if undo else ("decide", {"what": "keep", "rows": [row]})
             try:
                 server.json(f"api/{path}", content)
-            except OSError:
+            except (OSError, HTTPException):
                 break
             if undo:
                 decided.undo()
