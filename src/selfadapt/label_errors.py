@@ -13,6 +13,7 @@ Shapes: N samples, F features, K classes.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import index as as_position
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 from selfadapt.data.duplicates.groups import find_duplicates, joined_groups, separable_groups, single_image_classes
 from selfadapt.evaluation.label_errors.checked_input import (
     Array,
+    check_columns,
     checked_labels,
     checked_table,
     coded_labels,
@@ -95,16 +97,19 @@ def find_label_errors(
     by_features = pred_probs is None
     values_NX = checked_table(features if by_features else pred_probs, count, probabilities=not by_features)
     names, labels_N = coded_labels(given_N, class_names, None if by_features else values_NX.shape[1])
+    ids = None if ids is None else list(ids)
     if ids is not None and len(ids) != count:
         raise ValueError(f"there are {count} labels but {len(ids)} ids")
     id_N = np.array([str(name) for name in (range(count) if ids is None else ids)])
     index = getattr(labels, "index", None)
-    index = index if hasattr(index, "__len__") else (None if ids is None else list(ids))
+    index = index if hasattr(index, "__len__") else ids
     if by_features:
         known = None if duplicates is None else _checked(duplicates, count)
         report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]
     else:
         check_enough(labels_N)
+        if class_names is None:
+            check_columns(values_NX, labels_N)
         known = _checked(duplicates or [], count)
         fold_N = deal_assignments(values_NX, labels_N, seed, *_together(known, groups, labels_N, names))[0]
         predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
@@ -151,10 +156,14 @@ def _judged(
 
 
 def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
-    for group in duplicates:
+    try:
+        groups = [[as_position(position) for position in group] for group in duplicates]
+    except TypeError as error:
+        raise ValueError(f"duplicates= must be lists of positions, such as [[0, 7], [3, 4, 9]]: {error}") from None
+    for group in groups:
         if len(set(group)) < 2 or min(group) < 0 or max(group) >= count:
-            raise ValueError(f"duplicates= holds {list(group)}; a group is two or more positions from 0 to {count - 1}")
-    return duplicates
+            raise ValueError(f"duplicates= holds {group}; a group is two or more positions from 0 to {count - 1}")
+    return groups
 
 
 def _together(duplicates: Sequence[Sequence[int]], groups: Any, labels_N: Tensor, names: Array) -> tuple[Tensor, int]:
