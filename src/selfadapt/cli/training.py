@@ -43,6 +43,14 @@ def opened(path: Path, device: str, *, quiet: bool) -> "OpenedRun":
         return open_folder(RunFolder(path), on_progress=on_progress, device=device)
 
 
+def _saved(checkpoints: Path) -> str:
+    names = [path.name.split("-") for path in checkpoints.glob("[0-9]*-[0-9]*")]
+    if not names:
+        return "nothing is saved yet"
+    epochs, steps = max((int(epoch), int(step)) for epoch, step in names)
+    return f"saved: {epochs} epochs" + (f" and {steps} steps of the next" if steps else "")
+
+
 def run_to_the_end(
     kind: "Kind",
     command: str,
@@ -93,7 +101,8 @@ def run_to_the_end(
         except Interrupted as interruption:
             again = f"selfadapt {command} --resume --out {run.folder.path}"
             raise Interrupted(
-                f"{interruption}; resume with: {again}" + (f" --devices {devices}" if devices > 1 else "")
+                f"{interruption}; {_saved(run.folder.checkpoints)}; resume with: {again}"
+                + (f" --devices {devices}" if devices > 1 else "")
             ) from None
         finally:
             distributed.shutdown()

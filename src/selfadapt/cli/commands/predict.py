@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def command(
 def _files(paths: Iterable[str]) -> Iterator[Path]:
     for given in paths:
         if given == "-":
+            if isinstance(sys.stdin, TextIOWrapper):
+                sys.stdin.reconfigure(errors="surrogateescape")  # file names need not be UTF-8
             yield from (Path(line.rstrip("\n")) for line in sys.stdin if line != "\n")
             continue
         path = Path(given)

@@ -96,7 +96,7 @@ def _read_npz(path: Path, *, unlabelled: bool) -> dict[str, Array]:
             raise ValueError("it is a single array")
         with file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError, MemoryError) as error:
         raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
     if unlabelled and "x_train" in arrays and "y_train" not in arrays:
         arrays = {"x_train": arrays["x_train"], "y_train": np.full(len(arrays["x_train"]), UNLABELLED)}

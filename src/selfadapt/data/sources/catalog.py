@@ -97,6 +97,8 @@ def _encoded_table(
 def check_available(source: str) -> None:
     """Raise a UserError if a named data set or a path is not on this machine; the message says how to get it."""
     if source not in SOURCES:
+        if not source:
+            raise UserError("the name of the data is empty; give a data set or a path, or . for the current folder")
         if not Path(source).exists():
             raise UserError(f"there is no data set or path {source!r}; the data sets are {', '.join(SOURCES)}")
     elif not _is_available(source):

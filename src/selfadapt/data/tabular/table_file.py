@@ -149,9 +149,10 @@ def csv_rows(path: Path, *, exact: bool = False) -> list[dict[str, Any]]:
     """Read a .csv file as one dictionary for each row. Spaces before a value are ignored unless `exact`."""
     with _open_csv(path) as file:
         reader = csv.DictReader(file, skipinitialspace=not exact)
-        rows = list(reader)
-    names = list(reader.fieldnames or ())
-    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+        rows, names = list(reader), list(reader.fieldnames or ())
+    if not names:
+        raise UserError(f"{path} is empty; its first line must name the columns")
+    name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise UserError(f"{path} has {count} columns named {name!r}; rename all but one")
     for number, row in enumerate(rows, start=2):
