@@ -20,6 +20,7 @@ from cli.program import fresh_process, outcome, process, run, run_json, signal_a
 from forks import Program
 from salt import unsalted
 from selfadapt.data.sources.catalog import open_data
+from selfadapt.run_folder.folder import RunFolder
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
 
@@ -371,10 +372,9 @@ def test_a_failed_start_leaves_no_folder(tmp_path: Path) -> None:
 def test_a_run_made_elsewhere_is_looked_at_here(tmp_path: Path) -> None:
     """A run of a machine with a GPU is audited, covered and calibrated without one, and gone on with if asked to."""
     run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
-    path = tmp_path / "run" / "run.json"
-    content = json.loads(path.read_text())
+    content = RunFolder(tmp_path / "run").read_run()
     content["settings"]["device"] = content["device"] = "cuda"
-    path.write_text(json.dumps(content))
+    RunFolder(tmp_path / "run").write_run(content)
     for arguments in (["audit"], ["coverage"], ["calibrate", "--risk", "0.99"]):
         assert run_json(*arguments, "run", folder=tmp_path)
     refused = run("audit", "run", "--device", "cuda", folder=tmp_path)

@@ -82,7 +82,8 @@ def _by_method(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _first_errors(group: dict[str, Any]) -> list[SheetImage]:
-    blocks = read_sheet(group["runs"][0]["folder"].errors_sheet)
+    folder = group["runs"][0]["folder"]
+    blocks = read_sheet(folder, folder.errors_sheet)
     return [image for block in blocks for image in block][:_SHOWN_ERRORS]
 
 
