@@ -37,6 +37,7 @@ from selfadapt.runs.inspect.review_features import compute_features
 
 DRAWS = int(os.environ.get("SELFADAPT_DRAWS", "2000"))
 SEED = int(os.environ.get("SELFADAPT_SEED", "0"))
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 _SECONDS = 60  # after which a command counts as hanging
 
 # The commands that read a run, and the files that they write from it.
@@ -104,6 +105,7 @@ def build(home: Path) -> Path:
 def call(home: Path, arguments: Sequence[str], written: Sequence[str] = ()) -> Answer:
     """Call the program in this process, in the folder `home`."""
     output, errors, here, before = io.StringIO(), io.StringIO(), os.getcwd(), sys.argv
+    handlers = {number: signal.getsignal(number) for number in _HANDLED}
     os.chdir(home)
     sys.argv = ["selfadapt", *arguments]
     code: Any = None
@@ -125,6 +127,8 @@ def call(home: Path, arguments: Sequence[str], written: Sequence[str] = ()) -> A
             signal.alarm(0)
             os.chdir(here)
             sys.argv = before
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
     files = {name: _content(home / "run" / name) for name in written if (home / "run" / name).is_file()}
     lines = output.getvalue().splitlines()
     return Answer(int(code), "\n".join(line for line in lines if "?token=" not in line), errors.getvalue(), files)
@@ -139,14 +143,13 @@ def _content(path: Path) -> bytes:
 class Lab:
     """A finished run that is damaged again and again."""
 
-    def __init__(self, home: Path, commands: Sequence[str] = tuple(COMMANDS)) -> None:
-        self.home, self.commands = home, commands
-        self.finished = build(home)
+    def __init__(self, home: Path) -> None:
+        self.home, self.finished = home, build(home)
         self.files = sorted(
             path.relative_to(self.finished).as_posix() for path in self.finished.rglob("*") if path.is_file()
         )
         self.outside = home / "outside"
-        self.right = {command: self._call(command) for command in commands}
+        self._right: dict[str, Answer] = {}
 
     def _call(self, command: str, damage: Callable[[Path], None] = lambda run: None) -> Answer:
         run = self.home / "run"
@@ -156,9 +159,15 @@ class Lab:
         damage(run)
         return call(self.home, *COMMANDS[command])
 
-    def try_one(self, random: Random) -> str:
+    def right(self, command: str) -> Answer:
+        """The answer of a command about the run as it was."""
+        if command not in self._right:
+            self._right[command] = self._call(command)
+        return self._right[command]
+
+    def try_one(self, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> str:
         """Damage a file, call a command, and return how it ended; raise an AssertionError if that is wrong."""
-        command, name, kind = random.choice(self.commands), random.choice(self.files), random.choice(DAMAGES)
+        command, name, kind = random.choice(commands), random.choice(self.files), random.choice(DAMAGES)
         stranger = name != CHECKSUMS and random.randrange(3) == 0
         about = f"{command} after {kind} of {name}{' without checksums' if stranger else ''}"
 
@@ -177,7 +186,7 @@ class Lab:
             return "error"
         assert answer.code == 0, f"{about}: exit code {answer.code}, {answer.errors}"
         owned = name not in UNCHECKED and not stranger
-        right = self.right[command]
+        right = self.right(command)
         if owned and (answer.output, answer.files) != (right.output, right.files):
             different = [file for file in right.files if answer.files.get(file) != right.files[file]]
             raise AssertionError(f"{about}: a wrong answer in {different or 'the output'}; {answer.errors}")
@@ -237,6 +246,8 @@ def run() -> dict[str, float]:
             except AssertionError as error:
                 failures.append(f"{SEED + number}: {error}")
                 print(failures[-1], file=sys.stderr, flush=True)
+            if number % 100 == 99:
+                print(f"{number + 1} of {DRAWS} draws, {len(failures)} failures", file=sys.stderr, flush=True)
     return {
         "draws": float(DRAWS),
         "right answers of damaged files that the program owns / draws": ended["right"] / DRAWS,

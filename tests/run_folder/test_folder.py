@@ -98,13 +98,31 @@ def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:
         RunFolder(tmp_path).read_labels()
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "report.html", ".lock", "figures", "checkpoint", ".draft-labels.csv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "labels.csv",
+        "transition.csv",
+        "report.html",
+        ".lock",
+        "figures",
+        "figures/accuracy.svg",
+        "checkpoint",
+        "checkpoint/00001-0000000",
+        "trainings",
+        "trainings/first",
+        "checksums.json",
+        ".draft-labels.csv",
+    ],
+)
 def test_a_link_in_a_run_folder_is_refused_before_anything_is_read_or_written(name: str, tmp_path: Path) -> None:
     """A folder from a stranger may hold links that lead elsewhere."""
     folder, victim = RunFolder(tmp_path / "run"), tmp_path / "victim"
     victim.write_text("safe")
     folder.write_run(RUN)
     assert folder.read_run()["noise"] is None
+    (folder.path / name).parent.mkdir(exist_ok=True)
+    (folder.path / name).unlink(missing_ok=True)
     (folder.path / name).symlink_to(victim)
     with pytest.raises(UserError, match=f"{name} is a symbolic link"):
         folder.read_run()

@@ -51,13 +51,37 @@ class _Samples(TypedDict):
     test: Count | None
 
 
+class _Number(TypedDict):
+    name: str
+    mean: Finite
+    deviation: Annotated[float, Within(1e-300, 1e300)]
+    misses: bool
+
+
+class _Category(TypedDict):
+    name: str
+    categories: list[str | None]
+
+
+class _ColumnReader(TypedDict):
+    reader: Literal["columns"]
+    numbers: dict[str, _Number]
+    categories: dict[str, _Category]
+
+
+class _TextReader(TypedDict):
+    reader: Literal["text"]
+    column: str
+    encoder: str
+
+
 class _Data(TypedDict):
     name: str
     classes: list[str]
     fingerprint: str
     shape: list[_Size]
     white: Finite | None
-    reader: dict[str, Any] | None
+    reader: _ColumnReader | _TextReader | None
     samples: _Samples
     samples_sha256: str
 

@@ -123,6 +123,10 @@ class Predictor:
         else:
             table = Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")
             values_ND = row_encoder_from_state(self.reader).encode(table)
+            if values_ND.shape[1:] != self.shape:
+                raise UserError(
+                    f"the rows of {path} have {values_ND.shape[1]} values, but the run takes {self.shape[0]}"
+                )
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
                 yield {"path": str(path), "row": number, **record}
 
