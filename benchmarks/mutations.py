@@ -3,8 +3,8 @@
 In each draw a tiny finished run is copied, one of its files is damaged, and one command that reads the run is called in
 this process. The damage is a changed byte, a file that is cut, emptied, deleted, or replaced by a link to a file
 outside, a FIFO or a folder, or a value of a JSON file replaced by one of another type; in a third of the draws the
-checksums are removed as well, as a stranger could do. Nothing outside the folder may change, no command may take a
-minute, and none may end in a traceback or in the last handler of the program. SELFADAPT_DRAWS sets the number of draws,
+checksums are removed as well, as a stranger could do. Nothing outside the folder may change, no command may
+hang, and none may end in a traceback or in the last handler of the program. SELFADAPT_DRAWS sets the number of draws,
 SELFADAPT_SEED the first random number.
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from selfadapt.cli.app import main
 from selfadapt.review.journal import Journal
-from selfadapt.review.statistics.draws import SUGGESTIONS, draw
+from selfadapt.review.statistics.draws import draw
 from selfadapt.run_folder.checksums import NAME as CHECKSUMS
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
@@ -38,21 +38,60 @@ from selfadapt.runs.inspect.review_features import compute_features
 DRAWS = int(os.environ.get("SELFADAPT_DRAWS", "2000"))
 SEED = int(os.environ.get("SELFADAPT_SEED", "0"))
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
-_SECONDS = 60  # after which a command counts as hanging
+_SECONDS = 600  # after which a command counts as hanging
 
-# The commands that read a run, and the files that they write from it.
-COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
-    "labels": (["labels", "run", "--json"], ["corrected.csv", "decisions.csv"]),
-    "predict": (["predict", "run", "new.npy"], []),
-    "export": (["export", "run"], ["resnet-small.safetensors"]),
-    "review": (["review", "run", "--no-browser"], ["decisions.csv"]),
-    "audit": (["audit", "run", "--json"], ["labels.csv", "transition.csv"]),
-    "coverage": (["coverage", "run", "--json"], ["coverage.json"]),
-    "calibrate": (["calibrate", "run", "--risk", "0.99", "--confidence", "0.5"], ["calibration.json"]),
-    "attack": (["attack", "run", "--with", "fgsm", "--images", "10", "--no-checks", "--json"], ["attack.json"]),
-    "shift": (["shift", "run", "--images", "10", "--json"], ["shift.json"]),
-    "report": (["report", "run"], ["report.html"]),
+Command = tuple[Sequence[str], Sequence[str]]  # its arguments, and the files that it writes in the run
+
+
+def _commands(**arguments: Sequence[str]) -> Mapping[str, Command]:
+    return {name: ((name, "run", *words), _WRITTEN.get(name, ())) for name, words in arguments.items()}
+
+
+_WRITTEN = {
+    "labels": ("corrected.csv", "decisions.csv"),
+    "export": ("resnet-small.safetensors", "resnet18.safetensors"),
+    "review": ("decisions.csv",),
+    "audit": ("labels.csv", "transition.csv"),
+    "coverage": ("coverage.json",),
+    "calibrate": ("calibration.json",),
+    "attack": ("attack.json",),
+    "shift": ("shift.json",),
+    "probe": ("probe.json",),
+    "report": ("report.html",),
 }
+_SMALL = ("--width", "4", "--batch-size", "64", "--out", "run", "--quiet")
+# By the kind of run: how it is trained, and the commands that read it.
+KINDS: Mapping[str, tuple[Sequence[str], Mapping[str, Command]]] = {
+    "images": (
+        (
+            "train", "digits", "--limit", "120", "--test-limit", "40", "--validation", "0.3", "--epochs", "2",
+            "--start-epoch", "1", "--noise", "symmetric:0.2", *_SMALL,
+        ),
+        _commands(
+            labels=["--json"],
+            predict=["new.npy"],
+            export=[],
+            review=["--no-browser"],
+            audit=["--json"],
+            coverage=["--json"],
+            calibrate=["--risk", "0.99", "--confidence", "0.5"],
+            attack=["--with", "fgsm", "--images", "10", "--no-checks", "--json"],
+            shift=["--images", "10", "--json"],
+            report=[],
+        ),
+    ),
+    "table": (
+        ("train", "table.csv", "--model", "mlp", "--epochs", "2", "--start-epoch", "1", *_SMALL),
+        _commands(
+            labels=["--json"], predict=["new.csv"], review=["--no-browser"], audit=["--json"], coverage=["--json"],
+            report=[],
+        ),
+    ),
+    "pretraining": (
+        ("pretrain", "digits", "--limit", "100", "--test-limit", "40", "--epochs", "1", *_SMALL),
+        _commands(probe=["--epochs", "1", "--json"], export=[], report=[]),
+    ),
+}  # fmt: skip
 # Files that people edit, or that have a check of their own; and outputs, which no command reads.
 UNCHECKED = ("labels.csv", "decisions.csv", "decisions.jsonl", "metrics.jsonl", "corrected.csv", "report.html", ".lock")
 DAMAGES = ("byte", "cut", "empty", "delete", "link", "fifo", "folder", "value", "value")
@@ -80,25 +119,31 @@ class Answer:
     files: Mapping[str, bytes]
 
 
-def build(home: Path) -> Path:
-    """Train a tiny run in home/finished, and give it every file that the commands write."""
-    small = ("--limit", "120", "--test-limit", "40", "--width", "4", "--validation", "0.3", "--batch-size", "64")
-    made = ("--epochs", "2", "--start-epoch", "1", "--noise", "symmetric:0.2", "--out", "run", "--quiet")
+def build(home: Path, kind: str) -> Path:
+    """Train a tiny run of this kind in home/finished, and give it every file that the commands write."""
     np.save(home / "new.npy", np.random.default_rng(0).integers(0, 256, (3, 8, 8), np.uint8))
-    for arguments in (("train", "digits", *small, *made), *(words for words, _ in COMMANDS.values())):
+    rows = [
+        f"{n},{n % 3}.5,{'xyz'[n // 3 % 3]},{'ab'[n // 40 % 2]},{['train', 'train', 'test'][n % 3]}" for n in range(160)
+    ]
+    rows += [rows[0].replace("0,", "160,", 1)]  # a duplicate
+    (home / "table.csv").write_text("id,size,colour,label,split\n" + "\n".join(rows) + "\n")
+    (home / "new.csv").write_text("size,colour\n1.5,x\n2.5,y\n")
+    training, commands = KINDS[kind]
+    for arguments in (training, *(words for words, _ in commands.values())):
         answer = call(home, arguments)
         if answer.code:
             raise RuntimeError(f"{arguments}: {answer.errors}")
     folder = RunFolder(home / "run")
-    report = read_report(folder)
-    journal = Journal.write(folder.journal_file)
-    for row in report.ranked_indices[:4].tolist():
-        journal.decide("accept", {report.ids[row]: report.suggested_labels[row]}, who="ann")
-    journal.close()
-    draw(folder, SUGGESTIONS, report, ())
-    compute_features(folder, "cpu")
-    for command in ("labels", "report"):
-        call(home, COMMANDS[command][0])
+    if "labels" in commands:
+        report = read_report(folder)
+        journal = Journal.write(folder.journal_file)
+        for row in report.ranked_indices[:4].tolist():
+            journal.decide("accept", {report.ids[row]: report.suggested_labels[row]}, who="ann")
+        journal.close()
+        draw(folder, "train", report, ())
+        compute_features(folder, "cpu")
+        call(home, ("labels", "run"))
+    call(home, ("report", "run"))
     return (home / "run").rename(home / "finished")
 
 
@@ -143,8 +188,8 @@ def _content(path: Path) -> bytes:
 class Lab:
     """A finished run that is damaged again and again."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.finished = home, build(home)
+    def __init__(self, home: Path, kind: str = "images") -> None:
+        self.home, self.finished, self.all_commands = home, build(home, kind), KINDS[kind][1]
         self.files = sorted(
             path.relative_to(self.finished).as_posix() for path in self.finished.rglob("*") if path.is_file()
         )
@@ -157,17 +202,19 @@ class Lab:
         shutil.copytree(self.finished, run)
         self.outside.write_bytes(b"safe")
         damage(run)
-        return call(self.home, *COMMANDS[command])
+        return call(self.home, *self.all_commands[command])
 
     def right(self, command: str) -> Answer:
         """The answer of a command about the run as it was."""
         if command not in self._right:
             self._right[command] = self._call(command)
+            assert self._right[command].code == 0, self._right[command].errors
         return self._right[command]
 
-    def try_one(self, random: Random, commands: Sequence[str] = tuple(COMMANDS)) -> str:
+    def try_one(self, random: Random, commands: Sequence[str] = ()) -> str:
         """Damage a file, call a command, and return how it ended; raise an AssertionError if that is wrong."""
-        command, name, kind = random.choice(commands), random.choice(self.files), random.choice(DAMAGES)
+        command = random.choice(commands or list(self.all_commands))
+        name, kind = random.choice(self.files), random.choice(DAMAGES)
         stranger = name != CHECKSUMS and random.randrange(3) == 0
         about = f"{command} after {kind} of {name}{' without checksums' if stranger else ''}"
 
@@ -239,10 +286,13 @@ def run() -> dict[str, float]:
     ended: Counter[str] = Counter()
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as home:
-        lab = Lab(Path(home))
+        labs = []
+        for kind, share in (("images", 3), ("table", 1), ("pretraining", 1)):
+            (Path(home) / kind).mkdir()
+            labs += [Lab(Path(home) / kind, kind)] * share
         for number in range(DRAWS):
             try:
-                ended[lab.try_one(Random(SEED + number))] += 1
+                ended[labs[number % len(labs)].try_one(Random(SEED + number))] += 1
             except AssertionError as error:
                 failures.append(f"{SEED + number}: {error}")
                 print(failures[-1], file=sys.stderr, flush=True)

@@ -3,8 +3,8 @@
 import os
 import stat
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from selfadapt.core.errors import UserError
 
@@ -21,7 +21,7 @@ _KINDS = {
 MOST_TEXT = 2**30  # bytes of a file that is read as a whole
 
 
-def open_regular(path: Path, *, most: int | None = None) -> BinaryIO:
+def open_regular(path: Path, *, most: int | None = None) -> BufferedReader:
     """Open a regular file of at most `most` bytes for reading, without ever waiting; links are followed.
 
     Raises:

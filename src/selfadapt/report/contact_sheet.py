@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 from selfadapt.report.figures import INK
-from selfadapt.run_folder.folder import RunFolder
 
 if TYPE_CHECKING:
     from selfadapt.report.figures import Matrix
@@ -83,13 +83,12 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
         file.write(content)
 
 
-def read_sheet(folder: RunFolder, path: Path) -> list[list[SheetImage]]:
+def read_sheet(path: Path) -> list[list[SheetImage]]:
     """Read the blocks of a contact sheet, none if there is no file. Sheets of older runs are one block."""
-    content = folder.read_bytes(path)
-    if content is None:
+    if not path.exists():
         return []
     try:
-        root = ElementTree.fromstring(content)
+        root = ElementTree.fromstring(read_regular(path))
         return [_read_block(block) for block in root.findall(f"{_SVG}g") or [root]]
     except (ElementTree.ParseError, IndexError, KeyError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}; delete it, or run selfadapt audit again") from error

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
-from selfadapt.report.contact_sheet import read_sheet
+from selfadapt.report.contact_sheet import SheetImage, read_sheet
 from selfadapt.report.html_pages import write_page
 from selfadapt.report.run_figures import draw_pretraining_charts, draw_run_charts
 from selfadapt.review.conflicts import conflicts_of
@@ -31,14 +31,21 @@ def write_run_page(folder: RunFolder, path: Path | None = None) -> Path:
         charts=draw_run_charts(folder),
         figures=None if report is None else label_figures(folder),
         errors=[] if report is None else _likely_errors(folder),
-        errors_sheet=read_sheet(folder, folder.errors_sheet),
+        errors_sheet=recorded_sheet(folder, folder.errors_sheet),
         conflicts=[] if report is None else _conflicts(folder, report),
-        conflicts_sheet=read_sheet(folder, folder.duplicates_sheet),
+        conflicts_sheet=recorded_sheet(folder, folder.duplicates_sheet),
         review=review_summary(folder),
         calibration=folder.read_json(folder.calibration_file, Calibration),
         attacks=folder.read_json(folder.attack_file, dict[str, Attacked]) or {},
         shift=folder.read_json(folder.shift_file, Shift),
     )
+
+
+def recorded_sheet(folder: RunFolder, path: Path) -> list[list[SheetImage]]:
+    """The blocks of a contact sheet of the run, none if there is no file."""
+    if path.exists():
+        folder.check_recorded(path)
+    return read_sheet(path)
 
 
 def run_context(folder: RunFolder) -> dict[str, Any]:

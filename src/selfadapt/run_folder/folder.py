@@ -102,7 +102,7 @@ class RunFolder(RunPaths):
     def read_run(self) -> dict[str, Any]:
         try:
             check_tree(self.path)
-            read = self.read_bytes(self.settings_file)
+            read = self.read_bytes(self.settings_file) if self.exists else None
         except (FileNotFoundError, NotADirectoryError):
             read = None
         if read is None:

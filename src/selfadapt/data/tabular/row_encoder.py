@@ -61,9 +61,8 @@ def row_encoder_from_state(state: Mapping[str, Any]) -> RowEncoder:
     from selfadapt.data.tabular.column_encoder import ColumnEncoder
     from selfadapt.data.text.text_encoder import TextEncoder
 
-    kinds = {"columns": ColumnEncoder, "text": TextEncoder}
+    restore = {"columns": ColumnEncoder.from_state, "text": TextEncoder.from_state}
     try:
-        encoder: RowEncoder = kinds[state["reader"]].from_state(state)
-        return encoder
+        return restore[state["reader"]](state)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the encoder of rows that run.json holds is damaged: {error!r}") from error
