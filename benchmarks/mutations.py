@@ -1,11 +1,11 @@
 """Damage to a finished run: every command gives the right answer, or one line that names the file.
 
-In each draw a tiny finished run is copied, one of its files is damaged, and one command that reads the run is called in
-this process. The damage is a changed byte, a file that is cut, emptied, deleted, or replaced by a link to a file
-outside, a FIFO or a folder, or a value of a JSON file replaced by one of another type; in a third of the draws the
-checksums are removed as well, as a stranger could do. Nothing outside the folder may change, no command may
-hang, and none may end in a traceback or in the last handler of the program. SELFADAPT_DRAWS sets the number of draws,
-SELFADAPT_SEED the first random number.
+In each draw a tiny finished run (on images, on a table, or without labels) is copied, one of its files is damaged, and
+one command that reads the run is called in this process. The damage is a changed byte, a file that is cut, emptied,
+deleted, or replaced by a link to a file outside, a FIFO or a folder, or a value of a JSON file replaced by one of
+another type; in a third of the draws the checksums are removed as well, as a stranger could do. Nothing outside the
+folder may change, no command may hang, and none may end in a traceback or in the last handler of the program.
+SELFADAPT_DRAWS sets the number of draws, SELFADAPT_SEED the first random number.
 """
 
 import io
@@ -108,7 +108,7 @@ _REPLACED: Mapping[str, Any] = {
 
 
 def _hanging(number: int, frame: object) -> None:
-    raise TimeoutError(f"it takes more than {_SECONDS} seconds")
+    raise RuntimeError(f"it takes more than {_SECONDS} seconds")
 
 
 @dataclass(frozen=True)
