@@ -61,7 +61,10 @@ def row_encoder_from_state(state: Mapping[str, Any]) -> RowEncoder:
     from selfadapt.data.tabular.column_encoder import ColumnEncoder
     from selfadapt.data.text.text_encoder import TextEncoder
 
-    restore = {"columns": ColumnEncoder.from_state, "text": TextEncoder.from_state}
+    restore: Mapping[str, Callable[[Mapping[str, Any]], RowEncoder]] = {
+        "columns": ColumnEncoder.from_state,
+        "text": TextEncoder.from_state,
+    }
     try:
         return restore[state["reader"]](state)
     except (KeyError, TypeError, ValueError) as error:
