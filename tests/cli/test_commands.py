@@ -178,11 +178,18 @@ def test_changed_samples_are_noticed(tmp_path: Path) -> None:
 def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
     run_json("train", "digits", *SMALL, "--start-epoch", "2", "--out", "run", folder=tmp_path)
     checkpoints = tmp_path / "run" / "checkpoint"
+    folder = RunFolder(tmp_path / "run")
+    finished = folder.read_run()
+    shutil.rmtree(max(checkpoints.iterdir()))
+    refused = run("audit", "run", folder=tmp_path)
+    assert (refused.returncode, "lacks an intact checkpoint of the last epoch" in refused.stderr) == (2, True)
+    folder.write_run({name: value for name, value in finished.items() if name != "result"})
     for gone, message in (
-        (max(checkpoints.iterdir()), "yet: 2 epochs are done"),
+        (None, "yet: 2 epochs are done"),
         (checkpoints, "is not trained yet; resume it with: selfadapt train --resume --out run"),
     ):
-        shutil.rmtree(gone)
+        if gone is not None:
+            shutil.rmtree(gone)
         result = run("audit", "run", folder=tmp_path)
         assert (result.returncode, message in result.stderr) == (2, True), result.stderr
 
