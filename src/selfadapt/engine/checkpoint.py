@@ -103,6 +103,8 @@ def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint 
         if fault is None:
             try:
                 return _load(path, device)
+            except MemoryError:
+                raise
             except Exception as error:  # the readers raise many types of errors on wrong content
                 fault = next(iter(str(error).splitlines()), type(error).__name__)
         warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)

@@ -69,8 +69,7 @@ def read_recorded(folder: Path, path: Path) -> bytes | None:
     if not _matches(folder, path, None if content is None else hashlib.sha256(content).hexdigest()):
         with _locked(folder):  # another process may have been replacing it
             content = _content(path)
-            digest = None if content is None else hashlib.sha256(content).hexdigest()
-        _require(folder, path, digest)
+            _require(folder, path, None if content is None else hashlib.sha256(content).hexdigest())
     return content
 
 
@@ -78,8 +77,7 @@ def check_recorded(folder: Path, path: Path) -> None:
     """Compare a large file with its checksum, without keeping its content; see `read_recorded`."""
     if not _matches(folder, path, _sha256(path)):
         with _locked(folder):
-            digest = _sha256(path)
-        _require(folder, path, digest)
+            _require(folder, path, _sha256(path))
 
 
 def _require(folder: Path, path: Path, digest: str | None) -> None:
