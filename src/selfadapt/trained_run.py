@@ -111,7 +111,7 @@ def open_run(path: str | Path) -> TrainedRun:
     """
     folder = RunFolder(Path(path))
     content = folder.read_run()
-    plan = Plan.from_json(content, "labels")
+    plan = Plan.of(folder, "labels")
     if "result" not in content:
         raise UserError(
             f"{path} is not trained to its end; resume it with: selfadapt train --resume --out {path}, or "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
+from selfadapt.core.regular_files import open_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -123,8 +123,7 @@ def open_image(path: Path) -> "Iterator[Image]":
     from PIL import Image
 
     try:
-        check_regular(path)
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file) as image:
             yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UserError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import check_label_array, check_labels, numbered
 from selfadapt.data.tabular.table_file import csv_rows
@@ -124,6 +125,7 @@ def _class_indices(
 
 
 def _npy_labels(data: Data, path: Path) -> Tensor:
+    check_regular(path)
     try:
         values = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

@@ -15,11 +15,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
+from selfadapt.core.regular_files import check_regular, open_regular
 from selfadapt.data.labels.class_names import UNLABELLED, check_labels
 from selfadapt.data.sample_ids import content_ids
 from selfadapt.data.tabular.row_encoder import Row
@@ -188,9 +189,8 @@ def column_names(path: Path) -> list[str]:
 
 @contextmanager
 def _open_csv(path: Path) -> Iterator[IO[str]]:
-    check_regular(path)
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
             yield file
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a .csv file: {error}") from error

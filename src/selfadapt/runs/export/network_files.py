@@ -12,11 +12,11 @@ from torch import Tensor
 
 from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
-from selfadapt.engine import checkpoint
 from selfadapt.models.registry import LARGE_IMAGE
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.network import load_pretrained
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 
 _SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth")
 TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
@@ -35,9 +35,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     """
     content = folder.read_run()
     name = content["settings"]["model"]["name"].replace("/", "-")
-    saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
-    if saved is None:
-        raise UserError(f"{folder.path} does not contain a trained network")
+    saved = newest_checkpoint(folder)
     if out is not None and (out.suffix == ".onnx") != (form == "onnx") and out.suffix in _SUFFIXES:
         raise UserError(f"--out {out} has the suffix of another format than --format {form}; give another name")
     if form == "onnx":
@@ -49,6 +47,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     normalised = saved.model
     if form == "safetensors":
         weights = saved.model
+        folder.check_recorded(folder.backbone_file)
         if folder.backbone_file.exists():
             normalised = _backbone(content, folder)
             weights = {**normalised, **weights}
@@ -73,8 +72,8 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
 
 def _backbone(content: Mapping[str, Any], folder: RunFolder) -> dict[str, Tensor]:
     """The network whose features a head was trained on, named `features.…`, with the normalisation of its images."""
-    plan = Plan.from_json(content, "labels")
-    network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
+    plan = Plan.of(folder, "labels")
+    network = load_pretrained(plan.model, plan.data.image_size, folder)
     return {f"features.{name}": tensor for name, tensor in network.backbone.state_dict().items()}
 
 

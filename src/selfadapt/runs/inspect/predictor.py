@@ -19,17 +19,18 @@ from selfadapt.data.sources.arrays import read_images, read_vectors
 from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
 from selfadapt.data.tabular.table_file import read_table
 from selfadapt.data.tabular.vectors import VectorInputs
-from selfadapt.engine import checkpoint
 from selfadapt.evaluation.classification import outputs
 from selfadapt.evaluation.selective.mc_dropout import mc_dropout
 from selfadapt.models.pretrained.features import FramedImages, features_of
 from selfadapt.models.pretrained.timm_models import Pretrained
 from selfadapt.objectives.objective import Objective
+from selfadapt.run_folder.contents import Calibration
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 
 _TABLES = (".csv", ".parquet")
@@ -59,20 +60,19 @@ class Predictor:
     def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
         """The network of the newest checkpoint of a run. The training data are not needed."""
         content = folder.read_run()
-        plan, classes = Plan.from_json(content, "labels"), content["data"]["classes"]
+        plan, classes = Plan.of(folder, "labels"), content["data"]["classes"]
         shape = tuple(content["data"]["shape"])
         own = choose_device(device)
-        set_useful_threads(plan, shape, own)
+        saved = newest_checkpoint(folder, own)
         statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # replaced by those of the checkpoint
-        model = build_model(plan, plan.method, shape, statistics, len(classes))
-        saved = checkpoint.load_newest(folder.checkpoints, own)
-        if saved is None:
-            raise UserError(f"{folder.path} does not contain a trained network; train it with: selfadapt train")
-        model.to(own).load_state_dict(saved.model)
+        with restoring(folder.checkpoints, saved):
+            set_useful_threads(plan, shape, own)
+            model = build_model(plan, plan.method, shape, statistics, len(classes))
+            model.to(own).load_state_dict(saved.model)
         network = None
         if plan.on_features:
-            network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
-        rule = (folder.read_if_there(folder.calibration_file) if abstain else None) or {}
+            network = load_pretrained(plan.model, plan.data.image_size, folder)
+        rule = (folder.read_json(folder.calibration_file, Calibration) if abstain else None) or {}
         return cls(
             model=model,
             objective=plan.method,
@@ -123,6 +123,10 @@ class Predictor:
         else:
             table = Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")
             values_ND = row_encoder_from_state(self.reader).encode(table)
+            if values_ND.shape[1:] != self.shape:
+                raise UserError(
+                    f"the rows of {path} have {values_ND.shape[1]} values, but the run takes {self.shape[0]}"
+                )
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
                 yield {"path": str(path), "row": number, **record}
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.core.typed_json import Share
 from selfadapt.data.dataset import Samples
 from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS, LevelsName, ShiftedImages, frost_textures, levels_for
 from selfadapt.data.images.prefetch import read_batches
@@ -97,7 +98,7 @@ def _cached_accuracy(
 ) -> Callable[[str, Callable[[], Samples]], float]:
     """A function that returns the accuracy on samples by name, and caches it in the run folder."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-    known: dict[str, float] = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
+    known: dict[str, float] = run.folder.read_json(run.folder.shifts / f"{key}.json", dict[str, Share]) or {}
 
     def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:
         if name not in known:
