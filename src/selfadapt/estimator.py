@@ -10,6 +10,7 @@ The model is cross-fitted softmax regression (cross_fit.py), as in `selfadapt tr
 Shapes: N samples, F features, K classes.
 """
 
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from selfadapt.evaluation.label_errors.checked_input import Array
+from selfadapt.evaluation.label_errors.checked_input import Array, index_of
 from selfadapt.label_errors import fit_and_judge
 from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
 
@@ -66,6 +67,7 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         Raises:
             ValueError: If inputs are invalid, or there are too few samples or classes.
         """
+        index = next((own for own in (index_of(y), index_of(X)) if own is not None), None)
         X, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
         check_classification_targets(y)
         if self.rounds is not None and (not isinstance(self.rounds, Integral) or self.rounds < 1):
@@ -74,13 +76,16 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if len(classes) < 2:
             raise ValueError(f"y has only the class {classes[0]!r}; pass labels of at least two classes")
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-        self._fitted, self.label_errors_ = fit_and_judge(
+        self._fitted, report = fit_and_judge(
             _tensor(X),
             torch.from_numpy(codes),
             classes,
             groups,
             seed,
             None if self.rounds is None else CrossFitting(rounds=int(self.rounds)),
+        )
+        self.label_errors_ = (
+            report if index is None else replace(report, ids=np.array([str(name) for name in index]), index=index)
         )
         self.classes_, self.transition_ = classes, self._fitted.noise.matrix_KK.numpy()
         return self

@@ -26,6 +26,7 @@ from selfadapt.evaluation.label_errors.checked_input import (
     checked_table,
     coded_labels,
     group_codes,
+    index_of,
 )
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
@@ -63,11 +64,12 @@ def find_label_errors(
 
     Args:
         labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
-            pandas Series, whose index `to_frame` keeps.
-        features: Numbers that describe each sample, such as embeddings, of shape (N, F). Pass this or `pred_probs`.
+            Series of pandas or polars. The index of pandas becomes the id, and `to_frame` keeps it.
+        features: Numbers that describe each sample, such as embeddings, of shape (N, F), or a frame of pandas or polars
+            with columns of numbers and categories. Pass this or `pred_probs`.
         pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
-        ids: Identifier of each sample for the report. Default: its position.
+        ids: Identifier of each sample for the report. Default: its index in pandas, else its position.
         class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
             integer labels within that range.
         duplicates: Groups of positions that show the same thing. Default: found among the features.
@@ -97,9 +99,9 @@ def find_label_errors(
     names, labels_N = coded_labels(given_N, class_names, None if by_features else values_NX.shape[1])
     if ids is not None and len(ids) != count:
         raise ValueError(f"there are {count} labels but {len(ids)} ids")
-    id_N = np.array([str(name) for name in (range(count) if ids is None else ids)])
-    index = getattr(labels, "index", None)
-    index = index if hasattr(index, "__len__") else (None if ids is None else list(ids))
+    index = index_of(labels)
+    id_N = np.array([str(name) for name in (ids if ids is not None else range(count) if index is None else index)])
+    index = list(ids) if index is None and ids is not None else index
     if by_features:
         known = None if duplicates is None else _checked(duplicates, count)
         report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]

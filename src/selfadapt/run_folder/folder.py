@@ -28,7 +28,9 @@ LABEL_COLUMNS = (*_FIRST_COLUMNS, *_LATER_COLUMNS, "truth")
 DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given", "kind")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; format 1 had no number
-_BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin")
+_BEFORE_THE_START = re.compile(
+    r"\.lock|\.draft-.*|data|data\.csv|data\.npz|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin"
+)
 
 
 @dataclass(frozen=True)

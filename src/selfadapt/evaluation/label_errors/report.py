@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.data.forms.frames import corrected_copy, label_spellings, row_ids
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
 
@@ -159,6 +160,41 @@ class LabelErrorReport:
     def _names_of(self, codes: Array) -> Array:
         names = self.class_names[codes]
         return names if (codes >= 0).all() else np.where(codes >= 0, names, "")
+
+    def apply_to(self, table: Any, column: str, *, confidence: float = 0.6) -> Any:
+        """Return a copy of a table with the suggested labels, and everything else as it is.
+
+        Args:
+            table: A pandas or polars DataFrame or a Dataset of `datasets`, whose rows are found by their ids: the index
+                in pandas, else the column `id`, else the position.
+            column: Name of the label column.
+            confidence: Suggestions below this confidence are not taken.
+
+        Raises:
+            ValueError: If the ids or the given labels are not those of this report.
+
+        Example:
+            >>> report = find_label_errors(frame["label"], features=frame[["height", "weight"]])
+            >>> corrected = report.apply_to(frame, "label")
+        """
+        spellings, ids = label_spellings(table, column), row_ids(table)
+        own = [str(label) for label in self.given_labels.tolist()]
+        if len(own) == len(ids) and all(map(tuple.__contains__, spellings, own)):  # row by row
+            ids = self.ids.tolist()
+        elif not set(ids) & set(self.ids.tolist()):
+            raise ValueError(
+                f"no row has an id of this report, such as {self.ids[0]!r}; pass the table of these labels"
+            )
+        given = dict(zip(self.ids.tolist(), own, strict=True))
+        for sample_id, label in zip(ids, spellings, strict=True):
+            if given.get(sample_id, label[0]) not in label:
+                raise ValueError(
+                    f"the label of {sample_id!r} is {label[-1]!r} in the table, but {given[sample_id]!r} in the report; "
+                    "pass the table that the report was made from"
+                )
+        taken = np.flatnonzero(self.is_error & (self.confidence >= confidence))
+        suggested = {str(self.ids[i]): str(self.suggested_labels[i]) for i in taken}
+        return corrected_copy(table, column, {row: suggested[own] for row, own in enumerate(ids) if own in suggested})
 
     @cached_property
     def reason(self) -> Array:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
+from selfadapt.data.forms.known_forms import read_table
 from selfadapt.data.images.decode import Frame, UnreadableImage, decode
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.sources.arrays import read_images, read_vectors
 from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
-from selfadapt.data.tabular.table_file import read_table
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.engine import checkpoint
 from selfadapt.evaluation.classification import outputs
