@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -89,6 +89,14 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         )
         self.classes_, self.transition_ = classes, self._fitted.noise.matrix_KK.numpy()
         return self
+
+    def _repr_html_(self) -> str:
+        """The diagram of scikit-learn and, after `fit`, the likely label errors."""
+        found = self.label_errors_._repr_html_() if hasattr(self, "label_errors_") else ""
+        return str(estimator_html_repr(self)) + found
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities of shape (N, K), in the order of `classes_`."""

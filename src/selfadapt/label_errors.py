@@ -28,6 +28,7 @@ from selfadapt.evaluation.label_errors.checked_input import (
     group_codes,
     index_of,
 )
+from selfadapt.evaluation.label_errors.feature_map import FeatureMap
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
@@ -56,6 +57,7 @@ def find_label_errors(
     ids: Sequence[str] | None = None,
     class_names: Sequence[Any] | None = None,
     duplicates: Sequence[Sequence[int]] | None = None,
+    samples: Sequence[Any] | None = None,
     seed: int = 0,
 ) -> LabelErrorReport:
     """Find likely label errors from features or from out-of-sample predictions.
@@ -73,6 +75,8 @@ def find_label_errors(
         class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
             integer labels within that range.
         duplicates: Groups of positions that show the same thing. Default: found among the features.
+        samples: What a notebook shows of each sample: paths of image files, images (of Pillow, arrays or tensors), or
+            texts.
         seed: Seed of the assignment to folds.
 
     Returns:
@@ -99,6 +103,8 @@ def find_label_errors(
     names, labels_N = coded_labels(given_N, class_names, None if by_features else values_NX.shape[1])
     if ids is not None and len(ids) != count:
         raise ValueError(f"there are {count} labels but {len(ids)} ids")
+    if samples is not None and len(samples) != count:
+        raise ValueError(f"there are {count} labels but {len(samples)} samples")
     index = index_of(labels)
     id_N = np.array([str(name) for name in (ids if ids is not None else range(count) if index is None else index)])
     index = list(ids) if index is None and ids is not None else index
@@ -112,7 +118,7 @@ def find_label_errors(
         predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
         noise = noise_of(predicted_NK, labels_N, fold_N)
         report = _judged(predicted_NK, noise.sharpened(predicted_NK), labels_N, noise.matrix_KK, names, known)
-    return replace(report, ids=id_N, index=index)
+    return replace(report, ids=id_N, index=index, samples=samples)
 
 
 def fit_and_judge(
@@ -134,7 +140,8 @@ def fit_and_judge(
     for fold_N in fold_RN:
         check_spread(labels_N, fold_N, [str(name) for name in names])
     fitted = cross_fit(features_NF, labels_N, fold_RN, len(names), settings)
-    return fitted, _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    report = _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    return fitted, replace(report, feature_map=FeatureMap.of(features_NF, report.is_error))
 
 
 def _judged(

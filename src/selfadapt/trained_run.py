@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.sources.user_objects import store, stored_in
+from selfadapt.evaluation.label_errors.notebook_view import report_html
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.inspect.corrected_labels import corrected_table, write_corrected_data, write_corrected_labels
+from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
@@ -49,6 +52,18 @@ class TrainedRun:
     def label_errors(self) -> LabelErrorReport:
         """The assessment of every label, in the order of labels.csv: most likely wrong first."""
         return read_report(RunFolder(self.folder))
+
+    def _repr_html_(self) -> str:
+        """The result and, of an audited run, its likely label errors with their images or values."""
+        shown = {"test accuracy": "test_accuracy", "validation accuracy (given labels)": "validation_accuracy"}
+        found = [f"{name} {self.result[key]:.1%}" for name, key in shown.items() if self.result.get(key) is not None]
+        title = f"<p><b>{escape(str(self.folder))}</b>: {escape(', '.join([self.plan.method_name, *found]))}</p>"
+        folder = RunFolder(self.folder)
+        if not folder.labels_file.exists():
+            return title
+        return title + report_html(
+            self.label_errors, sample_views(folder, self.label_errors), run_map(folder, self.label_errors)
+        )
 
     def corrected(
         self,

@@ -1,4 +1,4 @@
-"""Frame -> report -> corrected frame: the index, the types and the other columns stay, and the wrong labels are right."""
+"""Frame -> report -> corrected frame: the index, the types and all other columns stay."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import make_blobs
+from torchvision.datasets import FakeData
+from torchvision.transforms.v2.functional import pil_to_tensor
 
 import selfadapt
 from selfadapt import SelfAdaptiveClassifier, find_label_errors
@@ -135,8 +137,6 @@ def test_a_torch_dataset_of_vectors_is_stored(tmp_path: Path) -> None:
 def test_what_is_not_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="list is not a kind of data"):
         store([1, 2], tmp_path)
+    normalised = FakeData(4, (3, 8, 8), transform=lambda image: pil_to_tensor(image) / 100.0 - 1)
     with pytest.raises(UserError, match="without Normalize"):
-        from torchvision.datasets import FakeData
-        from torchvision.transforms.v2.functional import pil_to_tensor
-
-        store(FakeData(4, (3, 8, 8), transform=lambda image: pil_to_tensor(image) / 100.0 - 1), tmp_path)
+        store(normalised, tmp_path)

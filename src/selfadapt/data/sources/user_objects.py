@@ -8,7 +8,7 @@ torch Dataset of (input, label)      data/ with PNG files and labels.csv, or dat
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +16,10 @@ from torch import Tensor
 from selfadapt.core.atomic_files import atomic_folder, atomic_path, atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.data.forms.frames import package_of, row_ids, table_rows
+from selfadapt.data.images.displayed import as_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _NAME = "data"
 
@@ -98,23 +102,11 @@ def _label(item: Any, classes: Sequence[str] | None) -> str:
     return str(classes[label]) if classes is not None and isinstance(label, int) else str(label)
 
 
-def _image(value: Any, position: int) -> Any:
-    """An image of PIL, uint8, or floats within 0..1, channels first."""
-    from PIL import Image
-
-    if not isinstance(value, np.ndarray):
-        if not hasattr(value, "save"):
-            raise UserError(f"item {position} of the dataset holds {type(value).__name__}, which is not an image")
-        return value
-    if value.dtype.kind == "f":
-        if value.min() < 0 or value.max() > 1:
-            raise UserError(
-                f"the image of item {position} has values from {value.min():g} to {value.max():g}; pass the dataset "
-                "without Normalize, with values within 0..1"
-            )
-        value = np.round(value * 255)
-    pixels = value.astype(np.uint8)
-    if pixels.ndim == 3:
-        pixels = np.moveaxis(pixels, 0, -1) if pixels.shape[0] in (1, 3) else pixels
-        pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-    return Image.fromarray(pixels)
+def _image(value: Any, position: int) -> "Image":
+    image = as_image(value)
+    if image is None:
+        raise UserError(
+            f"item {position} of the dataset is not an image of Pillow, of uint8 or of values within 0..1; pass the "
+            "dataset without Normalize"
+        )
+    return image

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from selfadapt.core.atomic_files import atomic_write
 from selfadapt.data.forms.frames import corrected_copy, label_spellings, row_ids
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
+
+if TYPE_CHECKING:
+    from selfadapt.evaluation.label_errors.feature_map import FeatureMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = np.array(["", "prediction", "duplicate", "outlier"])
@@ -133,12 +136,20 @@ class LabelErrorReport:
     paths: Array
     split_names: Sequence[str]
     split_codes: Array  # positions in `split_names`
+    samples: Sequence[Any] | None = None  # what a notebook shows of each sample: images or texts
+    feature_map: "FeatureMap | None" = None
 
     def __len__(self) -> int:
         return len(self.given_codes)
 
     def __repr__(self) -> str:
         return f"LabelErrorReport: {self.summary}"
+
+    def _repr_html_(self) -> str:
+        from selfadapt.evaluation.label_errors.notebook_view import report_html, sample_html
+
+        samples = self.samples
+        return report_html(self, None if samples is None else lambda i: sample_html(samples[i]), self.feature_map)
 
     @cached_property
     def ranked_indices(self) -> Array:
@@ -189,8 +200,8 @@ class LabelErrorReport:
         for sample_id, label in zip(ids, spellings, strict=True):
             if given.get(sample_id, label[0]) not in label:
                 raise ValueError(
-                    f"the label of {sample_id!r} is {label[-1]!r} in the table, but {given[sample_id]!r} in the report; "
-                    "pass the table that the report was made from"
+                    f"the label of {sample_id!r} is {label[-1]!r} here, but {given[sample_id]!r} in the report; pass "
+                    "the table that the report was made from"
                 )
         taken = np.flatnonzero(self.is_error & (self.confidence >= confidence))
         suggested = {str(self.ids[i]): str(self.suggested_labels[i]) for i in taken}
@@ -225,7 +236,9 @@ class LabelErrorReport:
     def of_split(self, split: str) -> "LabelErrorReport":
         """The report on one split alone."""
         rows = self.rows_of(split)
-        return replace(self, **{name: getattr(self, name)[rows] for name in PER_SAMPLE}, index=None)
+        return replace(
+            self, **{name: getattr(self, name)[rows] for name in PER_SAMPLE}, index=None, samples=None, feature_map=None
+        )
 
     @cached_property
     def summary(self) -> LabelErrorSummary:
