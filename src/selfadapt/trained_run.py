@@ -20,6 +20,9 @@ from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
+from selfadapt.runs.tracking.follower import Follower
+from selfadapt.runs.tracking.trackers import check_trackers
+from selfadapt.runs.train.bench import no_stages
 from selfadapt.runs.train.labelled import train as train_run
 
 
@@ -127,7 +130,9 @@ class TrainedRun:
         return list(predictor.answer([Path(path) for path in given]))
 
 
-def train(data: Any, *, out: str | Path, resume: bool = False, **settings: Any) -> TrainedRun:
+def train(
+    data: Any, *, out: str | Path, resume: bool = False, log_to: str | None = None, **settings: Any
+) -> TrainedRun:
     """Train on a data set, evaluate, audit the labels, and write the run folder with its report.
 
     Args:
@@ -136,6 +141,7 @@ def train(data: Any, *, out: str | Path, resume: bool = False, **settings: Any) 
             memory is stored in the run folder; `resume` continues with what is stored there.
         out: the run folder, which must not hold a run unless `resume` is set.
         resume: whether to resume the run in `out`; it is started if there is none.
+        log_to: experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.
         **settings: the options of `selfadapt train` by their names with underscores, those of the method included,
             such as method, noise, seed, epochs or start_epoch.
 
@@ -150,7 +156,7 @@ def train(data: Any, *, out: str | Path, resume: bool = False, **settings: Any) 
         >>> run = selfadapt.train("digits", out="runs/digits", method="sat", noise="symmetric:0.4", seed=1)
         >>> run.result["test_accuracy"]
     """
-    folder = RunFolder(Path(out))
+    folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
     with folder.locked():
         given = {
             **settings,
@@ -158,7 +164,10 @@ def train(data: Any, *, out: str | Path, resume: bool = False, **settings: Any) 
         }
         request = Request.of("labels", **given)
         run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
-        return TrainedRun(folder.path, run.plan, train_run(run))
+        follower = Follower(folder, run.plan, trackers)
+        result = train_run(run, follower.following(no_stages))
+        follower.finish(result)
+        return TrainedRun(folder.path, run.plan, result)
 
 
 def _stored(data: Any, folder: RunFolder, *, resume: bool) -> Path:
