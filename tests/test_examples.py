@@ -83,7 +83,7 @@ def test_an_export_of_label_studio_goes_there_and_back(tmp_path: Path, monkeypat
         annotations = [{"id": i, "result": [choice]}] if i < 29 else []
         tasks.append({"id": 70 + i, "data": {"image": f"/data/upload/{i}.jpg"}, "annotations": annotations})
     (tmp_path / "export.json").write_text(json.dumps(tasks))
-    _follow("data.md", "Nothing but labels", tmp_path, since="## Corrected data")
+    _follow("data.md", "The second file", tmp_path, since="## Corrected data")
     found = json.loads((tmp_path / "corrected.json").read_text())
     changed = [own["id"] for own, given in zip(found, tasks, strict=True) if own != given]
     assert changed

@@ -58,11 +58,14 @@ def _run(path: Path) -> Iterator[tuple[Any, str]]:
             continue
         assert not cell["outputs"], "clear the outputs of the notebook"
         body = ast.parse("".join(cell["source"])).body
-        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        last, value = body[-1], None
         printed = io.StringIO()
         with redirect_stdout(printed):
-            exec(compile(ast.Module(body, []), path.name, "exec"), names)
-            value = None if last is None else eval(compile(ast.Expression(last.value), path.name, "eval"), names)
+            if isinstance(last, ast.Expr):
+                exec(compile(ast.Module(body[:-1], []), path.name, "exec"), names)
+                value = eval(compile(ast.Expression(last.value), path.name, "eval"), names)
+            else:
+                exec(compile(ast.Module(body, []), path.name, "exec"), names)
         yield value, printed.getvalue()
 
 

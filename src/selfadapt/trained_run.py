@@ -15,7 +15,12 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Request
-from selfadapt.runs.inspect.corrected_labels import corrected_table, write_corrected_data, write_corrected_labels
+from selfadapt.runs.inspect.corrected_labels import (
+    check_data_out,
+    corrected_table,
+    write_corrected_data,
+    write_corrected_labels,
+)
 from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
@@ -98,6 +103,8 @@ class TrainedRun:
             >>> corrected = run.corrected(frame)
         """
         folder = RunFolder(self.folder)
+        if out is not None:
+            check_data_out(folder, Path(out))
         made = write_corrected_labels(folder, confidence=confidence, precision=precision)
         if out is not None:
             write_corrected_data(folder, made.corrections, Path(out))

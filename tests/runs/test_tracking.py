@@ -47,7 +47,7 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
         made.append(Recorder(made[0].received if made else [], run_id))
         return made[-1]
 
-    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", make)  # type: ignore[misc]
+    monkeypatch.setitem(trackers.TRACKERS, "tensorboard", make)
     monkeypatch.setattr(trackers, "is_installed", lambda name: True)
     return made
 

@@ -52,8 +52,8 @@ def test_labels_change_and_nothing_else(
 def test_a_csv_keeps_every_other_byte(tmp_path: Path) -> None:
     source, out = stored_data.csv_table(tmp_path), tmp_path / "fixed.csv"
     write_back(str(source), ANIMAL, Corrections(labels={"r1": "cat"}), out)
-    lines = [path.read_bytes().decode().splitlines(keepends=True) for path in (source, out)]
-    changed = [line for line in difflib.ndiff(*lines) if line[0] in "+-"]
+    given, found = (path.read_bytes().decode().splitlines(keepends=True) for path in (source, out))
+    changed = [line for line in difflib.ndiff(given, found) if line[0] in "+-"]
     assert changed == ['- r1,"a, b",1,dog\r\n', '+ r1,"a, b",1,cat\r\n']
 
 
@@ -149,3 +149,19 @@ def test_where_data_are_not_written(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             write_back(given, ANIMAL, nothing, out)
+
+
+def test_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """A row that is removed takes its image along, which must not lie anywhere else."""
+    source = stored_data.image_metadata(tmp_path)
+    table = source / "train" / "metadata.csv"
+    table.write_text(table.read_text().replace("1.png", "../../1.png"))
+    with pytest.raises(UserError, match=r"row 3: \.\./\.\./1\.png is outside of the folder"):
+        open_data(str(source))
+
+
+def test_unlabelled_tasks_are_enough_to_pretrain(tmp_path: Path) -> None:
+    source = stored_data.label_studio(tmp_path)
+    tasks = [{**task, "annotations": []} for task in json.loads(source.read_text())]
+    source.write_text(json.dumps(tasks))
+    assert len(open_data(str(source), unlabelled=True).train) == 7

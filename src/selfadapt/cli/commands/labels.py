@@ -39,8 +39,15 @@ def command(
     selfadapt train DATA --corrected FILE
     """
     from selfadapt.run_folder.folder import RunFolder
-    from selfadapt.runs.inspect.corrected_labels import PASSED_OVER, write_corrected_data, write_corrected_labels
+    from selfadapt.runs.inspect.corrected_labels import (
+        PASSED_OVER,
+        check_data_out,
+        write_corrected_data,
+        write_corrected_labels,
+    )
 
+    if data_out is not None:
+        check_data_out(RunFolder(run), data_out)
     made = write_corrected_labels(RunFolder(run), confidence=confidence, precision=precision, path=out)
     if data_out is not None:
         write_corrected_data(RunFolder(run), made.corrections, data_out)

@@ -35,10 +35,12 @@ def row_ids(table: Any) -> list[str]:
 def label_spellings(table: Any, column: str) -> list[tuple[str, ...]]:
     """Return the label of each row as text; that of a ClassLabel column as its number and as its name."""
     if isinstance(table, dict):  # a DatasetDict
-        return [own for dataset in table.values() for own in label_spellings(dataset, column)]
+        from selfadapt.data.forms.saved_dataset import splits_of
+
+        return [own for _, dataset in splits_of(table) for own in label_spellings(dataset, column)]
     _check_column(table, column)
     values = list(table[column])
-    feature = table.features[column] if package_of(table) == "datasets" else None
+    feature: Any = table.features[column] if package_of(table) == "datasets" else None
     if not hasattr(feature, "names"):
         return [(str(value),) for value in values]
     return [(str(value), feature.int2str(value)) for value in values]

@@ -33,12 +33,12 @@ class SavedDataset:
         return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
 
     def column_names(self, path: Path) -> list[str]:
-        (_, dataset), *_ = _splits(_load(path))
+        (_, dataset), *_ = splits_of(_load(path))
         image = _image_column(dataset)
         return [*dataset.column_names, "split", *([] if image is None else ["id", "path"])]
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
-        return [row for split, dataset in _splits(_load(path)) for row in _rows(split, dataset)]
+        return [row for split, dataset in splits_of(_load(path)) for row in _rows(split, dataset)]
 
     def write(self, path: Path, out: Path, column: str, changes: Changes) -> None:
         with atomic_folder(out) as draft:
@@ -50,10 +50,10 @@ def relabelled_dataset(loaded: Any, column: str, changes: Changes) -> Any:
 
     Positions count through the splits. A label of a ClassLabel column is given by its name or number.
     """
-    if not isinstance(loaded, Mapping):
+    if not isinstance(loaded, dict):
         return _relabelled(loaded, column, changes)
     changed, first = type(loaded)(loaded), 0
-    for split, dataset in _splits(loaded):
+    for split, dataset in splits_of(loaded):
         last = first + len(dataset)
         own = {i - first: label for i, label in changes.items() if first <= i < last}
         changed[split], first = _relabelled(dataset, column, own), last
@@ -82,8 +82,8 @@ def _load(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as a dataset saved to disk: {error}") from error
 
 
-def _splits(loaded: Any) -> list[tuple[str, Any]]:
-    """The splits with labels to train or evaluate on."""
+def splits_of(loaded: Any) -> list[tuple[str, Any]]:
+    """The splits of a Dataset or DatasetDict to train or evaluate on."""
     if not isinstance(loaded, Mapping):
         return [("train", loaded)]
     known = [(name, dataset) for name, dataset in loaded.items() if name.lower() in _SPLITS]
@@ -96,7 +96,7 @@ def _splits(loaded: Any) -> list[tuple[str, Any]]:
 
 
 def _rows(split: str, dataset: Any) -> Iterator[dict[str, Any]]:
-    columns, image = {}, _image_column(dataset)
+    columns, image = dict[str, Sequence[Any]](), _image_column(dataset)
     for name, feature in dataset.features.items():
         if name != image:
             values = list(dataset[name])

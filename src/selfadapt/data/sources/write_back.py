@@ -34,8 +34,8 @@ class Corrections:
         return None if sample_id in self.removed else self.labels.get(sample_id, given)
 
 
-def write_back(source: str, columns: TableColumns, corrections: Corrections, out: Path) -> None:
-    """Write the data of `source` to `out` with corrected labels, in the same form.
+def check_out(source: str, out: Path) -> None:
+    """Check that the data of `source` can be written to `out`.
 
     Raises:
         UserError: If the source is a named data set, or `out` exists or does not suit the form.
@@ -49,6 +49,16 @@ def write_back(source: str, columns: TableColumns, corrections: Corrections, out
         raise UserError(f"{out} should end in {path.suffix}, as {path} does: the data are written in the same form")
     if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
         raise UserError(f"{out} is inside {path}; give a folder outside of the data")
+
+
+def write_back(source: str, columns: TableColumns, corrections: Corrections, out: Path) -> None:
+    """Write the data of `source` to `out` with corrected labels, in the same form.
+
+    Raises:
+        UserError: If `check_out` raises one, or the data cannot be read any more.
+    """
+    check_out(source, out)
+    path = Path(source)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         form = form_of(path)

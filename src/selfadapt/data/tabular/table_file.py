@@ -71,9 +71,9 @@ def read_sample_rows(
     rows = read_table(path)
     if not rows:
         raise UserError(f"{path} has no rows; add one for each sample")
-    positions = _labelled(path, rows, columns.label)
-    rows = [rows[position] for position in positions]
     unlabelled = unlabelled and all(row.get(columns.label) in (None, "") for row in rows)
+    positions = list(range(len(rows))) if unlabelled else _labelled(path, rows, columns.label)
+    rows = [rows[position] for position in positions]
     wanted = ("path" if images else None, None if unlabelled else columns.label, columns.group)
     required = [name for name in wanted if name is not None]
     if missing := [name for name in required if name not in rows[0]]:

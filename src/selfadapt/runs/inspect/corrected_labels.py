@@ -15,7 +15,7 @@ import numpy as np
 from selfadapt.core.errors import UserError
 from selfadapt.data.forms.frames import corrected_copy, label_spellings
 from selfadapt.data.forms.known_forms import form_of
-from selfadapt.data.sources.write_back import Corrections, rows_and_changes, write_back
+from selfadapt.data.sources.write_back import Corrections, check_out, rows_and_changes, write_back
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.decisions import read_decisions, write_decisions
 from selfadapt.review.journal import Decision
@@ -110,6 +110,11 @@ def write_corrected_labels(
         left=_left(report, decided) if found is None else found.depths[-1].rest,
         depth=depth,
     )
+
+
+def check_data_out(folder: RunFolder, out: Path) -> None:
+    """Check that the data of a run can be written to `out`, before anything is written."""
+    check_out(_data_settings(folder).source, out)
 
 
 def write_corrected_data(folder: RunFolder, corrections: Corrections, out: Path) -> None:

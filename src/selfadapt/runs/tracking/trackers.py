@@ -33,21 +33,21 @@ class _TensorBoard:
     def __init__(self, folder: Path, settings: Mapping[str, Any], run_id: str | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
         self._epoch = 0
         if not (folder / "tracking.json").exists():
             lines = "\n".join(f"    {name}: {value}" for name, value in settings.items())
-            self._writer.add_text("settings", lines)  # type: ignore[no-untyped-call]
+            self._writer.add_text("settings", lines)
 
     def log(self, values: Mapping[str, float], epoch: int) -> None:
         self._epoch = epoch
         for name, value in values.items():
-            self._writer.add_scalar(name, value, epoch)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
 
     def finish(self, results: Mapping[str, float]) -> None:
         self.log({f"result/{name}": value for name, value in results.items()}, self._epoch)
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class _MLflow:
