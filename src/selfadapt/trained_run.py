@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.sources.user_objects import store, stored_in
+from selfadapt.data.sources.user_objects import forget, store, stored_in
 from selfadapt.evaluation.label_errors.notebook_view import report_html
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
@@ -165,12 +165,17 @@ def train(
     """
     folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
     with folder.locked():
-        given = {
-            **settings,
-            "data": str(data if isinstance(data, str | Path) else _stored(data, folder, resume=resume)),
-        }
+        given = {**settings, "data": str(data if isinstance(data, str | Path) else folder.path)}
         request = Request.of("labels", **given)
-        run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
+        if not isinstance(data, str | Path):  # stored once the settings are known to be valid
+            given["data"] = str(_stored(data, folder, resume=resume))
+            request = Request.of("labels", **given)
+        try:
+            run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
+        except UserError:
+            if not isinstance(data, str | Path) and not folder.exists:
+                forget(folder.path)
+            raise
         follower = Follower(folder, run.plan, trackers)
         result = train_run(run, follower.following(no_stages))
         follower.finish(result)

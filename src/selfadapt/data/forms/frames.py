@@ -83,8 +83,9 @@ def corrected_copy(table: Any, column: str, changes: Changes) -> Any:
 def _in_pandas(frame: Any, column: str, values: Sequence[Any], kept: Sequence[int]) -> Any:
     import pandas
 
-    typed = pandas.Series(pandas.array(list(values), dtype=frame[column].dtype), index=frame.index)
-    return frame.assign(**{column: typed}).iloc[list(kept)]
+    corrected = frame.copy()
+    corrected[column] = pandas.array(list(values), dtype=frame[column].dtype)
+    return corrected.iloc[list(kept)]
 
 
 def _in_polars(frame: Any, column: str, values: Sequence[Any], kept: Sequence[int]) -> Any:

@@ -38,7 +38,8 @@ class LabelStudioExport:
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
         tasks = _read(path)
-        rows = [_row(task, _sole_control(tasks)) for task in tasks]
+        sole = _sole_control(tasks)
+        rows = [_row(task, sole) for task in tasks]
         for row in rows:
             image = next((value for value in row.values() if _is_image(value)), None)
             if image is not None and "path" not in row:
@@ -74,7 +75,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for task in tasks:
         if _is_full(task) and not (
             isinstance(task["data"], dict) and isinstance(task.get("annotations", []), list)
-            and all(isinstance(result.get("value", {}).get("choices", []), list) for result in _results(task))
+            and all(isinstance(result["value"].get("choices", []), list) for result in _results(task))
         ):  # fmt: skip
             raise UserError(f"{path}: the task {task['id']} is damaged; export the project again")
     return tasks
@@ -106,12 +107,15 @@ def _results(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The results of the first annotation that was not cancelled."""
     for annotation in task.get("annotations", []):
         if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
-            yield from (result for result in annotation.get("result", []) if isinstance(result, dict))
+            results = annotation.get("result")
+            for result in results if isinstance(results, list) else ():
+                if isinstance(result, dict) and isinstance(result.get("value"), dict):
+                    yield result
             return
 
 
 def _choices(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from (result for result in _results(task) if result.get("value", {}).get("choices"))
+    yield from (result for result in _results(task) if result["value"].get("choices"))
 
 
 def _is_image(value: Any) -> bool:

@@ -6,6 +6,7 @@ torch Dataset of (input, label)      data/ with PNG files and labels.csv, or dat
 """
 
 import csv
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,13 @@ def stored_in(folder: Path) -> Path | None:
     """What `store` wrote below a folder, if anything."""
     candidates = (folder / f"{_NAME}.csv", folder / f"{_NAME}.npz", folder / _NAME / "labels.csv", folder / _NAME)
     return next((path for path in candidates if path.exists()), None)
+
+
+def forget(folder: Path) -> None:
+    """Remove what `store` wrote below a folder in which no run was started."""
+    shutil.rmtree(folder / _NAME, ignore_errors=True)
+    for suffix in (".csv", ".npz"):
+        (folder / f"{_NAME}{suffix}").unlink(missing_ok=True)
 
 
 def _store_frame(frame: Any, path: Path) -> Path:

@@ -188,24 +188,30 @@ class LabelErrorReport:
             >>> report = find_label_errors(frame["label"], features=frame[["height", "weight"]])
             >>> corrected = report.apply_to(frame, "label")
         """
-        spellings, ids = label_spellings(table, column), row_ids(table)
-        own = [str(label) for label in self.given_labels.tolist()]
-        if len(own) == len(ids) and all(map(tuple.__contains__, spellings, own)):  # row by row
-            ids = self.ids.tolist()
-        elif not set(ids) & set(self.ids.tolist()):
-            raise ValueError(
-                f"no row has an id of this report, such as {self.ids[0]!r}; pass the table of these labels"
-            )
-        given = dict(zip(self.ids.tolist(), own, strict=True))
-        for sample_id, label in zip(ids, spellings, strict=True):
-            if given.get(sample_id, label[0]) not in label:
+        spellings, own = label_spellings(table, column), [str(label) for label in self.given_labels.tolist()]
+        if len(own) == len(spellings) and all(map(tuple.__contains__, spellings, own)):
+            rows = dict(enumerate(range(len(own))))  # the table of this report, row by row
+        else:
+            rows = self._rows_by_id(row_ids(table))
+        for row, i in rows.items():
+            if own[i] not in spellings[row]:
                 raise ValueError(
-                    f"the label of {sample_id!r} is {label[-1]!r} here, but {given[sample_id]!r} in the report; pass "
+                    f"the label of {self.ids[i]!r} is {spellings[row][-1]!r} here, but {own[i]!r} in the report; pass "
                     "the table that the report was made from"
                 )
-        taken = np.flatnonzero(self.is_error & (self.confidence >= confidence))
-        suggested = {str(self.ids[i]): str(self.suggested_labels[i]) for i in taken}
-        return corrected_copy(table, column, {row: suggested[own] for row, own in enumerate(ids) if own in suggested})
+        taken = self.is_error & (self.confidence >= confidence)
+        return corrected_copy(
+            table, column, {row: str(self.suggested_labels[i]) for row, i in rows.items() if taken[i]}
+        )
+
+    def _rows_by_id(self, ids: Sequence[str]) -> dict[int, int]:
+        """The position in this report of each row of a table that it has."""
+        rows = {row: self.position[sample_id] for row, sample_id in enumerate(ids) if sample_id in self.position}
+        if not rows:
+            raise ValueError(f"no row has an id of this report, such as {self.ids[0]!r}; pass the table of its labels")
+        if len(set(ids)) < len(ids) or len(self.position) < len(self):
+            raise ValueError("the index repeats a value, so rows cannot be found by it; pass the whole table, in order")
+        return rows
 
     @cached_property
     def reason(self) -> Array:
