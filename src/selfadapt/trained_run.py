@@ -25,7 +25,7 @@ from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
-from selfadapt.runs.tracking.follower import Follower
+from selfadapt.runs.tracking.metrics_sender import MetricsSender
 from selfadapt.runs.tracking.trackers import check_trackers
 from selfadapt.runs.train.bench import no_stages
 from selfadapt.runs.train.labelled import train as train_run
@@ -176,9 +176,9 @@ def train(
             if not isinstance(data, str | Path) and not folder.exists:
                 forget(folder.path)
             raise
-        follower = Follower(folder, run.plan, trackers)
-        result = train_run(run, follower.following(no_stages))
-        follower.finish(result)
+        sender = MetricsSender(folder, run.plan, trackers)
+        result = train_run(run, sender.sending(no_stages))
+        sender.finish(result)
         return TrainedRun(folder.path, run.plan, result)
 
 

@@ -64,7 +64,7 @@ def run_to_the_end(
     from selfadapt.runs.lifecycle.environment import choose_device
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
-    from selfadapt.runs.tracking.follower import Follower
+    from selfadapt.runs.tracking.metrics_sender import MetricsSender
     from selfadapt.runs.tracking.trackers import check_trackers
 
     follow_launcher()
@@ -91,11 +91,11 @@ def run_to_the_end(
             print(
                 f"images of different sizes are resized to {size}×{size}; --image-size N for another", file=sys.stderr
             )
-        follower = Follower(folder, run.plan, trackers if first else ())
+        sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
             with progress_bar(f"{run.plan.method_name} on {run.data.name}", quiet=quiet) as on_stage:
-                result = train(run, follower.following(on_stage))
-            follower.finish(result)
+                result = train(run, sender.sending(on_stage))
+            sender.finish(result)
         except Interrupted as interruption:
             again = f"selfadapt {command} --resume --out {run.folder.path}"
             raise Interrupted(

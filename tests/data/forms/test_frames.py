@@ -82,8 +82,9 @@ def test_a_run_goes_back_to_the_frame(flowers: tuple[Any, Any], tmp_path: Path) 
 
 
 def test_a_run_that_cannot_start_leaves_nothing_behind(flowers: tuple[Any, Any], tmp_path: Path) -> None:
-    for settings in ({"label_column": "colour"}, {"label_column": "species", "epochz": 3}):
-        with pytest.raises(UserError, match="colour|epochz"):
+    cases: list[dict[str, Any]] = [{"label_column": "colour"}, {"label_column": "species", "epochz": 3}]
+    for settings in cases:
+        with pytest.raises(UserError, match=r"colour|epochz"):
             selfadapt.train(flowers[0], out=tmp_path / "run", **settings)
         assert not list(tmp_path.iterdir())
 

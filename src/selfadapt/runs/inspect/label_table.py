@@ -40,7 +40,7 @@ def _relative_paths(folder: RunFolder, samples: Samples) -> Sequence[str]:
     source = Path(folder.read_run()["settings"]["data"]["source"]).absolute()
     if source.exists():
         base = source if source.is_dir() else source.parent
-        extracted = str(cache_dir())  # images out of a file, whose ids are more telling
+        extracted = str(cache_dir())  # images out of a file are named by their ids
         return [
             sample_id if path.startswith(extracted) else os.path.relpath(path, base) if os.path.isabs(path) else path
             for sample_id, path in zip(samples.ids, paths, strict=True)

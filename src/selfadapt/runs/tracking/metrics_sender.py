@@ -15,7 +15,7 @@ from selfadapt.runs.tracking.trackers import TRACKERS, Tracker
 from selfadapt.runs.train.bench import Stage, StageCallback
 
 
-class Follower:
+class MetricsSender:
     """Sends new lines of metrics.jsonl to trackers. Without trackers it does nothing."""
 
     def __init__(self, folder: RunFolder, plan: Plan, names: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class Follower:
                 _warn(name, error)
         self._save()
 
-    def following(self, on_stage: StageCallback) -> StageCallback:
+    def sending(self, on_stage: StageCallback) -> StageCallback:
         """The callback, which also sends what was written since its last call."""
         if not self._trackers:
             return on_stage
