@@ -105,8 +105,8 @@ def _rows(split: str, dataset: Any) -> Iterator[dict[str, Any]]:
     if image is not None:
         files, hashes = _extracted(split, dataset, image)
         columns = {"id": hashes, **columns, "path": files}
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def _label_names(feature: Any, values: Sequence[Any]) -> list[Any]:
