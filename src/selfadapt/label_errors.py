@@ -28,7 +28,9 @@ from selfadapt.evaluation.label_errors.checked_input import (
     checked_table,
     coded_labels,
     group_codes,
+    index_of,
 )
+from selfadapt.evaluation.label_errors.feature_map import FeatureMap
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
@@ -57,6 +59,7 @@ def find_label_errors(
     ids: Sequence[str] | None = None,
     class_names: Sequence[Any] | None = None,
     duplicates: Sequence[Sequence[int]] | None = None,
+    samples: Sequence[Any] | None = None,
     seed: int = 0,
 ) -> LabelErrorReport:
     """Find likely label errors from features or from out-of-sample predictions.
@@ -65,14 +68,17 @@ def find_label_errors(
 
     Args:
         labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
-            pandas Series, whose index `to_frame` keeps.
-        features: Numbers that describe each sample, such as embeddings, of shape (N, F). Pass this or `pred_probs`.
+            Series of pandas or polars. The index of pandas becomes the id, and `to_frame` keeps it.
+        features: Numbers that describe each sample, such as embeddings, of shape (N, F), or a frame of pandas or polars
+            with columns of numbers and categories. Pass this or `pred_probs`.
         pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
-        ids: Identifier of each sample for the report. Default: its position.
+        ids: Identifier of each sample for the report. Default: its index in pandas, else its position.
         class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
             integer labels within that range.
         duplicates: Groups of positions that show the same thing. Default: found among the features.
+        samples: What a notebook shows of each sample: paths of image files, images (of Pillow, arrays or tensors), or
+            texts.
         seed: Seed of the assignment to folds.
 
     Returns:
@@ -100,9 +106,11 @@ def find_label_errors(
     ids = None if ids is None else list(ids)
     if ids is not None and len(ids) != count:
         raise ValueError(f"there are {count} labels but {len(ids)} ids")
-    id_N = np.array([str(name) for name in (range(count) if ids is None else ids)])
-    index = getattr(labels, "index", None)
-    index = index if hasattr(index, "__len__") else ids
+    if samples is not None and len(samples) != count:
+        raise ValueError(f"there are {count} labels but {len(samples)} samples")
+    index = index_of(labels)
+    id_N = np.array([str(name) for name in (ids if ids is not None else range(count) if index is None else index)])
+    index = ids if index is None else index
     if by_features:
         known = None if duplicates is None else _checked(duplicates, count)
         report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]
@@ -115,7 +123,7 @@ def find_label_errors(
         predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
         noise = noise_of(predicted_NK, labels_N, fold_N)
         report = _judged(predicted_NK, noise.sharpened(predicted_NK), labels_N, noise.matrix_KK, names, known)
-    return replace(report, ids=id_N, index=index)
+    return replace(report, ids=id_N, index=index, samples=samples)
 
 
 def fit_and_judge(
@@ -137,7 +145,8 @@ def fit_and_judge(
     for fold_N in fold_RN:
         check_spread(labels_N, fold_N, [str(name) for name in names])
     fitted = cross_fit(features_NF, labels_N, fold_RN, len(names), settings)
-    return fitted, _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    report = _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    return fitted, replace(report, feature_map=FeatureMap.of(features_NF, report.is_error))
 
 
 def _judged(

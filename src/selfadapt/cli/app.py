@@ -34,7 +34,6 @@ app = typer.Typer(
     help="Train on noisy labels without memorising them, and find the label errors.",
     epilog="Start with: selfadapt demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
@@ -112,7 +111,7 @@ def main() -> NoReturn:
             raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
         _check_arguments(sys.argv[1:])
         _register(sys.argv[1:])
-        app()
+        app(prog_name="selfadapt")
     except UserError as error:
         _fail(f"error: {error}", 2)
     except TrainingError as error:

@@ -60,6 +60,7 @@ def run_to_the_end(
     *,
     resume: bool,
     devices: int,
+    log_to: str | None,
     quiet: bool,
 ) -> "tuple[Run, dict[str, Any]] | None":
     """Start or resume a run and train it to the end; returns the run and its result, in the first process only."""
@@ -71,8 +72,11 @@ def run_to_the_end(
     from selfadapt.runs.lifecycle.environment import choose_device
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
+    from selfadapt.runs.tracking.metrics_sender import MetricsSender
+    from selfadapt.runs.tracking.trackers import check_trackers
 
     follow_launcher()
+    trackers = check_trackers(log_to)
     request, notice, device = None, None, given.get("device", "auto")
     if out is not None and (resume or is_restarted()) and RunFolder(out).exists:
         folder = RunFolder(out)
@@ -95,9 +99,11 @@ def run_to_the_end(
             print(
                 f"images of different sizes are resized to {size}×{size}; --image-size N for another", file=sys.stderr
             )
+        sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
             with progress_bar(f"{run.plan.method_name} on {run.data.name}", quiet=quiet) as on_stage:
-                result = train(run, on_stage)
+                result = train(run, sender.sending(on_stage))
+            sender.finish(result)
         except Interrupted as interruption:
             again = f"selfadapt {command} --resume --out {run.folder.path}"
             raise Interrupted(

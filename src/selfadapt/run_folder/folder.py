@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast, get_args
 
 from selfadapt.core import distributed
+from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_tree, read_regular
 from selfadapt.core.typed_json import check, parse
@@ -31,7 +32,8 @@ DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given", "kind")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; format 1 had no number
 _BEFORE_THE_START = re.compile(
-    r"\.lock|\.draft-.*|checksums\.json|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin"
+    r"\.lock|\.draft-.*|checksums\.json|data|data\.csv|data\.npz|samples\.csv|unreadable\.csv|trained-on\.csv|"
+    r"targets(\.\d+)?\.bin"
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,11 +14,15 @@ from selfadapt.cli.output import count_bar
 from selfadapt.cli.parameters import Device
 from selfadapt.core.errors import UserError
 
+if TYPE_CHECKING:
+    from selfadapt.runs.inspect.onnx_predictor import OnnxPredictor
+    from selfadapt.runs.inspect.predictor import Predictor
+
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
 
 
 def command(
-    run: Path = typer.Argument(help="Folder of a trained run."),
+    run: Path = typer.Argument(help="Folder of a trained run, or an .onnx file that `selfadapt export` wrote."),
     paths: list[str] = typer.Argument(
         help="Image files, folders of images, .npy arrays, tables, or - to read paths from standard input."
     ),
@@ -32,10 +37,7 @@ def command(
     """
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
-    from selfadapt.run_folder.folder import RunFolder
-    from selfadapt.runs.inspect.predictor import Predictor
-
-    predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
+    predictor = _predictor(run, device, abstain=not everything)
     listed = list(_files(paths))
     files, done, answers, broken = iter(listed), 0, 0, 0
     with count_bar("predicting") as count:
@@ -52,6 +54,19 @@ def command(
         raise UserError(f"no prediction for any of {answers} inputs; their lines give the reasons")
     if broken:
         print(f"warning: no prediction for {broken} of {answers} inputs; their lines give the reasons", file=sys.stderr)
+
+
+def _predictor(run: Path, device: str, *, abstain: bool) -> "OnnxPredictor | Predictor":
+    if run.suffix == ".onnx" and not run.is_dir():
+        from selfadapt.runs.inspect.onnx_predictor import OnnxPredictor  # does not import torch
+
+        if not run.exists():
+            raise UserError(f"{run} does not exist; write it with: selfadapt export RUN --format onnx")
+        return OnnxPredictor.open(run, abstain=abstain)
+    from selfadapt.run_folder.folder import RunFolder
+    from selfadapt.runs.inspect.predictor import Predictor
+
+    return Predictor.of_run(RunFolder(run), device, abstain=abstain)
 
 
 def _files(paths: Iterable[str]) -> Iterator[Path]:

@@ -12,8 +12,8 @@ from torch import Tensor
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.forms.plain_tables import csv_rows
 from selfadapt.data.labels.class_names import check_label_array, check_labels, numbered
-from selfadapt.data.tabular.table_file import csv_rows
 
 
 def apply_labels(data: Data, path: Path) -> Data:

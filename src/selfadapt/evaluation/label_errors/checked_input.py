@@ -10,7 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.errors import UserError
+from selfadapt.data.forms.frames import is_numeric, package_of, table_rows
 from selfadapt.data.labels.class_names import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
+from selfadapt.data.tabular.column_encoder import fit_columns
+from selfadapt.data.tabular.row_encoder import Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ROUNDING = 0.01  # in the sum of probabilities
@@ -95,6 +99,8 @@ def _check_none_missing(missing_N: Array, name: str, remedy: str) -> None:
 def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     """Features or probabilities, as many rows as there are labels."""
     name = "pred_probs" if probabilities else "features"
+    if not probabilities and package_of(values) is not None and not is_numeric(values):
+        values = _encoded(values)
     try:
         array = np.array(_numpy(values) if isinstance(values, Tensor) else values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -115,6 +121,21 @@ def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
                 f"with {float(table_NX[row].min()):g} as the least; pass softmax outputs"
             )
     return table_NX
+
+
+def _encoded(frame: Any) -> Tensor:
+    """A frame with categories or missing numbers, encoded as the columns of a table are."""
+    table = Table(rows=table_rows(frame), location=lambda i: f"features, row {i}")
+    try:
+        return fit_columns(table).encode(table)
+    except UserError as error:
+        raise ValueError(str(error)) from error
+
+
+def index_of(labels: Any) -> Any:
+    """The index of a pandas Series; None for anything else, such as a list, whose `index` is a method."""
+    index = getattr(labels, "index", None)
+    return index if hasattr(index, "__len__") else None
 
 
 def coded_labels(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:
