@@ -114,6 +114,12 @@ def read_rows() -> list[Row]:
     return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
 
 
+def write_row(row: Row) -> None:
+    """Add a row. It replaces an earlier one of the same cell and seed."""
+    rows = [other for other in read_rows() if (other["cell"], other["seed"]) != (row["cell"], row["seed"])]
+    ROWS.write_text("".join(json.dumps(each) + "\n" for each in [*rows, row]), encoding="utf-8")
+
+
 def write_page() -> None:
     """Write the report and the figure."""
     rows = read_rows()
