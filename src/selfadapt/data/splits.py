@@ -121,14 +121,17 @@ def assign_folds(
     alone_n = shuffled_N[fold_N[shuffled_N] < 0]
     # Classes are visited in the order of their first sample, so that their names do not matter. Each class is cut where
     # its folds are full: if samples or groups are added or removed, only samples near the cuts change their fold.
+    # Samples of equal content are dealt out in turn instead.
+    contents = range(count) if keys_N is None else keys_N
     for label in dict.fromkeys(labels_N[alone_n].tolist()):
         of_class, class_n = loads_of_class[label], alone_n[labels_N[alone_n] == label]
-        chosen = []
-        for _ in class_n:
-            chosen.append(min(range(folds), key=lambda f: (of_class[f], loads[f])))
-            of_class[chosen[-1]] += 1
-            loads[chosen[-1]] += 1
-        fold_N[class_n] = torch.tensor(sorted(chosen))
+        for sample in class_n.tolist():
+            fold_N[sample] = fold = min(range(folds), key=lambda f: (of_class[f], loads[f]))
+            of_class[fold] += 1
+            loads[fold] += 1
+        first_of = {contents[sample]: sample for sample in reversed(class_n.tolist())}
+        firsts = torch.tensor([sample for sample in class_n.tolist() if first_of[contents[sample]] == sample])
+        fold_N[firsts] = fold_N[firsts].sort().values
     return fold_N
 
 
