@@ -27,6 +27,7 @@ from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each, with_duplicates
 from selfadapt.evaluation.label_errors.list_quality import expected_quality
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
+from selfadapt.models.linear.softmax_regression import pieces_of
 from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
 from selfadapt.objectives.cross_fitting.transition import log_odds_wrong, posterior
 
@@ -95,13 +96,15 @@ def least_rate(prior_nK: Tensor, labels_n: Tensor) -> float:
 def _odds(prior_NK: Tensor, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
     """Both terms of odds_i, the second with c = 1."""
     visible_N = log_odds_wrong(prior_NK, labels_N, matrix_KK)[0].double().exp()
-    labels_N1 = labels_N.unsqueeze(1)
-    label_N = predicted_NK.gather(1, labels_N1).squeeze(1).double()
-    log_share_K = predicted_NK.mean(0).clamp_min(_TINY).log()
-    uncertain_NK = _CERTAINTY * predicted_NK.clamp_min(_TINY).log() + (1 - _CERTAINTY) * log_share_K
-    drawn_N = uncertain_NK.softmax(1).gather(1, labels_N1).squeeze(1).double()
-    others_N = predicted_NK.scatter(1, labels_N1, 0.0).double().sum(1)  # 1 - label_N would round to 0
-    return visible_N, drawn_N * others_N / label_N.clamp_min(_TINY)
+    log_share_K, confusion_N = predicted_NK.mean(0).clamp_min(_TINY).log(), torch.empty_like(visible_N)
+    for piece in pieces_of(*predicted_NK.shape):
+        predicted_nK, labels_n1 = predicted_NK[piece], labels_N[piece].unsqueeze(1)
+        uncertain_nK = _CERTAINTY * predicted_nK.clamp_min(_TINY).log() + (1 - _CERTAINTY) * log_share_K
+        drawn_n1 = uncertain_nK.softmax(1).gather(1, labels_n1).double()
+        label_n1 = predicted_nK.gather(1, labels_n1).double().clamp_min(_TINY)
+        others_n1 = predicted_nK.scatter(1, labels_n1, 0.0).double().sum(1, keepdim=True)  # 1 - label would round to 0
+        confusion_N[piece] = (drawn_n1 * others_n1 / label_n1).squeeze(1)
+    return visible_N, confusion_N
 
 
 def _probability(odds_N: Tensor) -> Tensor:
