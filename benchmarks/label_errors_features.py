@@ -105,7 +105,7 @@ def measure(
         samples = labelled(cell, seed, folder)
         ours = from_python(samples, seed)
     labels_N, wrong_N = samples.labels_N, samples.wrong_N
-    others = {}
+    others: dict[str, Tensor] = {}
     if earlier is None:
         start = time.process_time()
         logistic = logistic_regression(samples.features_NF, labels_N, seed)
