@@ -63,12 +63,12 @@ def audit(folder: Path) -> dict[str, Any]:
     """The list of `find_label_errors`, with the memory of this process before it was checked."""
     from selfadapt import find_label_errors
 
-    labels_N, passes, start = np.load(folder / "labels.npy"), dict[str, float](), time.monotonic()
+    labels_N, start = np.load(folder / "labels.npy"), time.monotonic()
 
     def on_pass(name: str, done: int, total: int) -> None:
         if done == 0:
-            print(f"{time.monotonic() - start:8.0f} s  {name}", file=sys.stderr, flush=True)
-            passes[name] = time.process_time()
+            spent = f"{time.monotonic() - start:8.0f} s {time.process_time():8.0f} CPU s"
+            print(f"{spent}  {name}", file=sys.stderr, flush=True)
 
     report = find_label_errors(labels_N, features=folder / "features.npy", on_pass=on_pass)
     ranked_N = report.ranked_indices
@@ -140,11 +140,15 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     if chosen.one:
         folder = HOME / chosen.sizes
-        done = make(folder, *map(int, chosen.sizes.split("x"))) if chosen.one == "make" else measure(chosen.one, folder)
-        print(json.dumps(done))
+        if chosen.one == "make":
+            make(folder, *map(int, chosen.sizes.split("x")))
+        else:
+            print(json.dumps(measure(chosen.one, folder)))
         return
     for size in chosen.sizes.split(","):
-        in_process("make", size, chosen.threads, None)
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.label_errors_cost", "--one", "make", "--sizes", size], check=True
+        )
         results = {"selfadapt": in_process("selfadapt", size, chosen.threads, None)}
         if chosen.peer_minutes:
             name = "scikit-learn + cleanlab"

@@ -46,8 +46,8 @@ def _write(folder: Path, features_NF: Array, ids: Array | None = None) -> None:
 
 def _make_small() -> None:
     """Stream from 1,000 samples on, with a sample of 600 and blocks of 256."""
-    streamed_fit._MANY_SAMPLES = 1000  # type: ignore[misc]
-    large_features.SAMPLE, large_features._KERNEL_WIDTH = 600, 10**5  # type: ignore[misc]
+    streamed_fit._MANY_SAMPLES = 1000
+    vars(large_features).update(SAMPLE=600, _KERNEL_WIDTH=10**5)
 
 
 @pytest.fixture(autouse=True)
