@@ -17,6 +17,7 @@ from selfadapt import __version__
 from selfadapt.cli.commands import data
 from selfadapt.cli.options import run_options
 from selfadapt.cli.parameters import as_command
+from selfadapt.cli.processes import check_shared
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.engine.launch import is_concurrent_job, is_launched
 
@@ -71,8 +72,7 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
-            raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
+        check_shared(sys.argv[1] if len(sys.argv) > 1 else "")
         _register(sys.argv[1:])
         app()
     except UserError as error:

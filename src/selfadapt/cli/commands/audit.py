@@ -6,7 +6,8 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
-from selfadapt.cli.parameters import Device
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt audit runs/first"
@@ -15,6 +16,7 @@ EXAMPLE = "Example: selfadapt audit runs/first"
 def command(
     run: Path = typer.Argument(help="Folder of a run, finished or not."),
     device: str = Device,
+    devices: int = Processes,
 ) -> Output:
     """Write the likely label errors of RUN to labels.csv, most likely wrong first, with suggested labels.
 
@@ -26,8 +28,11 @@ def command(
     from selfadapt.runs.inspect.label_audit import audit_training
     from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 
-    own = opened(run, device, quiet=OUTPUT.quiet)
-    audit = audit_training(own.folder, own.data, own.state)
+    with in_processes(devices, device) as first:
+        own = opened(run, device, quiet=OUTPUT.quiet)
+        audit = audit_training(own.folder, own.data, own.state)
+        if not first:
+            return
     draw_label_sheets(own.folder, own.data, audit)
     write_run_page(own.folder)
     summary = audit.summary

@@ -5,7 +5,8 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Output, count_bar
-from selfadapt.cli.parameters import Device
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
 from selfadapt.runs.config.sections import PHOTOS
 
 EXAMPLE = "Example: selfadapt embed photos --out features.npz, then: selfadapt train features.npz"
@@ -20,6 +21,7 @@ def command(
     ),
     out: Path = typer.Option(Path("features.npz"), help="Output file."),
     device: str = Device,
+    devices: int = Processes,
 ) -> Output:
     """Compute the features of a pretrained network for the images of DATA, and write them as an .npz file.
 
@@ -28,8 +30,11 @@ def command(
     from selfadapt.runs.inspect.feature_file import Embedding, embed
 
     settings = Embedding(model=model, weights=weights, image_size=image_size, device=device)
-    with count_bar("computing features") as on_progress:
-        result = embed(data, out, settings, on_progress)
+    with in_processes(devices, device) as first:
+        with count_bar("computing features") as on_progress:
+            result = embed(data, out, settings, on_progress)
+        if not first:
+            return
     yield result
     print(f"{result['samples']:,} vectors with {result['dimensions']} features each: {result['path']}")
     if result["unreadable"]:

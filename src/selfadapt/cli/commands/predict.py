@@ -3,13 +3,13 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import typer
 
 from selfadapt.cli.output import count_bar
-from selfadapt.cli.parameters import Device
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
 from selfadapt.core.errors import UserError
 
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
@@ -23,6 +23,7 @@ def command(
     batch_size: int = typer.Option(256, help="Images per batch."),
     everything: bool = typer.Option(False, "--all", help="Never abstain, even if the run is calibrated."),
     device: str = Device,
+    devices: int = Processes,
 ) -> None:
     """Predict the class of each input, or abstain below the threshold of `selfadapt calibrate`; one JSON line each.
 
@@ -33,20 +34,18 @@ def command(
         raise UserError(f"--batch-size {batch_size} must be at least 1")
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.inspect.predictor import Predictor
+    from selfadapt.runs.inspect.shared_predictions import answers_in_turn, listed_by_first
 
-    predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
-    listed = list(_files(paths))
-    files, done, answers, broken = iter(listed), 0, 0, 0
-    with count_bar("predicting") as count:
-        while batch := list(islice(files, batch_size)):
-            for record in predictor.answer(batch):
+    answers = broken = 0
+    with in_processes(devices, device) as first, count_bar("predicting") as on_progress:
+        predictor = Predictor.of_run(RunFolder(run), device, abstain=not everything)
+        files = listed_by_first(lambda: list(_files(paths)))
+        if not files:
+            raise UserError("there are no input files")
+        for record in answers_in_turn(predictor, files, batch_size, on_progress):
+            if first:
                 answers, broken = answers + 1, broken + ("error" in record)
-                print(json.dumps(record, ensure_ascii=False))
-            sys.stdout.flush()
-            done += len(batch)
-            count(done, len(listed))
-    if not listed:
-        raise UserError("there are no input files")
+                print(json.dumps(record, ensure_ascii=False), flush=True)
     if broken and broken == answers:
         raise UserError(f"no prediction for any of {answers} inputs; their lines give the reasons")
     if broken:

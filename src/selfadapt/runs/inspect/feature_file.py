@@ -1,5 +1,6 @@
 """Write the features of a pretrained network as a file of vectors, which `train` accepts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
@@ -60,12 +62,8 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
     if not len(arrays["x_train"]):
         raise UserError(f"{source}: no image can be read, such as {broken[0][0]}: {broken[0][1]}")
     seconds = monotonic() - start
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(out) as draft:
-            np.savez(draft, **arrays)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+    if distributed.rank() == 0:
+        _write(out, arrays)
     return {
         "path": str(out),
         "samples": sum(len(array) for name, array in arrays.items() if name.startswith("x_")),
@@ -73,6 +71,15 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
         "images_per_second": round(computed / seconds, 1) if computed else None,
         "unreadable": [{"id": sample_id, "reason": reason} for sample_id, reason in broken],
     }
+
+
+def _write(out: Path, arrays: Mapping[str, Any]) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(out) as draft:
+            np.savez(draft, **arrays)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
 
 
 def _no_images(source: str) -> str:
