@@ -67,7 +67,8 @@ def alone() -> Iterator[None]:
 
 def local_world_size() -> int:
     """Return the number of processes of the group on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
+    grouped = dist.is_available() and dist.is_initialized()
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if grouped else 1
 
 
 def usable_cores() -> int:

@@ -19,17 +19,19 @@ def command(
     image_size: int | None = typer.Option(
         None, help="Resize images to a square of this size. Default: the input size of the model."
     ),
-    out: Path = typer.Option(Path("features.npz"), help="Output file."),
+    out: Path = typer.Option(Path("features.npz"), help="An .npz file, or a folder for shards with a manifest."),
+    shard_size: int = typer.Option(8192, help="Images per shard, for a folder."),
     device: str = Device,
     devices: int = Processes,
 ) -> Output:
-    """Compute the features of a pretrained network for the images of DATA, and write them as an .npz file.
+    """Compute the features of a pretrained network for the images of DATA, and write them to a file or in shards.
 
-    Features are cached by the content of the images (selfadapt data cache).
+    For a file, features are cached by the content of the images (selfadapt data cache). For a folder, finished shards
+    are kept and verified: the same command resumes after an interruption.
     """
     from selfadapt.runs.inspect.feature_file import Embedding, embed
 
-    settings = Embedding(model=model, weights=weights, image_size=image_size, device=device)
+    settings = Embedding(model=model, weights=weights, image_size=image_size, device=device, shard_size=shard_size)
     with in_processes(devices, device) as first:
         with count_bar("computing features") as on_progress:
             result = embed(data, out, settings, on_progress)

@@ -15,6 +15,7 @@ from selfadapt.data.dataset import Data
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.data.sources.image_folder import are_photos, folder_data, image_table_data
+from selfadapt.data.sources.shard_folder import has_shards, shard_data
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.table_file import TABLE_SUFFIXES, TableColumns, column_names, read_table
@@ -27,6 +28,8 @@ def kind_of(source: str, columns: TableColumns) -> DataKind:
     path = Path(source)
     if source in SOURCES:
         return "named"
+    if has_shards(path):
+        return "vectors"
     if path.suffix == ".npz" and path.is_file():
         return "vectors" if has_vectors(path) else "small images"
     if path.suffix in TABLE_SUFFIXES and path.is_file():
@@ -68,6 +71,8 @@ def open_data(
         columns.check_unused(source)
     if source in SOURCES:
         return replace(SOURCES[source].open(_folder(source), resize), mixed=SOURCES[source].mixed)
+    if has_shards(path):
+        return shard_data(path)
     if path.is_dir():
         return folder_data(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix in TABLE_SUFFIXES:
