@@ -17,8 +17,8 @@ from cli.photographs import write_photos
 from cli.program import process, run, run_json
 from forks import Program
 from selfadapt.core.errors import Interrupted
+from selfadapt.data.shards.manifest import write_shard
 from selfadapt.models.pretrained import features
-from selfadapt.runs.inspect import feature_folder
 
 EMBED = ("embed", "photos", "--model", "test_efficientnet", "--weights", "network.safetensors", "--image-size", "32")
 SHARDS = (*EMBED, "--shard-size", "4")
@@ -82,16 +82,16 @@ def test_two_processes_share_the_shards(folder: Path) -> None:
 def test_an_interrupted_command_resumes_after_its_shards(
     folder: Path, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, numbers = feature_folder.write_shard, []
+    numbers = []
 
     def interrupted(*given: Any, **arrays: Any) -> Any:
         numbers.append(given[1])
         if len(numbers) == 4:
             raise Interrupted("stopped by a signal")
-        return write(*given, **arrays)
+        return write_shard(*given, **arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr(feature_folder, "write_shard", interrupted)
+        patch.setattr("selfadapt.runs.inspect.feature_folder.write_shard", interrupted)
         stopped = run(*SHARDS, "--out", "stopped", folder=folder)
     assert stopped.returncode == 130
     assert "finished shards are kept, and the same command resumes" in stopped.stderr
@@ -124,7 +124,8 @@ def test_a_damaged_shard_is_computed_again(folder: Path, seen: list[int]) -> Non
     with warnings.catch_warnings(action="always"):
         result = run(*SHARDS, "--out", "damaged", folder=folder)
     assert "1 shards of damaged are damaged and are computed again, such as 00002.npz" in result.stderr
-    assert sum(seen) == 4
+    assert sum(seen) == 3
+    assert len(json.loads((folder / "damaged/manifest.json").read_text())["source"]["unreadable"]) == 1
     _check(folder / "damaged", folder / "one.npz")
 
 
@@ -152,8 +153,6 @@ def test_shards_train_as_the_file_does(folder: Path) -> None:
     skipped = {columns.index("path"), columns.index("relative_path")}  # a position in the single file
     cells = [[[c for i, c in enumerate(row.split(",")) if i not in skipped] for row in rows] for rows in results]
     assert cells[0] == cells[1]
-    result = run("predict", "run-trained", "trained/00000.npz", folder=folder)
-    assert result.returncode == 0 or "x" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ def shard_data(path: Path) -> Data:
         UserError: If shards have no labels, differ in their dimensions, or hold values that are not finite.
     """
     shards = {
-        split: FeatureShards.of(own)
+        split: FeatureShards.of(folder)
         for split in SPLIT_NAMES
-        if (own := folder_of_split(path, split)) == path or (path.is_dir() and own.is_dir() and has_shards(own))
+        if (folder := folder_of_split(path, split)) == path or folder.is_dir()
     }
     labels = {split: _labels(folder_of_split(path, split), own) for split, own in shards.items()}
     classes = class_names(str(path), labels["train"])
@@ -84,15 +84,23 @@ def sample_ids(path: Path, shards: FeatureShards, prefix: str = "") -> list[str]
     return ids
 
 
-def _labels(path: Path, shards: FeatureShards) -> list[str]:
+def stored_labels(path: Path, shards: FeatureShards) -> list[str] | None:
+    """Return the labels of the shards by name, or None if they have none."""
     column = shards.column("labels")
     if column is None:
+        return None
+    check_label_array(path, "labels", column)
+    return [str(label) for label in column.tolist()]
+
+
+def _labels(path: Path, shards: FeatureShards) -> list[str]:
+    labels = stored_labels(path, shards)
+    if labels is None:
         raise UserError(
             f"{path} has no labels; write them to the shards as an array `labels`, or, without training a network on "
             f"them, give them to: selfadapt audit {path} --labels FILE"
         )
-    check_label_array(path, "labels", column)
-    return [str(label) for label in column.tolist()]
+    return labels
 
 
 def _values(path: Path, shards: FeatureShards) -> torch.Tensor:

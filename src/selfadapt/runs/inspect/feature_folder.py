@@ -27,8 +27,6 @@ from selfadapt.data.sources.shard_folder import has_only_files_and_splits
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained
 
-Unreadable = list[tuple[str, str]]  # id, reason
-
 
 @dataclass(frozen=True)
 class FolderWriter:
@@ -55,7 +53,7 @@ class FolderWriter:
         shards = torch.arange(len(samples)).split(self.shard_size)
         entries = {int(Path(entry.file).stem): entry for entry in manifest.shards}
         missing = [number for number in range(len(shards)) if number not in entries]
-        unreadable, processes = list(manifest.source["unreadable"]), distributed.world_size()
+        unreadable, processes = dict(manifest.source["unreadable"]), distributed.world_size()
         before = done = len(samples) - sum(len(shards[number]) for number in missing)
         try:
             for start in range(0, len(missing), processes):
@@ -64,15 +62,15 @@ class FolderWriter:
                 own = turn[distributed.rank() : distributed.rank() + 1]
                 written = [self._write_shard(folder, number, samples, shards[number], count) for number in own]
                 for others in distributed.all_gather_objects(written):
-                    for entry, broken in cast(list[tuple[ShardEntry | None, Unreadable]], others):
-                        unreadable += broken
+                    for entry, broken in cast(list[tuple[ShardEntry | None, dict[str, str]]], others):
+                        unreadable |= broken
                         if entry is not None:
                             entries[int(Path(entry.file).stem)] = entry
                 done += sum(len(shards[number]) for number in turn)
                 manifest = replace(
                     manifest,
                     shards=tuple(entries[number] for number in sorted(entries)),
-                    source={**manifest.source, "unreadable": unreadable},
+                    source={**manifest.source, "unreadable": list(unreadable.items())},
                 )
                 manifest.write(folder)
         except Interrupted as interruption:
@@ -84,7 +82,8 @@ class FolderWriter:
 
     def _write_shard(
         self, folder: Path, number: int, samples: Samples, index_n: Tensor, on_progress: ProgressCallback
-    ) -> tuple[ShardEntry | None, Unreadable]:
+    ) -> tuple[ShardEntry | None, dict[str, str]]:
+        """Write a shard, unless none of its images can be read; return its entry, and the reasons by id."""
         with distributed.alone():
             found = features_of(
                 samples.inputs.take(index_n), self.network, device=self.device, keep=False, on_progress=on_progress
@@ -101,7 +100,7 @@ class FolderWriter:
                 ids=np.array([samples.ids[places[i]] for i in readable]),
                 labels=np.array([self.classes[int(samples.labels[places[i]])] for i in readable]),
             )
-        return entry, [(samples.ids[places[i]], reason) for i, reason in broken.items()]
+        return entry, {samples.ids[places[i]]: reason for i, reason in broken.items()}
 
     def _started(self, folder: Path, samples: Samples) -> Manifest:
         """The manifest of an interrupted call without its damaged shards, or that of a new folder."""
