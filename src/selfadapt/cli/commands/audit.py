@@ -87,7 +87,7 @@ def _audit_data(source: str, labels: Path | None, out: Path | None, device: str,
 
 
 def _audit_features(path: Path, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
-    from selfadapt.runs.inspect.feature_audit import audit_features
+    from selfadapt.runs.inspect.audit.feature_audit import audit_features
 
     with in_processes(devices, device) as first:
         audit = audit_features(path, labels, out or new_folder(f"{path.stem}-audit"))

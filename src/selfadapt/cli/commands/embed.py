@@ -29,7 +29,7 @@ def command(
     For a file, features are cached by the content of the images (selfadapt data cache). For a folder, finished shards
     are kept and verified: the same command resumes after an interruption.
     """
-    from selfadapt.runs.inspect.feature_file import Embedding, embed
+    from selfadapt.runs.inspect.embedding.feature_file import Embedding, embed
 
     settings = Embedding(model=model, weights=weights, image_size=image_size, device=device, shard_size=shard_size)
     with in_processes(devices, device) as first:

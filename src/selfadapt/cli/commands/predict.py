@@ -10,7 +10,8 @@ import typer
 from selfadapt.cli.output import count_bar
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import TrainingError, UserError
+from selfadapt.engine.launch import is_restarted
 
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
 
@@ -32,6 +33,8 @@ def command(
     """
     if batch_size < 1:
         raise UserError(f"--batch-size {batch_size} must be at least 1")
+    if is_restarted():  # lines were printed and standard input was read
+        raise TrainingError("the predictions above are incomplete; run the command again")
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.inspect.predictor import Predictor
     from selfadapt.runs.inspect.shared_predictions import answers_in_turn, listed_by_first

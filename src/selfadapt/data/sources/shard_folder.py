@@ -28,9 +28,8 @@ def has_shards(path: Path) -> bool:
     """Whether a path is that of features: an .npy, or a folder of their files, without folders but those of splits."""
     if not path.is_dir():
         return path.suffix == ".npy" and path.is_file()
-    return (path / MANIFEST).is_file() or (
-        has_only_files_and_splits(path) and any(own.suffix in SUFFIXES for own in path.iterdir())
-    )
+    listed = any(own.suffix in SUFFIXES and not own.name.startswith(".") for own in path.iterdir())
+    return (path / MANIFEST).is_file() or (listed and has_only_files_and_splits(path))
 
 
 def has_only_files_and_splits(folder: Path) -> bool:

@@ -33,7 +33,7 @@ from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.objective import Evidence
 from selfadapt.review.statistics.label_figures import label_figures
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.inspect.audit_summary import MOST_CLASSES, audit_summary
+from selfadapt.runs.inspect.audit.audit_summary import MOST_CLASSES, audit_summary
 from selfadapt.runs.inspect.label_table import write_label_table
 from selfadapt.runs.lifecycle.data_duplicates import places_of
 from selfadapt.runs.lifecycle.lifecycle import list_unreadable

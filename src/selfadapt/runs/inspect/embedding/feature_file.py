@@ -18,7 +18,7 @@ from selfadapt.data.sources.shard_folder import SPLIT_NAMES, folder_of_split, ha
 from selfadapt.data.tabular.table_file import TableColumns
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained, pretrained, timm_name
-from selfadapt.runs.inspect.feature_folder import FolderWriter
+from selfadapt.runs.inspect.embedding.feature_folder import FolderWriter
 from selfadapt.runs.lifecycle.environment import choose_device
 
 

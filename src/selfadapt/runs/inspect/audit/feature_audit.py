@@ -22,7 +22,7 @@ from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.label_errors import find_label_errors
 from selfadapt.review.statistics.label_figures import LabelFigures, figures_of
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.inspect.audit_summary import MOST_CLASSES, audit_summary
+from selfadapt.runs.inspect.audit.audit_summary import MOST_CLASSES, audit_summary
 from selfadapt.runs.inspect.label_table import table_rows
 
 
