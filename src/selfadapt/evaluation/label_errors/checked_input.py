@@ -96,23 +96,25 @@ def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
 
 def coded_labels(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:
     """The names of the classes, and each label as a number among them."""
-    names = np.unique(given_N) if classes is None else np.array(list(classes))
+    values, value_N = np.unique(given_N, return_inverse=True)
+    names = values if classes is None else np.array(list(classes))
     whole = given_N.dtype.kind in "iu"
     if classes is None and columns is not None and whole and given_N.min() >= 0 and given_N.max() < columns:
         names = np.arange(columns)
-    if len(np.unique(given_N)) < 2:
+    if len(values) < 2:
         raise ValueError(f"all labels are {given_N.tolist()[0]!r}; pass samples of at least two classes together")
     if len(set(names.tolist())) < len(names):
         raise ValueError("class_names= names a class twice")
     if columns is not None and columns != len(names):
         raise ValueError(f"pred_probs have {columns} columns but there are {len(names)} classes; pass class_names=")
     place = {name: position for position, name in enumerate(names.tolist())}
-    unknown = [label for label in given_N.tolist() if label not in place]
-    if unknown:
+    known = np.array([value in place for value in values.tolist()])
+    if not known.all():
+        unknown = given_N[(~known[value_N]).argmax()]
         raise ValueError(
-            f"label {unknown[0]!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
+            f"label {unknown.item()!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
         )
-    return names, torch.tensor([place[label] for label in given_N.tolist()])
+    return names, torch.from_numpy(np.array([place[value] for value in values.tolist()])[value_N])
 
 
 def group_codes(groups: Any, count: int) -> Tensor:
