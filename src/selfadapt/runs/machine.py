@@ -27,6 +27,7 @@ EXTRAS = {  # the modules of an extra, and their use
     "shift": (("imagecorruptions",), "the published frost images for `selfadapt shift`"),
     "lightning": (("lightning",), "the callback for Lightning, `SelfAdaptiveCallback`"),
     "transformers": (("transformers", "accelerate"), "the trainer for Transformers, `SelfAdaptiveTrainer`"),
+    "ray": (("ray",), "the example for Ray Data, examples/ray_label_errors.py"),
     "bench": (("cleanlab",), "cleanlab, the baseline for label errors"),
 }
 _ROUNDS = 5

@@ -17,6 +17,7 @@ from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import class_names, numbered
 from selfadapt.data.labels.overrides import apply_labels, check_labels_file, labels_by_id
 from selfadapt.data.shards.feature_shards import FeatureShards
+from selfadapt.data.shards.passes import PassProgress, no_pass_progress
 from selfadapt.data.sources.shard_folder import sample_ids, stored_labels
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.label_errors import find_label_errors
@@ -32,7 +33,9 @@ class FeatureAudit:
     figures: LabelFigures
 
 
-def audit_features(path: Path, labels: Path | None, out: Path, seed: int = 0) -> FeatureAudit:
+def audit_features(
+    path: Path, labels: Path | None, out: Path, *, seed: int = 0, on_pass: PassProgress = no_pass_progress
+) -> FeatureAudit:
     """Assess the label of each sample, write labels.csv and transition.csv, and return the results.
 
     Args:
@@ -40,6 +43,7 @@ def audit_features(path: Path, labels: Path | None, out: Path, seed: int = 0) ->
         labels: A .npy or .csv file with the given labels; those in the shards then count as the truth.
         out: The folder to write to.
         seed: Seed of the assignment to folds.
+        on_pass: Called with the name of a pass over large features, the number of samples done, and of all.
 
     Raises:
         UserError: If features or labels are missing, cannot be read, or do not suffice to judge labels.
@@ -51,7 +55,7 @@ def audit_features(path: Path, labels: Path | None, out: Path, seed: int = 0) ->
     classes, labels_N, truth_N, ids = _labelled(path, shards, labels)
     try:
         report = find_label_errors(
-            labels_N, features=shards.read(slice(0, len(shards))), class_names=range(len(classes)), ids=ids, seed=seed
+            labels_N, features=shards, class_names=range(len(classes)), ids=ids, seed=seed, on_pass=on_pass
         )
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
