@@ -9,7 +9,6 @@ sample is predicted by a head that has seen its label. Replace `rows` and `Embed
 Shapes: N samples, B of a block, F features, K classes.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from selfadapt import LabelErrorReport, find_label_errors
 from selfadapt.data.shards.id_order import id_hashes
 from selfadapt.models.linear.fold_moments import FoldMoments, scores
 
-Block = Mapping[str, np.ndarray[Any, Any]]
+Block = dict[str, Any]  # arrays by column
 FOLDS, CLASSES, SHRINKAGE = 5, 10, 0.1
 SUMS = ("counts_FK", "sums_FKD", "gram_FDD")
 
@@ -31,8 +30,7 @@ def rows() -> ray.data.Dataset:
     digits = load_digits()
     labels = np.where(np.random.default_rng(0).random(len(digits.target)) < 0.1, digits.target + 1, digits.target) % 10
     images = digits.images.astype(np.float32)
-    items = [{"id": f"digit-{i}", "image": images[i], "label": label} for i, label in enumerate(labels.tolist())]
-    return ray.data.from_items(items, override_num_blocks=8)
+    return ray.data.from_items([{"id": f"digit-{i}", "image": images[i], "label": y} for i, y in enumerate(labels)])
 
 
 class Embed:
@@ -67,13 +65,13 @@ def predict(block: Block, heads: list[torch.Tensor]) -> Block:
 
 
 def main() -> LabelErrorReport:
-    features = rows().map_batches(Embed, concurrency=1).materialize()
+    features = rows().map_batches(Embed, compute=ray.data.ActorPoolStrategy(size=1)).materialize()
     of_blocks = features.map_batches(sums, batch_size=512).take_all()
     total = FoldMoments(*(torch.from_numpy(sum(own[name] for own in of_blocks)) for name in SUMS))
     heads = [total.discriminant_without([fold]).head(SHRINKAGE) for fold in range(FOLDS)]
     found = features.map_batches(predict, fn_args=[heads]).take_all()
-    p_NK = np.stack([own["p"] for own in found])
-    return find_label_errors([own["label"] for own in found], pred_probs=p_NK, ids=[own["id"] for own in found])
+    labels, p_NK, ids = ([own[name] for own in found] for name in ("label", "p", "id"))
+    return find_label_errors(labels, pred_probs=np.stack(p_NK), ids=ids)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_data_are_trained_on_first(folder: Path) -> None:
         pytest.param(("unlabelled",), "unlabelled has no labels; give them with --labels", id="no labels"),
         pytest.param(("unlabelled", "--labels", "none.npy"), "there is no file none.npy", id="no such file"),
         pytest.param(("unlabelled", "--labels", "few.npy"), "there are 200 samples", id="another number"),
-        pytest.param(("unlabelled", "--labels", "few.csv"), "no label for 198 of 200 samples", id="ids missing"),
+        pytest.param(("unlabelled", "--labels", "few.csv"), "lacks the labels of 198 of 200 samples", id="ids missing"),
         pytest.param(("unlabelled", "--labels", "same.npy"), "all labels are", id="one class"),
         pytest.param(("nowhere",), "there is no data set or path 'nowhere'", id="no such path"),
     ],

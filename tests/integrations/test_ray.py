@@ -44,7 +44,7 @@ def test_summed_blocks_give_the_report_of_one_block() -> None:
     )
     heads = [moments.discriminant_without([fold]).head(example["SHRINKAGE"]) for fold in range(5)]
     expected = find_label_errors(report.given_labels, pred_probs=example["predict"](embedded, heads)["p"])
-    np.testing.assert_allclose(report.p_wrong, expected.p_wrong, atol=1e-5)
+    np.testing.assert_allclose(report.p_wrong, expected.p_wrong, atol=2e-4)  # products of a block are in float32
     wrong = report.given_labels != digits.target[rows]
     assert 0.05 < wrong.mean() < 0.15
     assert (report.is_error & wrong).sum() > 0.9 * wrong.sum()

@@ -15,6 +15,8 @@ from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import check_label_array, check_labels, numbered
 from selfadapt.data.tabular.table_file import csv_rows
 
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
+
 
 def apply_labels(data: Data, path: Path) -> Data:
     """Replace the training labels by those of a file; the previous labels count as the truth.
@@ -34,18 +36,21 @@ def check_labels_file(path: Path) -> None:
         raise UserError(f"--labels {path}: give a .npy or a .csv file")
 
 
-def labels_by_id(path: Path, ids: Sequence[str]) -> list[str]:
-    """Read the label of each sample: from a .npy in their order, or from a .csv with the columns id and label."""
-    if path.suffix == ".csv":
-        found = _read_labels(path, frozenset(ids), ())
-        missing = [sample_id for sample_id in ids if sample_id not in found]
-        if missing:
-            raise UserError(f"{path} has no label for {len(missing)} of {len(ids)} samples, such as {missing[0]!r}")
-        return [found[sample_id].label for sample_id in ids]
-    values = _label_array(path)
-    if values.shape != (len(ids),):
-        raise UserError(f"{path} contains labels of shape {values.shape}, but there are {len(ids)} samples")
-    return [str(value) for value in values.tolist()]
+def labels_by_id(path: Path, ids: Sequence[str]) -> Array:
+    """Read the labels of these samples, all of which a .csv with the columns id and label must list."""
+    found = _read_labels(path, frozenset(ids), ())
+    missing = [sample_id for sample_id in ids if sample_id not in found]
+    if missing:
+        raise UserError(f"{path} lacks the labels of {len(missing)} of {len(ids)} samples, such as {missing[0]!r}")
+    return np.array([found[sample_id].label for sample_id in ids])
+
+
+def labels_in_order(path: Path, count: int) -> Array:
+    """Read the labels of all samples from a .npy."""
+    labels = _label_array(path)
+    if labels.shape != (count,):
+        raise UserError(f"{path} contains labels of shape {labels.shape}, but there are {count} samples")
+    return labels
 
 
 def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
@@ -142,9 +147,9 @@ def _class_indices(
     return numbered(labels, classes, lambda i: f"{path}, row {found[ids[i]].row} ({ids[i]})")
 
 
-def _label_array(path: Path) -> Any:
+def _label_array(path: Path) -> Array:
     try:
-        values = np.load(path, allow_pickle=False)
+        values: Array = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
     check_label_array(path, "the array", values)

@@ -13,10 +13,11 @@ from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import check_label_array, class_names, numbered
 from selfadapt.data.shards.feature_shards import FeatureShards
 from selfadapt.data.shards.manifest import MANIFEST
-from selfadapt.data.shards.shard_file import SUFFIXES
+from selfadapt.data.shards.shard_file import SUFFIXES, Array
 from selfadapt.data.tabular.vectors import VectorInputs
 
 SPLIT_NAMES = {"train": "train", "validation": "val", "test": "test"}
+OTHER_SPLITS = ("val", "test")  # folders below that of the training split
 _BLOCK = 65_536  # samples that are read at a time
 
 
@@ -29,12 +30,9 @@ def has_shards(path: Path) -> bool:
     if not path.is_dir():
         return path.suffix == ".npy" and path.is_file()
     listed = any(own.suffix in SUFFIXES and not own.name.startswith(".") for own in path.iterdir())
-    return (path / MANIFEST).is_file() or (listed and has_only_files_and_splits(path))
-
-
-def has_only_files_and_splits(folder: Path) -> bool:
-    """Whether a folder holds no folders but those of the other splits."""
-    return all(own.name in ("val", "test") or own.name.startswith(".") or own.is_file() for own in folder.iterdir())
+    return (path / MANIFEST).is_file() or (
+        listed and all(own.name in OTHER_SPLITS or own.is_file() for own in path.iterdir())
+    )
 
 
 def shard_data(path: Path) -> Data:
@@ -83,13 +81,12 @@ def sample_ids(path: Path, shards: FeatureShards, prefix: str = "") -> list[str]
     return ids
 
 
-def stored_labels(path: Path, shards: FeatureShards) -> list[str] | None:
-    """Return the labels of the shards by name, or None if they have none."""
+def stored_labels(path: Path, shards: FeatureShards) -> Array | None:
+    """Return the labels of the shards, or None if they lack them."""
     column = shards.column("labels")
-    if column is None:
-        return None
-    check_label_array(path, "labels", column)
-    return [str(label) for label in column.tolist()]
+    if column is not None:
+        check_label_array(path, "labels", column)
+    return column
 
 
 def _labels(path: Path, shards: FeatureShards) -> list[str]:
@@ -99,7 +96,7 @@ def _labels(path: Path, shards: FeatureShards) -> list[str]:
             f"{path} has no labels; write them to the shards as an array `labels`, or, without training a network on "
             f"them, give them to: selfadapt audit {path} --labels FILE"
         )
-    return labels
+    return [str(label) for label in labels.tolist()]
 
 
 def _values(path: Path, shards: FeatureShards) -> torch.Tensor:

@@ -14,12 +14,13 @@ from torch import Tensor
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data, Samples
-from selfadapt.data.labels.class_names import class_names, numbered
-from selfadapt.data.labels.overrides import apply_labels, check_labels_file, labels_by_id
+from selfadapt.data.labels.class_names import class_names
+from selfadapt.data.labels.overrides import apply_labels, check_labels_file, labels_by_id, labels_in_order
 from selfadapt.data.shards.feature_shards import FeatureShards
 from selfadapt.data.shards.passes import PassProgress, no_pass_progress
 from selfadapt.data.sources.shard_folder import sample_ids, stored_labels
 from selfadapt.data.tabular.vectors import VectorInputs
+from selfadapt.evaluation.label_errors.report import Array
 from selfadapt.label_errors import find_label_errors
 from selfadapt.review.statistics.label_figures import LabelFigures, figures_of
 from selfadapt.run_folder.folder import RunFolder
@@ -52,10 +53,10 @@ def audit_features(
     if folder.exists:
         raise UserError(f"{out} is a run; give another --out")
     shards = FeatureShards.of(path)
-    classes, labels_N, truth_N, ids = _labelled(path, shards, labels)
+    classes, labels_N, truth_N = _labelled(path, shards, labels)
     try:
         report = find_label_errors(
-            labels_N, features=shards, class_names=range(len(classes)), ids=ids, seed=seed, on_pass=on_pass
+            labels_N, features=shards, class_names=range(len(classes)), seed=seed, on_pass=on_pass
         )
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
@@ -68,7 +69,7 @@ def audit_features(
     }
     out.mkdir(parents=True, exist_ok=True)
     truth = [] if truth_N is None else truth_N.tolist()
-    rows = table_rows(report, [""] * len(ids), truth, truth_known=truth_N is not None)
+    rows = table_rows(report, [""] * len(report), truth, truth_known=truth_N is not None)
     folder.write_labels(rows if distributed.rank() == 0 else (), truth_known=truth_N is not None)
     if len(classes) <= MOST_CLASSES:
         folder.write_transition(classes, report.summary.noise_matrix.tolist())
@@ -76,24 +77,26 @@ def audit_features(
     return FeatureAudit(summary, figures)
 
 
-def _labelled(
-    path: Path, shards: FeatureShards, file: Path | None
-) -> tuple[tuple[str, ...], Tensor, Tensor | None, list[str]]:
-    """The classes, the given and the true label of each sample, and its id."""
-    ids = sample_ids(path, shards)
+def _labelled(path: Path, shards: FeatureShards, file: Path | None) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
+    """The classes, and the given and the true label of each sample."""
     own = stored_labels(path, shards)
     if file is None:
         if own is None:
             raise UserError(f"{path} has no labels; give them with --labels FILE, a .npy or .csv file")
-        classes = class_names(str(path), own)
-        return classes, numbered(own, classes, lambda i: f"{path}: sample {i}"), None, ids
+        return *_coded(path, own), None
     check_labels_file(file)
+    ids = sample_ids(path, shards) if file.suffix == ".csv" else []
     if own is None:
-        given = labels_by_id(file, ids)
-        classes = class_names(str(file), given)
-        return classes, numbered(given, classes, lambda i: f"{file}: sample {i}"), None, ids
-    classes = class_names(str(path), own)
-    truth_N = numbered(own, classes, lambda i: f"{path}: sample {i}")
-    samples = Samples(inputs=VectorInputs(torch.zeros(len(ids), 0)), labels=truth_N, truth=None, ids=ids)
+        return *_coded(file, labels_by_id(file, ids) if ids else labels_in_order(file, len(shards))), None
+    classes, truth_N = _coded(path, own)
+    samples = Samples(inputs=VectorInputs(torch.zeros(len(truth_N), 0)), labels=truth_N, truth=None, ids=ids)
     data = Data(name=path.stem, classes=classes, train=samples, validation=None, test=None)
-    return classes, apply_labels(data, file).train.labels, truth_N, ids
+    return classes, apply_labels(data, file).train.labels, truth_N
+
+
+def _coded(path: Path, labels: Array) -> tuple[tuple[str, ...], Tensor]:
+    """The classes, and each label as a number among them."""
+    names, code_N = np.unique(labels, return_inverse=True)
+    classes = class_names(str(path), [str(name) for name in names.tolist()])
+    position = {name: k for k, name in enumerate(classes)}
+    return classes, torch.tensor([position[str(name)] for name in names.tolist()])[torch.from_numpy(code_N)]

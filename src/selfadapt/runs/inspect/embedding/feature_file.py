@@ -109,11 +109,11 @@ def _write_folder(
     writer = FolderWriter(network, choose_device(settings.device), data.classes, settings.shard_size)
     count = computed = 0
     broken: list[tuple[str, str]] = []
-    for split, samples in data.splits.items():
+    for split, samples in reversed(data.splits.items()):  # the training split last, so that no other one is missing
         manifest, taken = writer.write(folder_of_split(out, split), samples, on_progress)
         broken += manifest.source["unreadable"]
         computed, count = computed + taken, count + sum(entry.samples for entry in manifest.shards)
-    return _Written(count, computed, broken)
+    return _Written(count if manifest.shards else 0, computed, broken)
 
 
 def _no_images(source: str) -> str:

@@ -7,7 +7,6 @@ Finished shards are kept, so the same command resumes. Until the last one is wri
 """
 
 import hashlib
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.data.dataset import Samples
 from selfadapt.data.shards.manifest import Manifest, ShardEntry, read_manifest, write_shard
-from selfadapt.data.sources.shard_folder import has_only_files_and_splits
+from selfadapt.data.sources.shard_folder import OTHER_SPLITS
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained
 
@@ -113,8 +112,10 @@ class FolderWriter:
                 raise UserError(f"{folder} is not empty, or not a folder; give another --out")
             folder.mkdir(parents=True, exist_ok=True)
             distributed.barrier()
-            new = {**source, "unreadable": [], "unfinished": True}
-            return Manifest(self.network.backbone.num_features, "float32", (), new)
+            started = {**source, "unreadable": [], "unfinished": True}
+            manifest = Manifest(self.network.backbone.num_features, "float32", (), started)
+            manifest.write(folder)
+            return manifest
         if any(found.source.get(name) != value for name, value in source.items()):
             raise UserError(
                 f"{folder} holds features of other images, labels or another network, or shards of another size; give "
@@ -148,7 +149,5 @@ class _Count:
 
 
 def _is_free(folder: Path) -> bool:
-    """Whether the folder holds at most shards that an interrupted call did not list yet, and other splits."""
-    if not folder.is_dir() or not has_only_files_and_splits(folder):
-        return False
-    return all(re.fullmatch(r"\d{5,}\.npz|\..*", own.name) for own in folder.iterdir() if own.is_file())
+    """Whether the folder holds at most other splits."""
+    return folder.is_dir() and all(own.name in OTHER_SPLITS or own.name.startswith(".") for own in folder.iterdir())
