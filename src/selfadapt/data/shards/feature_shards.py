@@ -89,7 +89,8 @@ class FeatureShards:
             number, place = self._place(block.start + done)
             array = self._array(number)
             part = array[place : place + len(values_nF) - done]
-            values_nF[done : done + len(part)] = part
+            with np.errstate(over="ignore"):  # numbers beyond float32 become infinite
+                values_nF[done : done + len(part)] = part
             done += len(part)
             release(array)
         return torch.from_numpy(values_nF)

@@ -31,8 +31,8 @@ from selfadapt.objectives.cross_fitting.transition import (
 _TEMPERATURES = tuple(0.5 * 16 ** (step / 24) for step in range(25))  # 0.5 to 8
 _STEPS = 40  # EM steps for the rate
 _COMPARED = 10_000  # number of samples used to fit temperature and rate
-LEAST_GAIN = 0.06  # of V over symmetric noise, in nats per label
-MARGIN = 3.0  # standard errors by which the gain must exceed 0
+_LEAST_GAIN = 0.06  # of V over symmetric noise, in nats per label
+_MARGIN = 3.0  # standard errors by which the gain must exceed 0
 LEAST_GAIN_OF_MEAN, MARGIN_OF_MEAN = 0.003, 2.0  # where V only affects P(wrong)
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the first of two predictions
 _TINY = 1e-30
@@ -111,7 +111,7 @@ def noise_of_mean(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> Noi
 
 
 def prefers_classes(
-    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least: float = LEAST_GAIN, errors: float = MARGIN
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least: float = _LEAST_GAIN, errors: float = _MARGIN
 ) -> bool:
     """Whether held-out labels are clearly likelier under class-dependent noise than under symmetric noise.
 
