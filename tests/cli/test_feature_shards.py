@@ -132,7 +132,7 @@ def test_a_damaged_shard_is_computed_again(folder: Path, seen: list[int]) -> Non
 def test_another_network_or_a_folder_in_use_is_refused(folder: Path) -> None:
     run_json(*SHARDS, "--out", "taken", folder=folder)
     for options, message in (
-        (("--shard-size", "5"), "taken holds features of other images"),
+        (("--shard-size", "5"), "taken/test holds features of other images"),
         (("--shard-size", "0"), "--shard-size 0 must be at least 1"),
         (("--out", "photos"), "photos is not empty"),
         (("--out", "features.csv"), "must end with .npz for a file, or have no suffix for a folder"),
