@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         assert all(word in str(error.value) for word in words), error.value
 
     refuses(tmp_path / "none", "none", "does not exist")
-    refuses(tmp_path, "no feature shards")
+    refuses(tmp_path, "none of the files")
     refuses(np.zeros(3), "a row for each sample")
     np.save(tmp_path / "a.npy", FEATURES)
     np.save(tmp_path / "b.npy", FEATURES[:, 1:])

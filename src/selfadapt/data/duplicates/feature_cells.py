@@ -5,7 +5,7 @@ with a cosine similarity of at least 0.95 and about the same length. They are pr
 
 1. A sketch of each sample: its direction, on 64 random orthogonal axes. The squared distance of two sketches estimates
    that of the directions, with a standard deviation of 18 %.
-2. k-means on a sample of the sketches divides the space into cells. A sample is compared with the members of its own
+2. k-means on a sample of the sketches divides the space into cells. A sample is compared with the members of its
    cell and of the cells nearest to it, and those within four standard deviations of the limit are candidates.
 3. The similarity of candidates is computed from their features.
 

@@ -35,7 +35,7 @@ class FeatureShards:
 
     def __post_init__(self) -> None:
         if not self.shards:
-            raise UserError("there are no features: no shard was given")
+            raise UserError("features must have at least one shard")
         first = self.shards[0]
         other = next((own for own in self.shards if own.dimensions != first.dimensions), None)
         if other is not None:
@@ -83,7 +83,7 @@ class FeatureShards:
             yield block, self.read(block)
 
     def read(self, block: slice) -> Tensor:
-        """The samples of a range, as float32 in memory of its own."""
+        """The samples of a range, as a new float32 tensor."""
         values_nF, done = np.empty((block.stop - block.start, self.dimensions), np.float32), 0
         while done < len(values_nF):
             number, place = self._place(block.start + done)
@@ -149,7 +149,7 @@ def _shards_at(path: Path) -> list[Shard]:
     if manifest is None:
         names = sorted(own for own in path.iterdir() if own.suffix in SUFFIXES and not own.name.startswith("."))
         if not names:
-            raise UserError(f"{path} holds no feature shards ({', '.join(SUFFIXES)})")
+            raise UserError(f"{path} has none of the files of feature shards ({', '.join(SUFFIXES)})")
         return [shard_of_file(own) for own in names]
     if manifest.source.get("unfinished"):
         raise UserError(f"{path} is incomplete: the command that writes it was interrupted; run it again to resume it")
