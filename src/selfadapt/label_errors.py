@@ -81,7 +81,7 @@ def find_label_errors(
 
     Args:
         labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
-            Series of pandas or polars, whose index `to_frame` keeps. Default: the labels that the features' shards hold.
+            Series of pandas or polars, whose index `to_frame` keeps. Default: the labels in the shards of the features.
         features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a frame of pandas or
             polars with columns of numbers and categories, a path of a .npy, .npz or .parquet file or of a folder of
             them (as `selfadapt embed` writes), or an iterable of arrays. Pass this or `pred_probs`.

@@ -19,6 +19,7 @@ from selfadapt import __version__
 from selfadapt.cli.commands import data
 from selfadapt.cli.options import run_options
 from selfadapt.cli.parameters import as_command
+from selfadapt.cli.processes import check_shared
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.core.file_names import as_text
 from selfadapt.engine.launch import is_concurrent_job, is_launched
@@ -107,8 +108,7 @@ def main() -> NoReturn:
         signal.signal(number, _interrupt)
     try:
         _check_environment()
-        if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
-            raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
+        check_shared(sys.argv[1] if len(sys.argv) > 1 else "")
         _check_arguments(sys.argv[1:])
         _register(sys.argv[1:])
         app(prog_name="selfadapt")

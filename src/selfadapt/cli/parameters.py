@@ -22,6 +22,7 @@ LogTo = typer.Option(
     help="Experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.",
     rich_help_panel="Output",
 )
+Processes = typer.Option(1, "--devices", help="Number of processes that share the work, one for each GPU.")
 Jobs = typer.Option(
     1, help="Number of runs to train at the same time; they share the cores and the GPUs.", rich_help_panel="Training"
 )

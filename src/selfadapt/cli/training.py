@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from selfadapt.cli.output import count_bar, new_folder, progress_bar
+from selfadapt.cli.processes import start_processes
 from selfadapt.core.errors import Interrupted, UserError
-from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
+from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted
 
 if TYPE_CHECKING:
     from selfadapt.runs.config.request import Kind
@@ -22,16 +21,12 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
     """With --devices, start the processes, wait for them and exit as they do. In one of them, return."""
     if resume and out is None:
         raise UserError("--resume needs --out, the folder of the run to resume")
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
-    if is_launched():
-        if out is None:
+    arguments = sys.argv[1:]
+    if out is None:
+        if is_launched():
             raise UserError("several processes need --out, the folder of the run")
-    elif devices > 1:
-        arguments = sys.argv[1:]
-        if out is None:
-            arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
-        raise typer.Exit(launch(devices, arguments))
+        arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
+    start_processes(devices, arguments)
 
 
 def opened(path: Path, device: str, *, quiet: bool) -> "OpenedRun":

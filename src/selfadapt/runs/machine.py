@@ -32,6 +32,7 @@ EXTRAS = {  # the modules of an extra, and their use
     "tensorboard": (("tensorboard",), "`--log-to tensorboard`"),
     "mlflow": (("mlflow",), "`--log-to mlflow`"),
     "wandb": (("wandb",), "`--log-to wandb`"),
+    "ray": (("ray",), "the example for Ray Data, examples/ray_label_errors.py"),
     "bench": (("cleanlab",), "cleanlab, the baseline for label errors"),
 }
 _ROUNDS = 5

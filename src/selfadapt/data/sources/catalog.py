@@ -16,6 +16,7 @@ from selfadapt.data.forms.known_forms import form_of, read_table
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.data.sources.image_folder import are_photos, folder_data, image_table_data
+from selfadapt.data.sources.shard_folder import has_shards, shard_data
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.table_file import TableColumns
@@ -28,6 +29,8 @@ def kind_of(source: str, columns: TableColumns) -> DataKind:
     path = Path(source)
     if source in SOURCES:
         return "named"
+    if has_shards(path):
+        return "vectors"
     if path.suffix == ".npz" and path.is_file():
         return "vectors" if has_vectors(path) else "small images"
     form = form_of(path) if path.exists() else None
@@ -71,6 +74,8 @@ def open_data(
         columns.check_unused(source)
     if source in SOURCES:
         return replace(SOURCES[source].open(_folder(source), resize), mixed=SOURCES[source].mixed)
+    if has_shards(path):
+        return shard_data(path)
     if form is not None:
         if kind_of(source, columns) == "vectors":
             return _encoded_table(path, columns, reader, on_progress)

@@ -84,6 +84,10 @@ class Predictor:
             reader=content["data"].get("reader"),
         )
 
+    def shares_rows(self, path: Path) -> bool:
+        """Whether several processes share the rows of this file, because it has more than one."""
+        return path.suffix in (*ARRAYS, *TABLES) and not by_dropout(self.selector)
+
     def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         """One record per file, or per row of a table or array, in order."""
         if len(self.shape) == 1 and self.network is None:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from selfadapt.run_folder.contents import Tracked
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.tracking.trackers import TRACKERS, Tracker
@@ -20,7 +21,8 @@ class MetricsSender:
 
     def __init__(self, folder: RunFolder, plan: Plan, names: Sequence[str]) -> None:
         self._folder, self._seen = folder, -1
-        self._state: dict[str, dict[str, Any]] = (folder.read_if_there(folder.tracking_file) or {}) if names else {}
+        stored = folder.read_json(folder.tracking_file, dict[str, Tracked]) if names else None
+        self._state: dict[str, Tracked] = stored or {}
         self._trackers: dict[str, Tracker] = {}
         for name in names:
             known = self._state.setdefault(name, {"sent": 0, "run_id": None})
