@@ -23,6 +23,7 @@ def test_the_names_of_files_stay(tmp_path: Path) -> None:
         "backbone.safetensors", "targets.bin", "labels.csv", "duplicates.csv", "transition.csv", "decisions.jsonl",
         "decisions.csv", "review", "coverage.json", "calibration.json", "probe.json", "transfer.json", "attack.json",
         "attacks", "shift.json", "shifts", "figures", "figures/suspects.svg", "figures/duplicates.svg", "report.html",
+        "tracking.json",
     }  # fmt: skip
 
 
