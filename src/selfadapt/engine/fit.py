@@ -202,7 +202,8 @@ class Training:
         sums, *statistics = whole.split([part.numel() for part in parts])
         if statistics:
             torch._foreach_copy_(self.running, [own / processes for own in statistics])
-        return cast(Tensor, sums.view_as(sums_T2))
+        summed_T2: Tensor = sums.view_as(sums_T2)
+        return summed_T2
 
     def _loss(self, batch: Batch, progress: Progress, report: StepReport) -> Loss:
         try:

@@ -1,4 +1,5 @@
-"""Graceful shutdown on SIGINT and SIGTERM: finish the step, save, stop. A second signal stops immediately.
+"""Graceful shutdown on SIGINT and SIGTERM: finish the step, save, stop. A second signal stops immediately,
+with what was saved before.
 
 Several processes agree on the step after which they stop or save.
 """
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from selfadapt.core import distributed
+from selfadapt.core.errors import Interrupted
 
 
 class StopRequest:
@@ -32,7 +34,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.requested:
-            raise KeyboardInterrupt
+            raise Interrupted("stopped at once by a second signal")
         request.requested = True
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
