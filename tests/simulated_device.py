@@ -48,7 +48,7 @@ class OnDevice(Tensor):
     def is_cuda(self) -> bool:  # type: ignore[override]
         return True
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"OnDevice({self.held})"
 
     @classmethod
