@@ -160,7 +160,7 @@ def test_of_duplicates_the_one_that_disagrees_rises_and_the_others_fall() -> Non
     assert report.reason[600] == "duplicate"
     assert report.suggested_labels[600] == labels[0]
     assert not report.is_error[[0, 1, 601]].any()
-    assert report.p_wrong[1] <= alone.p_wrong[1]
+    assert report.p_wrong[1] <= alone.p_wrong[1] + 1e-6  # heads are fitted again
 
 
 def test_samples_that_are_merely_alike_are_not_duplicates() -> None:

@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from selfadapt.core.typed_json import parse
+
 _KEY = "crc32"
 
 
@@ -17,10 +19,7 @@ def to_line(content: Mapping[str, Any]) -> str:
 
 def from_line(line: bytes, *, required: bool = True) -> dict[str, Any]:
     """Parse a line. Raises a ValueError that says what is wrong, also if a `required` checksum is missing."""
-    try:
-        content = json.loads(line)
-    except RecursionError:
-        raise ValueError("its values are nested too deeply") from None
+    content = parse(line)
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     if (required or _KEY in content) and content.pop(_KEY, None) != _checksum(content):

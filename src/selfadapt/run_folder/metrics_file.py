@@ -15,6 +15,9 @@ from typing import Any
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.checksummed_json import from_line, to_line
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
+from selfadapt.core.typed_json import check
+from selfadapt.run_folder import contents
 
 Record = dict[str, Any]
 
@@ -68,7 +71,7 @@ def rebuild_records(path: Path, history: Sequence[Mapping[str, Any]]) -> int:
         {**metrics, "seconds": None} if wrong else record
         for record, metrics, wrong in zip(kept, history, differ, strict=True)
     ]
-    if not path.exists() or path.read_bytes() != "".join(map(to_line, records)).encode():
+    if not path.exists() or read_regular(path) != "".join(map(to_line, records)).encode():
         write_records(path, records)
     return sum(differ)
 
@@ -79,14 +82,14 @@ def measured_seconds(records: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    return read_regular(path).split(b"\n")[:-1] if path.exists() else []
 
 
 def _parsed(line: bytes, before: Record | None = None) -> Record:
     """Parse a line and check it. Raises a ValueError that says what is wrong."""
     record = from_line(line, required=False)
-    if type(record.get("epoch")) is not int:
-        raise ValueError("it lacks the number of its epoch")
+    check(record, contents.Metrics)
+    check(record, contents.Epoch)
     if before is not None and record["epoch"] != before["epoch"] + 1:
         raise ValueError(f"epoch {record['epoch']} follows epoch {before['epoch']}")
     return record

@@ -10,7 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.errors import UserError
+from selfadapt.data.forms.frames import is_numeric, package_of, table_rows
 from selfadapt.data.labels.class_names import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
+from selfadapt.data.tabular.column_encoder import fit_columns
+from selfadapt.data.tabular.row_encoder import Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ROUNDING = 0.01  # in the sum of probabilities
@@ -95,6 +99,8 @@ def _check_none_missing(missing_N: Array, name: str, remedy: str) -> None:
 def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     """Features or probabilities, as many rows as there are labels."""
     name = "pred_probs" if probabilities else "features"
+    if not probabilities and package_of(values) is not None and not is_numeric(values):
+        values = _encoded(values)
     try:
         array = np.array(_numpy(values) if isinstance(values, Tensor) else values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -117,25 +123,42 @@ def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     return table_NX
 
 
+def _encoded(frame: Any) -> Tensor:
+    """A frame with categories or missing numbers, encoded as the columns of a table are."""
+    table = Table(rows=table_rows(frame), location=lambda i: f"features, row {i}")
+    try:
+        return fit_columns(table).encode(table)
+    except UserError as error:
+        raise ValueError(str(error)) from error
+
+
+def index_of(labels: Any) -> Any:
+    """The index of a pandas Series; None for anything else, such as a list, whose `index` is a method."""
+    index = getattr(labels, "index", None)
+    return index if hasattr(index, "__len__") else None
+
+
 def coded_labels(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:
     """The names of the classes, and each label as a number among them."""
-    names = np.unique(given_N) if classes is None else np.array(list(classes))
+    values, value_N = np.unique(given_N, return_inverse=True)
+    names = values if classes is None else np.array(list(classes))
     whole = given_N.dtype.kind in "iu"
     if classes is None and columns is not None and whole and given_N.min() >= 0 and given_N.max() < columns:
         names = np.arange(columns)
-    if len(np.unique(given_N)) < 2:
+    if len(values) < 2:
         raise ValueError(f"all labels are {given_N.tolist()[0]!r}; pass samples of at least two classes together")
     if len(set(names.tolist())) < len(names):
         raise ValueError("class_names= names a class twice")
     if columns is not None and columns != len(names):
         raise ValueError(f"pred_probs have {columns} columns but there are {len(names)} classes; pass class_names=")
     place = {name: position for position, name in enumerate(names.tolist())}
-    unknown = [label for label in given_N.tolist() if label not in place]
-    if unknown:
+    known = np.array([value in place for value in values.tolist()])
+    if not known.all():
+        unknown = given_N[(~known[value_N]).argmax()]
         raise ValueError(
-            f"label {unknown[0]!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
+            f"label {unknown.item()!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
         )
-    return names, torch.tensor([place[label] for label in given_N.tolist()])
+    return names, torch.from_numpy(np.array([place[value] for value in values.tolist()])[value_N])
 
 
 def check_columns(probabilities_NK: Tensor, labels_N: Tensor) -> None:

@@ -34,6 +34,7 @@ from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.lifecycle import Run, list_unreadable
 from selfadapt.runs.lifecycle.network import new_model
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, TrainedState, state_from
+from selfadapt.runs.lifecycle.saved_network import restoring
 from selfadapt.runs.train.build_training import build_training, restore, training_of
 from selfadapt.targets.sharded import ShardedRows
 from selfadapt.targets.store import Storage, TargetStore
@@ -118,7 +119,8 @@ class RunBench:
             self._list_broken()
             saved = _solution(model, targets, metrics)
             checkpoint.save(folder, saved, sharded=targets is not None and isinstance(targets.rows, ShardedRows))
-        state = state_from(saved, run.plan, problem, model, targets, len(run.data.train))
+        with restoring(folder, saved):
+            state = state_from(saved, run.plan, problem, model, targets, len(run.data.train))
         if main:
             self._finish_main(state)
         return state

@@ -21,7 +21,8 @@ from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
 from selfadapt.runs.lifecycle.network import bare_backbone
-from selfadapt.runs.lifecycle.opened_run import OpenedRun, newest_checkpoint
+from selfadapt.runs.lifecycle.opened_run import OpenedRun
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages
 
 _MEASURED = 2_000  # images whose features are measured after each epoch
@@ -109,15 +110,16 @@ def _result(run: OpenedRun) -> dict[str, Any]:
 def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = True) -> Backbone:
     """The backbone of a run without labels, as in its newest checkpoint, or as it was before training."""
     content = folder.read_run()
-    plan = Plan.from_json(content, "pretraining")
+    plan = Plan.of(folder, "pretraining")
     saved = newest_checkpoint(folder, device)
     own = {name.removeprefix("backbone."): value for name, value in saved.model.items() if name.startswith("backbone.")}
     torch.manual_seed(plan.seed)
     spec = InputSpec.of(tuple(content["data"]["shape"]))
-    network = bare_backbone(plan.model, spec)
-    if timm_name(plan.model.name) is None:  # timm networks have their own scale
-        mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
-        network = Normalised(network, mean_C, std_C, spatial=spec.kind == "images")
-    if trained:
-        network.load_state_dict(own)
+    with restoring(folder.checkpoints, saved):
+        network = bare_backbone(plan.model, spec)
+        if timm_name(plan.model.name) is None:  # timm networks have their own scale
+            mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
+            network = Normalised(network, mean_C, std_C, spatial=spec.kind == "images")
+        if trained:
+            network.load_state_dict(own)
     return network.to(device)
