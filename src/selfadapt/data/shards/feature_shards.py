@@ -151,6 +151,8 @@ def _shards_at(path: Path) -> list[Shard]:
         if not names:
             raise UserError(f"{path} has none of the files of feature shards ({', '.join(SUFFIXES)})")
         return [shard_of_file(own) for own in names]
+    if manifest.source.get("unfinished"):
+        raise UserError(f"{path} is incomplete: the command that writes it was interrupted; run it again to resume it")
     return [_listed(path, manifest, entry) for entry in manifest.shards]
 
 

@@ -4,7 +4,6 @@ The output folder has a run folder for each trial and seed, with the results of 
 rows.csv, table.md, the figure and report.html. Trials that are only timed write times-SEED.json instead.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.attacks.by_name import named_attack
-from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import check_available, open_data
 from selfadapt.data.sources.pasted_voc import write_pasted
 from selfadapt.evaluation.linear_probe import ProbeSettings
+from selfadapt.recipes.claim import judge
+from selfadapt.recipes.paper_claims import PAPER_CLAIMS
 from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Trial
 from selfadapt.report.reproduction import write_reproduction
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.metrics_file import measured_seconds, write_records
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.batch.timing import time_trials
@@ -60,7 +61,7 @@ def reproduce(
     rows: Collection[str] = (),
     precision: str | None = None,
 ) -> dict[str, Any]:
-    """Train and evaluate what is missing below `path`, write the table, figure and report, and return the rows.
+    """Train and evaluate what is missing below `path`, write the table, figure and report, and return what they show.
 
     Args:
         recipe: The table or figure.
@@ -104,8 +105,16 @@ def reproduce(
     command += ["--devices", str(devices)] if devices > 1 else []
     command += [word for row in rows for word in ("--row", row)]
     command += ["--precision", precision] if precision else []
-    written = write_reproduction(recipe, scale, experiment, found_rows, path, shlex.join(command))
-    return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": found_rows, **written}
+    verdicts = [judge(claim, found_rows) for claim in PAPER_CLAIMS.get(recipe.name, ())]
+    written = write_reproduction(recipe, scale, experiment, found_rows, verdicts, path, shlex.join(command))
+    return {
+        "name": recipe.name,
+        "scale": scale,
+        "seeds": seeds,
+        "rows": found_rows,
+        "verdicts": [verdict.as_json() for verdict in verdicts],
+        **written,
+    }
 
 
 def check_ready(experiment: Experiment) -> None:
@@ -181,21 +190,29 @@ def _outcome(
     given = {**trial.settings, "seed": seed}
     result = finished(folder, trial.kind, train_to_end, given, progress_bar, description)
     metrics, content = folder.read_metrics(), folder.read_run()
-    result = {"seconds": round(sum(record["seconds"] for record in metrics), 3), **result}
+    result = {"seconds": round(sum(measured_seconds(metrics)), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
     evaluated = {}
     for evaluation in trial.evaluations:
         with count_bar(f"{description}, {evaluation.name}") as on_progress:
             evaluated[evaluation.name] = _evaluate(folder, evaluation, seed, on_progress)
-    return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **evaluated}
+    curves = {"last": last, **_over_epochs(metrics)}
+    return {"result": result, **curves, "run": folder.path.name, "commit": content.get("commit"), **evaluated}
+
+
+def _over_epochs(metrics: Sequence[Mapping[str, Any]]) -> Outcome:
+    """The highest value of each metric, and the metrics of the epoch that is best on given validation labels."""
+    numbers = {key for record in metrics for key, value in record.items() if isinstance(value, float)}
+    peak = {key: max(record[key] for record in metrics if record.get(key) is not None) for key in sorted(numbers)}
+    judge = "validation_accuracy_given"
+    best = max(metrics, key=lambda record: record[judge]) if judge in metrics[-1] else {}
+    return {"peak": peak, "early_stopping": best}
 
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Outcome:
     result, residuals = simulate(**trial.settings, seed=seed)
     folder.path.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder.metrics_file) as file:
-        records = ({"epoch": step, "residual": residual} for step, residual in enumerate(residuals))
-        file.writelines(json.dumps(record) + "\n" for record in records)
+    write_records(folder.metrics_file, ({"epoch": step, "residual": own} for step, own in enumerate(residuals)))
     return {"result": result, "run": folder.path.name, "commit": None}
 
 
