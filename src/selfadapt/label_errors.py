@@ -14,6 +14,7 @@ Shapes: N samples, F features, K classes.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import index as as_position
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,19 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.duplicates.groups import find_duplicates, joined_groups, separable_groups, single_image_classes
+from selfadapt.data.forms.frames import package_of
 from selfadapt.data.shards.feature_shards import FeatureShards
 from selfadapt.data.shards.passes import PassProgress, no_pass_progress
 from selfadapt.evaluation.label_errors.checked_input import (
     Array,
+    check_columns,
     checked_labels,
     checked_table,
     coded_labels,
     group_codes,
+    index_of,
 )
+from selfadapt.evaluation.label_errors.feature_map import FeatureMap
 from selfadapt.evaluation.label_errors.large_features import aligned_to, judge_shards
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
@@ -61,6 +66,7 @@ def find_label_errors(
     ids: Sequence[str] | None = None,
     class_names: Sequence[Any] | None = None,
     duplicates: Sequence[Sequence[int]] | None = None,
+    samples: Sequence[Any] | None = None,
     seed: int = 0,
     on_pass: PassProgress = no_pass_progress,
 ) -> LabelErrorReport:
@@ -75,17 +81,19 @@ def find_label_errors(
 
     Args:
         labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
-            pandas Series, whose index `to_frame` keeps. Default: the labels that the features' shards hold.
-        features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a path of a .npy,
-            .npz or .parquet file or of a folder of them (as `selfadapt embed` writes), or an iterable of arrays. Pass
-            this or `pred_probs`.
+            Series of pandas or polars, whose index `to_frame` keeps. Default: the labels in the shards of the features.
+        features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a frame of pandas or
+            polars with columns of numbers and categories, a path of a .npy, .npz or .parquet file or of a folder of
+            them (as `selfadapt embed` writes), or an iterable of arrays. Pass this or `pred_probs`.
         pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
         ids: Identifier of each sample for the report. If the shards of the features hold ids, samples are matched by
-            them, otherwise by position. Default: those of the shards, or the position.
+            them, otherwise by position. Default: those of the shards, the index of pandas, or the position.
         class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
             integer labels within that range.
         duplicates: Groups of positions that show the same thing. Default: found among the features.
+        samples: What a notebook shows of each sample: paths of image files, images (of Pillow, arrays or tensors), or
+            texts.
         seed: Seed of the assignment to folds.
         on_pass: Called with the name of a pass over large features, the number of samples done, and of all.
 
@@ -111,21 +119,26 @@ def find_label_errors(
     count = len(given_N)
     if count < LEAST_SAMPLES:
         raise ValueError(f"{count} samples are too few to judge labels; pass at least {LEAST_SAMPLES}")
+    if samples is not None and len(samples) != count:
+        raise ValueError(f"there are {count} labels but {len(samples)} samples")
+    ids = None if ids is None else list(ids)
     if ids is not None and len(ids) != count:
         raise ValueError(f"there are {count} labels but {len(ids)} ids")
     known = None if duplicates is None else _checked(duplicates, count)
-    index = getattr(labels, "index", None)
-    index = index if hasattr(index, "__len__") else (None if ids is None else list(ids))
-    id_N = _ids(ids, shards, count)
+    index = index_of(labels)
+    id_N = _ids(ids, shards, index, count)
+    index = ids if index is None else index
     by_features = pred_probs is None
     if by_features:
         names, labels_N = coded_labels(given_N, class_names, None)
+        if package_of(features) is not None:
+            features = checked_table(features, count, probabilities=False)
         shards = shards or _large_table(features, count, len(names))
     if shards is not None:
         row_N = aligned_to(shards, ids, count)
         if is_streamed(count, shards.dimensions, len(names)):
             report = _judge_in_order(shards, labels_N, names, groups, id_N, seed, known, row_N, on_pass)
-            return replace(report, ids=id_N, index=index)
+            return replace(report, ids=id_N, index=index, samples=samples)
         features = shards.read(slice(0, count)) if row_N is None else shards.take(row_N)
     values_NX = checked_table(features if by_features else pred_probs, count, probabilities=not by_features)
     if by_features:
@@ -133,12 +146,14 @@ def find_label_errors(
     else:
         names, labels_N = coded_labels(given_N, class_names, values_NX.shape[1])
         check_enough(labels_N)
+        if class_names is None:
+            check_columns(values_NX, labels_N)
         known = known or []
         fold_N = deal_assignments(values_NX, labels_N, seed, *_together(known, groups, labels_N, names))[0]
         predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
         noise = noise_of(predicted_NK, labels_N, fold_N)
         report = _judged(predicted_NK, noise.sharpened(predicted_NK), labels_N, noise.matrix_KK, names, known)
-    return replace(report, ids=id_N, index=index)
+    return replace(report, ids=id_N, index=index, samples=samples)
 
 
 def _shards(features: Any) -> FeatureShards | None:
@@ -153,8 +168,10 @@ def _large_table(features: Any, count: int, num_classes: int) -> FeatureShards |
     return FeatureShards.of(features) if large else None
 
 
-def _ids(ids: Sequence[str] | None, shards: FeatureShards | None, count: int) -> Array:
+def _ids(ids: Sequence[str] | None, shards: FeatureShards | None, index: Any, count: int) -> Array:
+    """The ids that were given, else those of the shards, else the index of the labels, else the positions."""
     found = ids if ids is not None or shards is None else shards.column("ids")
+    found = index if found is None else found
     if found is None:
         return np.arange(count).astype(f"U{len(str(count))}")
     return np.array([str(name) for name in found])
@@ -210,7 +227,8 @@ def fit_and_judge(
     for fold_N in fold_RN:
         check_spread(labels_N, fold_N, [str(name) for name in names])
     fitted = cross_fit(features_NF, labels_N, fold_RN, len(names), settings)
-    return fitted, _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    report = _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    return fitted, replace(report, feature_map=FeatureMap.of(features_NF, report.is_error))
 
 
 def _judged(
@@ -229,10 +247,14 @@ def _judged(
 
 
 def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
-    for group in duplicates:
+    try:
+        groups = [[as_position(position) for position in group] for group in duplicates]
+    except TypeError as error:
+        raise ValueError(f"duplicates= must be lists of positions, such as [[0, 7], [3, 4, 9]]: {error}") from None
+    for group in groups:
         if len(set(group)) < 2 or min(group) < 0 or max(group) >= count:
-            raise ValueError(f"duplicates= holds {list(group)}; a group is two or more positions from 0 to {count - 1}")
-    return duplicates
+            raise ValueError(f"duplicates= holds {group}; a group is two or more positions from 0 to {count - 1}")
+    return groups
 
 
 def _together(duplicates: Sequence[Sequence[int]], groups: Any, labels_N: Tensor, names: Array) -> tuple[Tensor, int]:

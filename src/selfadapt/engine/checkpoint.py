@@ -27,6 +27,8 @@ from torch import Tensor
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import open_regular, read_regular
+from selfadapt.core.typed_json import check, parse
 
 FORMAT = 2  # format 1 had no version
 _NUM_KEPT = 2
@@ -99,7 +101,12 @@ def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint 
     for path in checkpoints:
         fault = _fault(path)
         if fault is None:
-            return _load(path, device)
+            try:
+                return _load(path, device)
+            except MemoryError:
+                raise
+            except Exception as error:  # the readers raise many types of errors on wrong content
+                fault = next(iter(str(error).splitlines()), type(error).__name__)
         warnings.warn(f"checkpoint {path} is damaged ({fault}); trying the previous one", stacklevel=2)
     if checkpoints:
         raise UserError(f"all checkpoints in {folder} are damaged; restart the run in another folder")
@@ -108,12 +115,14 @@ def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint 
 
 def _load(path: Path, device: torch.device | str) -> Checkpoint:
     epoch, step = path.name.split("-")
+    state = torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+    check(state, dict[str, Any])
     return Checkpoint(
         epoch=int(epoch),
         step=int(step),
         model=load_file(path / "model.safetensors", device=str(device)),
         targets=_targets(path),
-        state=torch.load(path / "state.pt", weights_only=True, map_location="cpu"),
+        state=state,
     )
 
 
@@ -146,20 +155,24 @@ def _newest_first(folder: Path) -> list[Path]:
 def _fault(path: Path) -> str | None:
     """Describe what is wrong with a checkpoint; None if it is intact."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = parse(read_regular(path / "manifest.json"))
         if manifest.get("format", 1) != FORMAT:
             raise UserError(
                 f"{path} was written by another version of selfadapt (format {manifest.get('format', 1)}, this one "
                 f"reads {FORMAT}); restart in another folder, or use that version"
             )
+        check(manifest["sha256"], dict[str, str])
+        files = {own.name for own in path.iterdir()} - {"manifest.json"}
+        if set(manifest["sha256"]) != files:
+            return f"its manifest does not list its files, {', '.join(sorted(files))}"
         for name, expected in manifest["sha256"].items():
             if _sha256(path / name) != expected:
                 return f"checksum of {name} does not match"
-    except (OSError, ValueError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         return str(error)
     return None
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

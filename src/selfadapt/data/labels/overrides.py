@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.forms.plain_tables import csv_rows
 from selfadapt.data.labels.class_names import check_label_array, check_labels, numbered
-from selfadapt.data.tabular.table_file import csv_rows
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -148,6 +149,7 @@ def _class_indices(
 
 
 def _label_array(path: Path) -> Array:
+    check_regular(path)
     try:
         values: Array = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:

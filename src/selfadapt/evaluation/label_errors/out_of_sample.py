@@ -1,15 +1,16 @@
 """P(wrong) of every label from out-of-sample predictions, and the likely label errors.
 
-    odds_i = (sum over k other than y of prior_ik V[k, y]) / (prior_iy V[y, y])
-             + c (max over k other than y of q_ik) / q_iy
+    odds_i = (sum over k other than y of prior_ik V[k, y]) / (prior_iy V[y, y])  +  c w_iy (1 - q_iy) / q_iy
+    w_ik ∝ q_ik^(1/4) f_k^(3/4)
     P(wrong)_i = odds_i / (1 + odds_i)
 
 The first term is Bayes' rule. The prior is the prediction (for duplicates, the evidence of the whole group:
 duplicate_evidence.py) and V is the estimated transition matrix (noise_model.py). The second term models errors between
-classes that the predictions q confuse anyway. Such errors do not change the likelihood of the labels, so their rate
-cannot be estimated. Instead, c is set so that the expected share of wrong labels is at least m / (2 + 30 m), where m is
-the mean probability that predictions give to classes other than the label. So without evidence at most half of the
-disagreement, and at most one label in 30, counts as wrong.
+classes that the predictions q confuse anyway: labels w of an annotator who is less certain than q and tends towards the
+class frequencies f, the mean of q. Such errors hardly change the likelihood of the labels, so their rate cannot be
+estimated. Instead, c is set so that the expected share of wrong labels is at least m / (2 + 30 m), where m is the mean
+probability that predictions give to classes other than the label. So without evidence at most half of the disagreement,
+and at most one label in 30, counts as wrong.
 
 The number of likely errors is the expected number of wrong labels. They are the labels with the largest P(wrong) for
 which the prediction prefers another class. Classes with fewer than five samples are not judged.
@@ -26,10 +27,12 @@ from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each, with_duplicates
 from selfadapt.evaluation.label_errors.list_quality import expected_quality
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
+from selfadapt.models.linear.softmax_regression import pieces_of
 from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
 from selfadapt.objectives.cross_fitting.transition import log_odds_wrong, posterior
 
 _TINY = 1e-30
+_CERTAINTY = 0.25  # of w: the exponent of the prediction
 _HALVINGS = 60
 
 
@@ -100,9 +103,15 @@ def least_rate_of(label_n: Tensor) -> float:
 def _odds(prior_NK: Tensor, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
     """Both terms of odds_i, the second with c = 1."""
     visible_N = log_odds_wrong(prior_NK, labels_N, matrix_KK)[0].double().exp()
-    labels_N1 = labels_N.unsqueeze(1)
-    label_N = predicted_NK.gather(1, labels_N1).squeeze(1).double().clamp_min(_TINY)
-    return visible_N, predicted_NK.scatter(1, labels_N1, 0.0).amax(1).double() / label_N
+    log_share_K, confusion_N = predicted_NK.mean(0).clamp_min(_TINY).log(), torch.empty_like(visible_N)
+    for piece in pieces_of(*predicted_NK.shape):
+        predicted_nK, labels_n1 = predicted_NK[piece], labels_N[piece].unsqueeze(1)
+        uncertain_nK = _CERTAINTY * predicted_nK.clamp_min(_TINY).log() + (1 - _CERTAINTY) * log_share_K
+        drawn_n1 = uncertain_nK.softmax(1).gather(1, labels_n1).double()
+        label_n1 = predicted_nK.gather(1, labels_n1).double().clamp_min(_TINY)
+        others_n1 = predicted_nK.scatter(1, labels_n1, 0.0).double().sum(1, keepdim=True)  # 1 - label would round to 0
+        confusion_N[piece] = (drawn_n1 * others_n1 / label_n1).squeeze(1)
+    return visible_N, confusion_N
 
 
 def probability(odds_N: Tensor) -> Tensor:

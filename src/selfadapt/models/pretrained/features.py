@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from selfadapt.core import distributed
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.core.regular_files import read_regular
 from selfadapt.data.batch import as_input
 from selfadapt.data.images.decode import Frame
 from selfadapt.data.images.prefetch import ignore_signals, read_batches
@@ -201,8 +202,8 @@ def _own_digests(images: Inputs) -> list[bytes]:
 def _file_digest(path: Path, white: float | None) -> bytes:
     """Hash the content of the file and, for images of more than 8 bits, the white level."""
     try:
-        return content_digest(path.read_bytes(), *([] if white is None else [repr(white).encode()]))
-    except OSError:
+        return content_digest(read_regular(path), *([] if white is None else [repr(white).encode()]))
+    except (OSError, UserError):
         return content_digest(b"unreadable", os.fsencode(path))  # decoding reports the reason
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
@@ -41,7 +42,11 @@ def _relative_paths(folder: RunFolder, samples: Samples) -> Sequence[str]:
     source = Path(folder.read_run()["settings"]["data"]["source"]).absolute()
     if source.exists():
         base = source if source.is_dir() else source.parent
-        return [os.path.relpath(path, base) if os.path.isabs(path) else path for path in paths]
+        extracted = str(cache_dir())  # images out of a file are named by their ids
+        return [
+            sample_id if path.startswith(extracted) else os.path.relpath(path, base) if os.path.isabs(path) else path
+            for sample_id, path in zip(samples.ids, paths, strict=True)
+        ]
     return [  # a named data set, whose ids are paths
         sample_id if os.path.isabs(path) else path for sample_id, path in zip(samples.ids, paths, strict=True)
     ]

@@ -33,12 +33,14 @@ from selfadapt.evaluation.linear_probe import (
 )
 from selfadapt.models.backbone import Backbone
 from selfadapt.report.page import write_run_page
+from selfadapt.run_folder.contents import Probe
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
 from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.prepare_data import with_center_crops
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.runs.train.unlabelled import load_backbone
 
@@ -75,7 +77,8 @@ def probe(
     content = folder.read_run()
     own, shape = choose_device(device), tuple(content["data"]["shape"])
     _check(settings, shape)
-    set_useful_threads(Plan.from_json(content, "pretraining"), shape, own)
+    with restoring(folder.checkpoints, newest_checkpoint(folder)):
+        set_useful_threads(Plan.of(folder, "pretraining"), shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_split(data, shape)
@@ -89,7 +92,9 @@ def probe(
         from_files = content["settings"]["data"].get("crops") in ("original", "picture")
         found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
     result = {**found, "data": data.name, "settings": asdict(settings)}
-    folder.write_json(folder.probe_file, {**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
+    folder.write_json(
+        folder.probe_file, {**(folder.read_json(folder.probe_file, dict[str, Probe]) or {}), data.name: result}
+    )
     if distributed.rank() == 0:
         write_run_page(folder)
     return result

@@ -16,6 +16,7 @@ from torch import nn
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.core.typed_json import Share
 from selfadapt.data.dataset import Samples
 from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS, LevelsName, ShiftedImages, frost_textures, levels_for
 from selfadapt.data.images.prefetch import read_batches
@@ -98,7 +99,7 @@ def _cached_accuracy(
 ) -> Callable[[str, Callable[[], Samples]], float]:
     """A function that returns the accuracy on samples by name, and caches it in the run folder."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-    found = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
+    found = run.folder.read_json(run.folder.shifts / f"{key}.json", dict[str, Share]) or {}
     known = cast(dict[str, float], distributed.all_gather_objects(found)[0])  # the file may be older for another one
 
     def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:

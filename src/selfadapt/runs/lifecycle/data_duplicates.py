@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import (
     DuplicateGroup,
@@ -120,8 +122,8 @@ class _ImagesOf:
         if not isinstance(own, ImageFiles):
             return blake2b(own.read(torch.tensor([place])).numpy().tobytes()).hexdigest()
         try:
-            return blake2b(own.paths[place].read_bytes()).hexdigest()
-        except OSError:
+            return blake2b(read_regular(own.paths[place])).hexdigest()
+        except (OSError, UserError):
             return f"unreadable {own.paths[place]}"
 
     def _find(self, place: int) -> tuple[Inputs, int]:
