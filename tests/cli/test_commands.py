@@ -259,7 +259,7 @@ MISTAKES = {
     "the transition matrix": ("train", "digits", "--noise", "matrix:gone.csv"),
     "there is no data set 'mars'": ("data", "get", "mars"),
     "full is not empty; give another --out": ("train", "digits", "--out", "full"),
-    "full is not a run folder": ("audit", "full"),
+    "full contains no class folders": ("audit", "full"),
     "nowhere is not a run folder": ("report", "nowhere"),
     "full/thing cannot be used as a run folder": ("train", "digits", "--out", "full/thing"),
 }

@@ -23,6 +23,7 @@ def test_the_names_of_files_stay(tmp_path: Path) -> None:
         "backbone.safetensors", "targets.bin", "labels.csv", "duplicates.csv", "transition.csv", "decisions.jsonl",
         "decisions.csv", "review", "coverage.json", "calibration.json", "probe.json", "transfer.json", "attack.json",
         "attacks", "shift.json", "shifts", "figures", "figures/suspects.svg", "figures/duplicates.svg", "report.html",
+        "tracking.json",
     }  # fmt: skip
 
 
@@ -75,17 +76,6 @@ def test_a_lock_keeps_other_processes_out_and_leaves_nothing_behind(tmp_path: Pa
         folder.write_run(RUN)
     assert try_elsewhere() == "locked\n"
     assert folder.settings_file.exists()
-
-
-def test_metrics_past_a_checkpoint_and_torn_lines_are_forgotten(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    for epoch in (1, 2, 3):
-        folder.append_metrics({"epoch": epoch})
-    with open(folder.metrics_file, "a", encoding="utf-8") as file:
-        file.write('{"epoch": 4, "train_')
-    assert len(folder.read_metrics()) == 3
-    folder.forget_metrics_after(2)
-    assert folder.metrics_file.read_text(encoding="utf-8") == '{"epoch": 1}\n{"epoch": 2}\n'
 
 
 def test_damaged_or_missing_run_files_are_clear_errors(tmp_path: Path) -> None:

@@ -19,19 +19,22 @@ from selfadapt import __version__
 from selfadapt.cli.commands import data
 from selfadapt.cli.options import run_options
 from selfadapt.cli.parameters import as_command
+from selfadapt.cli.processes import check_shared
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
+from selfadapt.core.file_names import as_text
 from selfadapt.engine.launch import is_concurrent_job, is_launched
 
 _MOST_SHOWN = 300  # characters of an unexpected error
 _SILENCE = 8.0  # seconds that other ranks wait before they report an error
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
+_DISK_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP,
+}  # fmt: skip
 
 app = typer.Typer(
     name="selfadapt",
     help="Train on noisy labels without memorising them, and find the label errors.",
     epilog="Start with: selfadapt demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
@@ -51,6 +54,36 @@ def _register(arguments: Sequence[str]) -> None:
             settings = run_options(module.KIND, arguments[1:] if arguments[:1] == [name] else ["--help"])
         command = as_command(module.command, settings)
         app.command(name, epilog=module.EXAMPLE, add_help_option=False)(command)
+
+
+def _check_environment() -> None:
+    """Refuse variables of a launcher that are not numbers."""
+    for name in (
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_WORLD_SIZE",
+        "LOCAL_RANK",
+        "TORCHELASTIC_RESTART_COUNT",
+        "SELFADAPT_JOBS",
+    ):
+        value = os.environ.get(name, "0")
+        if not (value.isascii() and value.isdecimal() and len(value) < 10):
+            del os.environ[name]  # for whatever reports this error
+            raise UserError(f"the environment variable {name} is {value[:40]!r}; unset it, or set it to a number")
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what a script passes by accident: nothing, which would be the current folder, and names that are no text.
+
+    Input files may have such names, but what is written must be printed, and recorded as JSON.
+    """
+    for argument, option in zip(arguments, ("", *arguments), strict=False):
+        name, _, value = argument.partition("=")
+        if not argument or (name.startswith("--") and name != argument and not value):
+            raise UserError(f"the argument after {option or 'selfadapt'} is empty; is a variable of the shell unset?")
+        out = argument if option == "--out" else value if name == "--out" else ""
+        if as_text(out) != out:
+            raise UserError(f"--out {as_text(out)} is not valid UTF-8; give another name")
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,10 +107,11 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
-            raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
+        _check_environment()
+        check_shared(sys.argv[1] if len(sys.argv) > 1 else "")
+        _check_arguments(sys.argv[1:])
         _register(sys.argv[1:])
-        app()
+        app(prog_name="selfadapt")
     except UserError as error:
         _fail(f"error: {error}", 2)
     except TrainingError as error:

@@ -41,6 +41,12 @@ def has_features(folder: RunFolder) -> bool:
     return about is not None and _rows_file(folder).exists() and about["checkpoint"] == newest_checkpoint(folder)
 
 
+def read_features(folder: RunFolder) -> tuple[list[str], Any]:
+    """The ids of the rows, and the rows, memory-mapped."""
+    ids = folder.read_json(_about_file(folder), FeaturesAbout)["ids"]
+    return ids, np.load(_rows_file(folder), mmap_mode="r")
+
+
 def _rows_file(folder: RunFolder) -> Path:
     return folder.review / "features.npy"
 
@@ -53,8 +59,7 @@ class Similar:
     """Finds training samples of a class that are similar to a sample. Likely errors are left out where possible."""
 
     def __init__(self, folder: RunFolder, report: LabelErrorReport) -> None:
-        ids = folder.read_json(_about_file(folder), FeaturesAbout)["ids"]
-        self._features_NF = np.load(_rows_file(folder), mmap_mode="r")
+        ids, self._features_NF = read_features(folder)
         self._feature_row_N = np.full(len(report), -1)  # of each row of labels.csv
         for feature_row, sample_id in enumerate(ids):
             row = report.position.get(sample_id)

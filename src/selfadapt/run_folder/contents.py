@@ -136,6 +136,13 @@ class Epoch(TypedDict):
     epoch: Annotated[int, Within(1, 10**9)]
 
 
+class Tracked(TypedDict):
+    """An entry of tracking.json"""
+
+    sent: Count
+    run_id: str | None
+
+
 class _SelectorCoverage(TypedDict):
     curve: list[list[float]]
 

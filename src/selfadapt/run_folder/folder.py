@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +22,7 @@ from selfadapt.data.duplicates.near_duplicates import Kind
 from selfadapt.run_folder import checksums, contents
 from selfadapt.run_folder.csv_tables import parse_table, read_table, write_table
 from selfadapt.run_folder.lock import folder_lock
+from selfadapt.run_folder.metrics_file import read_records
 from selfadapt.run_folder.paths import RunPaths
 
 _FIRST_COLUMNS = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider")
@@ -32,7 +32,8 @@ DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given", "kind")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; format 1 had no number
 _BEFORE_THE_START = re.compile(
-    r"\.lock|\.draft-.*|checksums\.json|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin"
+    r"\.lock|\.draft-.*|checksums\.json|data|data\.csv|data\.npz|samples\.csv|unreadable\.csv|trained-on\.csv|"
+    r"targets(\.\d+)?\.bin"
 )
 
 
@@ -125,37 +126,20 @@ class RunFolder(RunPaths):
         checksums.warn_if_missing(self.path, self.settings_file)
         return cast(dict[str, Any], content)
 
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        if distributed.rank():
-            return
-        with open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Read the finished epochs. A line that was cut off by a crash is dropped."""
-        if not self.metrics_file.exists():
-            return []
-        records = []
-        for number, line in enumerate(read_regular(self.metrics_file).split(b"\n"), start=1):
-            try:
-                record = parse(line)
-            except ValueError:
-                break
-            try:
-                check(record, contents.Metrics)
-                check(record, contents.Epoch)
-            except ValueError as error:
-                raise UserError(f"{self.metrics_file}, line {number} is damaged: {error}") from error
-            records.append(record)
-        return records
+        """Read the finished epochs.
 
-    def forget_metrics_after(self, epochs: int) -> None:
-        """Keep the first `epochs` lines; a resumed run writes the others again."""
-        kept = self.read_metrics()[:epochs]
-        with atomic_write(self.metrics_file) as file:
-            file.writelines(json.dumps(record) + "\n" for record in kept)
+        Raises:
+            UserError: If the file is damaged, or lacks epochs of a finished run.
+        """
+        records = read_records(self.metrics_file)
+        result = self.read_run().get("result", {}) if self.exists else {}
+        if len(records) != result.get("epochs", len(records)):
+            raise UserError(
+                f"{self.metrics_file} holds {len(records)} of {result['epochs']} epochs; restore it, or resume the run "
+                "with --resume, which rebuilds this file from the checkpoint"
+            )
+        return records
 
     def write_samples(self, rows: Iterable[Sequence[str]]) -> None:
         write_table(self.samples_file, SAMPLE_COLUMNS, rows)

@@ -7,9 +7,10 @@ Shapes: N rows, D values of each.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 from selfadapt.core.errors import UserError
 
@@ -33,7 +34,7 @@ class RowEncoder(Protocol):
         >>> vectors_ND = restored.encode(Table(rows=new_rows, location=str))
     """
 
-    def encode(self, table: Table) -> Tensor:
+    def encode(self, table: Table) -> "Tensor":
         """Encode rows.
 
         Args:

@@ -18,7 +18,7 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.network import load_pretrained
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 
-_SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth")
+_SUFFIXES = (".onnx", ".pt2", ".safetensors", ".pt", ".pth")
 TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
@@ -27,7 +27,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
 
     Args:
         folder: The run.
-        form: "safetensors", "torchvision" or "onnx".
+        form: "safetensors", "torchvision", "onnx" or "torch-export".
         out: The file; None for one in the run folder.
 
     Returns:
@@ -36,13 +36,14 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     content = folder.read_run()
     name = content["settings"]["model"]["name"].replace("/", "-")
     saved = newest_checkpoint(folder)
-    if out is not None and (out.suffix == ".onnx") != (form == "onnx") and out.suffix in _SUFFIXES:
+    known = {"onnx": (".onnx",), "torch-export": (".pt2",)}.get(form, (".safetensors", ".pt", ".pth"))
+    if out is not None and out.suffix in _SUFFIXES and out.suffix not in known:
         raise UserError(f"--out {out} has the suffix of another format than --format {form}; give another name")
-    if form == "onnx":
-        from selfadapt.runs.export.onnx_file import write_onnx  # imports this module
+    if form in ("onnx", "torch-export"):
+        from selfadapt.runs.export.exported_network import write_onnx, write_torch_program
 
-        path = out or folder.path / f"{name}.onnx"
-        write_onnx(folder, path)
+        path = out or folder.path / f"{name}{'.onnx' if form == 'onnx' else '.pt2'}"
+        (write_onnx if form == "onnx" else write_torch_program)(folder, path)
         return path
     normalised = saved.model
     if form == "safetensors":
@@ -57,7 +58,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
         except UserError as error:
             raise UserError(f"{error}; export as safetensors") from None
     else:
-        raise UserError(f"--format {form!r} is not known; choose onnx, torchvision or safetensors")
+        raise UserError(f"--format {form!r} is not known; choose onnx, torch-export, torchvision or safetensors")
     suffix = "" if form == "safetensors" else f"-{form}"
     path = out or folder.path / f"{name}{suffix}.safetensors"
     metadata = {

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples
@@ -94,7 +95,8 @@ def probe(
     folder.write_json(
         folder.probe_file, {**(folder.read_json(folder.probe_file, dict[str, Probe]) or {}), data.name: result}
     )
-    write_run_page(folder)
+    if distributed.rank() == 0:
+        write_run_page(folder)
     return result
 
 
@@ -192,13 +194,14 @@ class _Bench:
         classifier = LinearClassifier(network.num_features, self.data.num_classes, self.device)
         determined_by = repr((asdict(settings), area, train.labels.tolist()))
         path = self.cache / f"classifier-{_key(network, train, determined_by)}.safetensors"
-        if path.exists():
-            classifier.load(load_file(path))
+        saved = _saved(path)
+        if saved is not None:
+            classifier.load(saved)
         classifier.learn_all(
             network,
             loader,
             settings,
-            after_epoch=lambda: write_tensors(path, classifier.state()),
+            after_epoch=lambda: _save(path, classifier.state()),
             on_progress=self.on_progress,
         )
         test_nF, read_n = self._features(network, self.test)
@@ -207,13 +210,24 @@ class _Bench:
     def _features(self, network: Backbone, samples: Samples) -> tuple[Tensor, Tensor]:
         """Features of each image, from the cache if possible, and a mask of the images that could be read."""
         path = self.cache / f"{_key(network, samples)}.safetensors"
-        if path.exists():
-            features_NF = load_file(path)["features"]
+        saved = _saved(path)
+        if saved is not None:
+            features_NF = saved["features"]
         else:
             features_NF = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
             if not features_NF.isnan().any():  # a file that cannot be read now may be readable later
-                write_tensors(path, {"features": features_NF})
+                _save(path, {"features": features_NF})
         return features_NF, features_NF.isfinite().all(1)
+
+
+def _saved(path: Path) -> dict[str, Tensor] | None:
+    """The tensors of a file; None unless all processes see it."""
+    return load_file(path) if all(distributed.all_gather_objects(path.exists())) else None
+
+
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+    if distributed.rank() == 0:
+        write_tensors(path, tensors)
 
 
 def _key(network: Backbone, samples: Samples, salt: str = "") -> str:

@@ -17,6 +17,7 @@ from selfadapt.models.backbone import Backbone, Normalised, unwrapped
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
 from selfadapt.runs.lifecycle.network import bare_backbone
@@ -86,7 +87,7 @@ def _probe_accuracy(model: nn.Module, samples: Samples, device: torch.device) ->
 
 def _result(run: OpenedRun) -> dict[str, Any]:
     metrics, held_out = all_metrics(run.folder, run.plan.epochs), run.data.test or run.data.validation
-    last = metrics[-1]
+    last, seconds = metrics[-1], measured_seconds(metrics)
     return {
         "run": str(run.folder.path),
         "method": run.plan.method_name,
@@ -100,8 +101,8 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "effective_rank": last["effective_rank"],
         "collapsed": last["collapsed"],
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
-        "seconds": round(sum(record["seconds"] for record in metrics), 3),
-        "seconds_per_epoch": round(median(record["seconds"] for record in metrics), 3),
+        "seconds": round(sum(seconds), 3),
+        "seconds_per_epoch": round(median(seconds), 3) if seconds else None,
         "unreadable": list_unreadable(run.folder, run.data),
     }
 
