@@ -108,8 +108,9 @@ def _near_pairs(passes: Passes, directions: _Directions, sample_n: Tensor, disti
     cell_N = distributed.all_gather_rows(cell_n).masked_fill_(~distinct_N, len(centres_CA))  # after all cells
     index = _CellIndex.of(sketches_NA, cell_N, distributed.all_gather_rows(length_n), centres_CA, folder)
     found = [_verified(pairs_P2, passes, directions) for pairs_P2 in index.candidates(passes)]
-    near_P2 = distributed.all_gather_rows(torch.cat([torch.empty(0, 2, dtype=torch.int64), *found]))
-    return _distinct(near_P2)
+    near_P2: Tensor = distributed.all_gather_rows(torch.cat([torch.empty(0, 2, dtype=torch.int64), *found]))
+    distinct_P2: Tensor = torch.unique(near_P2, dim=0)
+    return distinct_P2
 
 
 def _centres(sketch_nA: Tensor, count: int) -> Tensor:
@@ -196,8 +197,9 @@ class _CellIndex:
                 found.append(self._near_in(queries_nA[query_n], query_n + rows.start, members))
             done += size
         pairs_P2 = torch.cat([torch.empty(0, 2, dtype=torch.int64), *found])
-        sorted_P2 = self.order_n[pairs_P2].long().sort(1).values
-        return _distinct(sorted_P2)
+        sorted_P2: Tensor = self.order_n[pairs_P2].long().sort(1).values
+        distinct_P2: Tensor = torch.unique(sorted_P2, dim=0)
+        return distinct_P2
 
     def _near_in(self, queries_nA: Tensor, row_n: Tensor, members: slice) -> Tensor:
         """Rows of candidates among the members of one cell."""
@@ -213,11 +215,6 @@ class _CellIndex:
         length_P2 = self.length_n[pairs_P2]
         same_length_P = (length_P2[:, 0] - length_P2[:, 1]).abs() < _REACH
         return pairs_P2[same_length_P & (pairs_P2[:, 0] != pairs_P2[:, 1])]
-
-
-def _distinct(pairs_P2: Tensor) -> Tensor:
-    distinct_P2: Tensor = torch.unique(pairs_P2, dim=0)
-    return distinct_P2
 
 
 def _verified(pairs_P2: Tensor, passes: Passes, directions: _Directions) -> Tensor:
