@@ -55,7 +55,7 @@ def run_to_the_end(
     *,
     resume: bool,
     devices: int,
-    log_to: str | None,
+    log_to: str | None = None,
     quiet: bool,
 ) -> "tuple[Run, dict[str, Any]] | None":
     """Start or resume a run and train it to the end; returns the run and its result, in the first process only."""

@@ -110,7 +110,8 @@ def _confusion(predicted: SparseRows, share_K: Tensor) -> Tensor:
     others_n = tendency_K.sum() - tendency_K[predicted.class_nM].sum(1)
     drawn_n = drawn_nM[:, 0] / (drawn_nM.sum(1) + rest_n**CERTAINTY * others_n.clamp_min(0))
     wrong_n = predicted.value_nM[:, 1:].sum(1) + predicted.rest_n
-    return drawn_n * wrong_n / predicted.value_nM[:, 0].clamp_min(_TINY)
+    odds_n: Tensor = drawn_n * wrong_n / predicted.value_nM[:, 0].clamp_min(_TINY)
+    return odds_n
 
 
 @dataclass(frozen=True)

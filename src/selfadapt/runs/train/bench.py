@@ -230,6 +230,8 @@ class RunBench:
             self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
 
         restore(training, checkpoints)
+        if checkpoints == self.run.folder.checkpoints:
+            self._rebuild_metrics(training.history)  # before a tracker reads them
         if initialise is not None and (training.epoch, training.step) == (0, 0):
             initialise(training.model)
         self._lap()
