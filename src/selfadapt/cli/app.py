@@ -18,9 +18,10 @@ from selfadapt.cli.commands import data
 from selfadapt.cli.options import run_options
 from selfadapt.cli.parameters import as_command
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
-from selfadapt.engine.launch import is_concurrent_job, is_launched
+from selfadapt.core.launched import adopt_slurm, is_concurrent_job, is_launched
 
 _SILENCE = 8.0  # seconds that other ranks wait before they report an error
+_SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it shows a traceback
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
 
 app = typer.Typer(
@@ -71,6 +72,7 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
+        adopt_slurm()
         if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
             raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
         _register(sys.argv[1:])
@@ -80,24 +82,38 @@ def main() -> NoReturn:
     except TrainingError as error:
         _fail(f"error: {error}", 1)
     except Interrupted as error:
-        _fail("" if is_concurrent_job() else f"interrupted: {error}", INTERRUPTED)
+        _fail("" if is_concurrent_job() or _is_follower() else f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
+            _let_launcher_stop_this()
             raise
         _fail(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}", 2)
+    except Exception:
+        _let_launcher_stop_this()
+        raise
     sys.exit(0)
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    if message and is_launched() and int(os.environ.get("RANK", "0")):
-        # Most errors occur on every rank. Rank 0 reports them, and the launcher then stops this process.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_SILENCE)
+    if message and _is_follower():
+        _let_launcher_stop_this()
     if message:
         print(_on_one_line(message), file=sys.stderr)
     sys.exit(code)
+
+
+def _is_follower() -> bool:
+    """Whether this is one of several processes, but not the first."""
+    return is_launched() and int(os.environ.get("RANK", "0")) > 0
+
+
+def _let_launcher_stop_this() -> None:
+    """Wait before an error is reported: rank 0 reports those of all ranks, and a lost process makes the others fail."""
+    if is_launched():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_SILENCE if _is_follower() else _SHORT_SILENCE)
 
 
 def _on_one_line(text: str) -> str:
@@ -110,6 +126,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    if int(os.environ.get("RANK", "0")) and is_launched():
+    if _is_follower():
         return
     print(_on_one_line(f"warning: {message}"), file=sys.stderr)

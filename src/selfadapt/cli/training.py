@@ -9,7 +9,7 @@ import typer
 
 from selfadapt.cli.output import count_bar, new_folder, progress_bar
 from selfadapt.core.errors import Interrupted, UserError
-from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted, launch
+from selfadapt.core.launched import follow_launcher, is_launched, is_restarted
 
 if TYPE_CHECKING:
     from selfadapt.runs.config.request import Kind
@@ -28,6 +28,8 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
         if out is None:
             raise UserError("several processes need --out, the folder of the run")
     elif devices > 1:
+        from selfadapt.engine.elastic import launch
+
         arguments = sys.argv[1:]
         if out is None:
             arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]

@@ -1,6 +1,6 @@
 """Data-parallel processes and their collective operations, which are no-ops in a single process.
 
-torchrun or `--devices` starts the processes and sets the rank of each in the environment; `init` creates the process
+A launcher starts the processes and sets the rank of each in the environment (launched.py); `init` creates the process
 group. All processes must call the collective operations together.
 """
 
@@ -12,25 +12,45 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from selfadapt.core.launched import JOBS, adopt_slurm, is_launched
+
 if dist.is_available():
     import torch.distributed.nn  # imported inside a group, it would keep that group and its threads alive
 
-_TIMEOUT = timedelta(minutes=30)  # long, because one process may still be decoding images
+_TIMEOUT = timedelta(minutes=30)  # long, because one process may still be computing what the others wait for
+_background: "dist.ProcessGroup | None" = None
 
 
 def init(device: torch.device | None = None) -> None:
-    """Join the process group if the environment defines one (WORLD_SIZE above 1)."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    """Join the process group if the environment defines one (WORLD_SIZE above 1, or a task of SLURM)."""
+    adopt_slurm()
+    if not is_launched() or dist.is_initialized():
         return
+    backend = "gloo"
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_TIMEOUT)
-    else:
-        dist.init_process_group("gloo", timeout=_TIMEOUT)
+        backend = "cpu:gloo,cuda:nccl"
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    # An elastic agent keeps its store when it restarts the processes, which must not find what their predecessors left.
+    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+
+
+def background_group() -> dist.ProcessGroup | None:
+    """Return a group of all processes for another thread, whose messages do not mix with those of this one.
+
+    All processes must make the first call together. None in a single process.
+    """
+    global _background
+    if _background is None and _in_group():
+        _background = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    return _background
 
 
 def shutdown() -> None:
+    global _background
     if _in_group():
+        _background = None
         torch.compiler.reset()  # a compiled network keeps the group and its threads alive
         gc.collect()
         dist.destroy_process_group()
@@ -51,7 +71,7 @@ def world_size() -> int:
 def usable_cores() -> int:
     """Return the number of cores this process may use: a share of them if SELFADAPT_JOBS runs train at once."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, available // int(os.environ.get("SELFADAPT_JOBS", "1")))
+    return max(1, available // int(os.environ.get(JOBS, "1")))
 
 
 def barrier() -> None:
@@ -71,6 +91,11 @@ def all_reduce_max(values: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(values, dist.ReduceOp.MAX)
     return values
+
+
+def from_first(value: object) -> object:
+    """Return the object of rank 0, in every process."""
+    return all_gather_objects(value if rank() == 0 else None)[0]
 
 
 def all_gather_objects(value: object) -> list[object]:

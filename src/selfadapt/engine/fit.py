@@ -77,6 +77,7 @@ class Training:
         self.accumulator = Accumulator(loader.num_samples, device)
         self.history: list[Metrics] = []
         self.kept: dict[str, Tensor] | None = None  # weights of the result, if the method selects an epoch
+        self.finish_saving: Callable[[], None] = lambda: None  # waits for the checkpoint that is being written
 
     @property
     def progress(self) -> Progress:
@@ -210,7 +211,10 @@ class Training:
             self.model.load_state_dict(self.kept)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint, all processes together."""
+        """Write a checkpoint, all processes together; in the background where it is sharded or comes from a GPU."""
+        self.finish_saving()
+        rows = None if self.targets is None else self.targets.rows
+        sharded = isinstance(rows, ShardedRows)
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -224,17 +228,19 @@ class Training:
             "history": json.dumps([dict(metrics) for metrics in self.history]),
             "kept": self.kept,
         }
-        checkpoint.save(
+        self.finish_saving = checkpoint.save(
             folder,
             Checkpoint(
                 epoch=self.epoch,
                 step=self.step,
                 model=self.model.state_dict(),
                 # The rows only: their owners are in the file names, and loading redistributes them.
-                targets=None if self.targets is None else self.targets.rows.state_dict(),
+                targets=None if rows is None else rows.state_dict(),
                 state=state,
             ),
-            sharded=self.targets is not None and isinstance(self.targets.rows, ShardedRows),
+            sharded=sharded,
+            # Rows in a file may not fit into memory, where they would be copied to.
+            in_background=(sharded or self.device.type != "cpu") and not (rows is not None and rows.in_file),
         )
 
     def restore(self, saved: Checkpoint) -> None:
@@ -309,6 +315,7 @@ def fit(
                     training.save(folder)
                     saved_at = time.monotonic()
                 if stopped:
+                    training.finish_saving()
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
             training.accumulator = training.accumulator.merged()
             training.end_epoch({**training.accumulator.metrics, **(after_epoch(training) or {})})
@@ -316,6 +323,7 @@ def fit(
                 before_save(training)
                 training.save(folder)
                 saved_at = time.monotonic()
+        training.finish_saving()
 
 
 def _agreed(stop: bool, due: bool, device: torch.device) -> tuple[bool, bool]:

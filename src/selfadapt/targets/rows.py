@@ -25,6 +25,7 @@ class Rows(ABC):
     device: torch.device
     nbytes: int
     exact: bool  # whether a row is stored without rounding
+    in_file: bool = False  # whether the rows are mapped from a file
 
     def move(self, index_B: Tensor, towards_BK: Tensor, share: float) -> Tensor:
         """Move rows this share of the way, and return a copy of them as stored."""
@@ -57,7 +58,6 @@ class PackedRows(Rows):
         self.device, self.nbytes, self.exact = table_NM.device, table_NM.nbytes, table_NM.dtype == torch.float32
         self._wide = _as_wide_numbers(table_NM)
         self.writes = 0
-        self.in_file = False
 
     @abstractmethod
     def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class _DistributedRows(Rows):
     def __init__(self, local: PackedRows, num_rows: int) -> None:
         self.local, self.num_rows, self.num_columns = local, num_rows, local.num_columns
         self.device, self.nbytes, self.exact = local.device, local.nbytes, local.exact
+        self.in_file = local.in_file
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.local.state_dict()

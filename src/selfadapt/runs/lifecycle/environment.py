@@ -15,8 +15,8 @@ import torch
 from selfadapt import __version__
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+from selfadapt.core.launched import is_concurrent_job
 from selfadapt.data.dataset import Data
-from selfadapt.engine.launch import is_concurrent_job
 
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 

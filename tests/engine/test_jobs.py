@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfadapt.core.progress import no_progress
-from selfadapt.engine.launch import launch_each
+from selfadapt.engine.jobs import launch_each
 from selfadapt.runs.lifecycle.environment import choose_device
 
 
