@@ -5,6 +5,7 @@ Its own storage layers contain pickles, and so this one stores tensors as safete
 is called FILE/NAME. Checkpoints are read without torch's machinery, because the rows of a shard are not contiguous.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from selfadapt.engine.checkpoint import Draft, Files
 def save_distributed(draft: Draft, files: Files, *, in_background: bool) -> Callable[[], None]:
     """Save the files of this process together with those of the others; returns a function that waits for the end."""
     state: dict[str, Any] = {f"{file}/{name}": tensor for file, own in files.items() for name, tensor in own.items()}
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # torch says so in a single process
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
     writer, group = _Writer(draft), distributed.background_group()
     if not in_background:

@@ -7,7 +7,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -77,7 +77,7 @@ class Training:
         self.accumulator = Accumulator(loader.num_samples, device)
         self.history: list[Metrics] = []
         self.kept: dict[str, Tensor] | None = None  # weights of the result, if the method selects an epoch
-        self.finish_saving: Callable[[], None] = lambda: None  # waits for the checkpoint that is being written
+        self.finish_saving: Callable[[], None] = lambda: None
 
     @property
     def progress(self) -> Progress:
@@ -212,7 +212,7 @@ class Training:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint, all processes together; in the background where it is sharded or comes from a GPU."""
-        self.finish_saving()
+        self.close()
         rows = None if self.targets is None else self.targets.rows
         sharded = isinstance(rows, ShardedRows)
         random = {"cpu": torch.get_rng_state()}
@@ -242,6 +242,10 @@ class Training:
             # Rows in a file may not fit into memory, where they would be copied to.
             in_background=(sharded or self.device.type != "cpu") and not (rows is not None and rows.in_file),
         )
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        self.finish_saving()
 
     def restore(self, saved: Checkpoint) -> None:
         self.model.load_state_dict(saved.model)
@@ -300,7 +304,7 @@ def fit(
         Interrupted: On SIGINT or SIGTERM, after a checkpoint.
         TrainingError: If the loss is not finite.
     """
-    with stop_on_signal() as stop:
+    with stop_on_signal() as stop, closing(training):
         saved_at = time.monotonic()
         while training.epoch < training.settings.epochs:
             training.model.train()
@@ -315,7 +319,6 @@ def fit(
                     training.save(folder)
                     saved_at = time.monotonic()
                 if stopped:
-                    training.finish_saving()
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
             training.accumulator = training.accumulator.merged()
             training.end_epoch({**training.accumulator.metrics, **(after_epoch(training) or {})})
@@ -323,7 +326,6 @@ def fit(
                 before_save(training)
                 training.save(folder)
                 saved_at = time.monotonic()
-        training.finish_saving()
 
 
 def _agreed(stop: bool, due: bool, device: torch.device) -> tuple[bool, bool]:
