@@ -6,18 +6,21 @@ group. All processes must call the collective operations together.
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from selfadapt.core.launched import JOBS, adopt_slurm, is_launched
+from selfadapt.core.launched import adopt_slurm, is_launched, local_rank, local_world_size
 
 if dist.is_available():
     import torch.distributed.nn  # imported inside a group, it would keep that group and its threads alive
 
 _TIMEOUT = timedelta(minutes=30)  # long, because one process may still be computing what the others wait for
+_NO_TIMEOUT = timedelta(days=365)
 _background: "dist.ProcessGroup | None" = None
 
 
@@ -37,14 +40,33 @@ def init(device: torch.device | None = None) -> None:
 
 
 def background_group() -> dist.ProcessGroup | None:
-    """Return a group of all processes for another thread, whose messages do not mix with those of this one.
+    """Return a group of all processes for work that may take long, even in another thread; None in a single process.
 
-    All processes must make the first call together. None in a single process.
+    Its messages do not mix with those of the main group. All processes must make the first call together.
     """
     global _background
     if _background is None and _in_group():
-        _background = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+        _background = dist.new_group(backend="gloo", timeout=_NO_TIMEOUT)
     return _background
+
+
+@contextmanager
+def first_on_machine() -> Iterator[None]:
+    """Let the first process of each machine run the block before the others, however long it takes.
+
+    The others then find what it has prepared. If it fails, its connection breaks, and they fail too.
+    """
+    follows = local_rank(rank()) > 0
+    if follows:
+        _wait_for_all()
+    yield
+    if not follows:
+        _wait_for_all()
+
+
+def _wait_for_all() -> None:
+    if world_size() > 1:
+        dist.barrier(background_group())
 
 
 def shutdown() -> None:
@@ -69,9 +91,9 @@ def world_size() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores this process may use: a share of them if SELFADAPT_JOBS runs train at once."""
+    """Return the number of cores this process may use: its share of those of the machine."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, available // int(os.environ.get(JOBS, "1")))
+    return max(1, available // local_world_size())
 
 
 def barrier() -> None:

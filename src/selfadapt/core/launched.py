@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from selfadapt.core.errors import UserError
 
 LAUNCHER = "SELFADAPT_LAUNCHER"  # process id of our own launcher
-JOBS = "SELFADAPT_JOBS"  # number of concurrent trainings, by which distributed.usable_cores() divides the cores
+JOBS = "SELFADAPT_JOBS"  # number of concurrent trainings
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _SLURM_PORTS = range(20000, 30000)  # from which a job takes one by its number
@@ -35,9 +35,14 @@ def is_concurrent_job() -> bool:
     return JOBS in os.environ
 
 
+def local_rank(default: int) -> int:
+    """Return the number of this process among those on its machine, if a launcher gave it one."""
+    return int(os.environ.get("LOCAL_RANK", default))
+
+
 def local_world_size() -> int:
-    """Return the number of processes on this machine that share its cores, this one included."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    """Return the number of processes on this machine that share its cores: of one training, or of concurrent ones."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
 
 
 def follow_launcher() -> None:

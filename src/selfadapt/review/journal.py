@@ -9,7 +9,6 @@ side (false). A line is on disk before it is confirmed. A line without a line br
 was confirmed, and is ignored.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from threading import Lock
 from typing import Any, Literal, get_args
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.file_lock import release_lock, take_lock
 
 What = Literal["accept", "keep", "choose", "remove", "import"]
 Queue = Literal["work", "measure"]
@@ -59,11 +59,9 @@ class Journal:
     def write(cls, path: Path) -> "Journal":
         """Open the journal for appending, with an exclusive lock."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(descriptor, path):
             os.close(descriptor)
-            raise UserError(f"another review is writing {path}; continue there, or stop it first") from None
+            raise UserError(f"another review is writing {path}; continue there, or stop it first")
         journal = cls(path, _descriptor=descriptor)
         whole = journal._parse(path.read_bytes())
         os.ftruncate(descriptor, whole)
@@ -75,6 +73,7 @@ class Journal:
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
+            release_lock(self.path)
             self._descriptor = -1
 
     @property

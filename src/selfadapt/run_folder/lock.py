@@ -1,6 +1,5 @@
 """The lock that keeps two processes from training in one folder."""
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +8,7 @@ from typing import IO
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+from selfadapt.core.file_lock import release_lock, take_lock
 from selfadapt.core.regular_files import check_tree
 
 LOCK_NAME = ".lock"
@@ -28,17 +28,14 @@ def folder_lock(folder: Path, is_used: Callable[[], bool]) -> Iterator[None]:
         return
     created = [path for path in (place, *place.parents) if not path.exists()]
     with _open_lock_file(folder) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):  # removed by the previous holder
-                raise FileNotFoundError
-        except (BlockingIOError, FileNotFoundError):
-            raise UserError(f"another process is training in {folder}; wait for it or give another --out") from None
+        if not take_lock(file.fileno(), place / LOCK_NAME):
+            raise UserError(f"another process is training in {folder}; wait for it or give another --out")
         _HELD.add(place)
         try:
             yield
         finally:
             _HELD.remove(place)
+            release_lock(place / LOCK_NAME)
             if not is_used():
                 (place / LOCK_NAME).unlink(missing_ok=True)
                 with suppress(OSError):

@@ -6,17 +6,13 @@
 KEY is a hash of paths, sizes and modification times, so a changed file is decoded again. Sets larger than `MOST_BYTES`
 are not cached but decoded on demand.
 
-Pixels are written to a folder .draft-KEY-PROCESS, flushed to disk, and renamed. The writer holds a lock on them; a
-draft without a lock was left behind by a process that died, and is removed.
+Pixels are written to a folder .draft-KEY, flushed to disk, and renamed, under a lock: of several processes, whether of
+one run or not, one decodes and the others wait for it. A draft whose lock is free was left by a process that died.
 """
 
-import fcntl
 import json
 import math
-import os
 import shutil
-import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -26,6 +22,7 @@ import torch
 from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
+from selfadapt.core.file_lock import exclusive
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples, readable
 from selfadapt.data.images.metadata import files_key
@@ -33,7 +30,6 @@ from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 
 MOST_BYTES = 4 << 30
-_LOCK_SECONDS = 60.0  # age up to which a draft may not have its lock yet
 
 
 def cache_decoded(
@@ -68,46 +64,47 @@ def _decoded(images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorI
     final = cache_dir() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
     _remove_stale_drafts(final.parent)
     if not final.exists():
-        _decode_into(final, images, on_progress)
+        with exclusive(_lock_of(final)):
+            if not final.exists():
+                _decode_into(final, images, on_progress)
     broken = dict(json.loads((final / "broken.json").read_text()))
     flat = torch.from_file(str(final / "pixels.bin"), shared=False, size=_num_bytes(images), dtype=torch.uint8)
     return TensorImages(flat.view(len(images), *images.shape)), broken
 
 
+def _lock_of(final: Path) -> Path:
+    return final.with_name(f".lock-{final.name}")
+
+
+def _draft_of(final: Path) -> Path:
+    return final.with_name(f".draft-{final.name}")
+
+
 def _remove_stale_drafts(folder: Path) -> None:
     """Remove the drafts of processes that died."""
     for draft in folder.glob(".draft-*"):
-        try:
-            if time.time() - draft.stat().st_mtime < _LOCK_SECONDS:
-                continue
-            if (draft / "pixels.bin").exists():
-                with open(draft / "pixels.bin", "rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process is writing it, or has just finished
-            continue
-        shutil.rmtree(draft, ignore_errors=True)
+        with exclusive(_lock_of(folder / draft.name.removeprefix(".draft-")), wait=False) as is_stale:
+            if is_stale:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback) -> None:
-    draft = final.with_name(f".draft-{final.name}-{os.getpid()}")
+    draft = _draft_of(final)
+    shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
         with open(draft / "pixels.bin", "wb") as file:
-            with suppress(OSError):  # on file systems without locks, drafts of dead processes stay
-                fcntl.flock(file, fcntl.LOCK_EX)
             broken = _write_pixels(file, images, on_progress)
-            file.flush()
-            (draft / "broken.json").write_text(json.dumps(broken))
-            for path in (draft / "pixels.bin", draft / "broken.json", draft):
-                fsync_path(path)
-            draft.rename(final)
+        (draft / "broken.json").write_text(json.dumps(broken))
+        for path in (draft / "pixels.bin", draft / "broken.json", draft):
+            fsync_path(path)
+        draft.rename(final)
         fsync_path(final.parent)
     except OSError as error:
-        if not final.exists():  # otherwise another process finished first, with the same result
-            raise UserError(
-                f"the decoded images cannot be cached in {final.parent}: {error.strerror or error}; "
-                "free some space, set SELFADAPT_HOME to another folder, or decode on demand with --stream"
-            ) from error
+        raise UserError(
+            f"the decoded images cannot be cached in {final.parent}: {error.strerror or error}; "
+            "free some space, set SELFADAPT_HOME to another folder, or decode on demand with --stream"
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -39,13 +39,15 @@ def read_batches(
     device: torch.device | None = None,
     crops: RandomCrops | None = None,
 ) -> Iterator[Read]:
-    """Yield the inputs of each batch on the device. By default, one worker process for each core decodes files."""
+    """Yield the inputs of each batch on the device. By default, one worker process for each core of this
+    process's share of the machine decodes files.
+    """
     device = device or torch.device("cpu")
     if not isinstance(images, FileImages):
         for index_B in batches:
             yield Read(index_B, images.read(index_B).to(device))
         return
-    count = min(max(1, distributed.usable_cores() // distributed.world_size()), 16) if workers is None else workers
+    count = min(distributed.usable_cores(), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
         _DecodingDataset(images, crops),
         batch_sampler=[index_B.tolist() for index_B in batches],

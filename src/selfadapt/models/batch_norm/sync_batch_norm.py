@@ -4,9 +4,9 @@
     y = w (x - m) / sqrt(v + eps) + b
 
 The forward pass exchanges means and variances, the backward pass two sums of gradients; batch sizes may differ between
-processes. `torch.nn.SyncBatchNorm` supports GPUs only; this one works with any backend. In evaluation mode, or in a
-single process, it is ordinary batch normalisation. Weights have the same names and shapes as those of ordinary batch
-normalisation.
+processes. On GPUs `torch.nn.SyncBatchNorm` computes this; it does not support other devices, where the code below does.
+In evaluation mode, or in a single process, it is ordinary batch normalisation. Weights have the same names and shapes
+as those of ordinary batch normalisation.
 
 Shapes: B samples of this process, C channels, P processes.
 """
@@ -20,13 +20,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 
+_GPUS = ("cuda", "xpu")  # ROCm's devices are called cuda, too
 
-class SyncBatchNorm(_BatchNorm):
-    def _check_input_dim(self, input: Tensor) -> None:
-        """Accept images and vectors."""
 
+class SyncBatchNorm(nn.SyncBatchNorm):
     def forward(self, values_BC: Tensor) -> Tensor:
         if not self.training or distributed.world_size() == 1:
+            return _BatchNorm.forward(self, values_BC)
+        if values_BC.device.type in _GPUS:
             return super().forward(values_BC)
         exact_BC = values_BC if values_BC.dtype == torch.float64 else values_BC.float()  # half precision is not enough
         return cast(Tensor, self._normalise(exact_BC)).to(values_BC.dtype)

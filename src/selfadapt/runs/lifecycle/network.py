@@ -123,11 +123,8 @@ def with_features(
     unreadable = list(data.unreadable)
 
     def featurised(name: str, samples: Samples) -> Samples:
-        if distributed.rank():  # the first process computes features for all, and the others read them
-            distributed.barrier()
-        found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
-        if distributed.rank() == 0:
-            distributed.barrier()
+        with distributed.first_on_machine():  # the others read its features from the cache
+            found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         vectors = replace(samples, inputs=VectorInputs(found.values_NF), display_images=samples.inputs)
         if not found.broken:
             return vectors
