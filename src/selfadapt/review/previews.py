@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.images.decode import ORIENTATION, plain_image
+from selfadapt.data.images.decode import ORIENTATION, open_image, plain_image
 from selfadapt.data.tabular.table_data import rows_by_id
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
@@ -95,10 +95,10 @@ def _image_file(report: LabelErrorReport, white: float | None) -> Callable[[int,
     """Reads the files that labels.csv names."""
 
     def load(row: int, side: int) -> Encoded:
-        from PIL import Image, ImageOps
+        from PIL import ImageOps
 
         try:
-            with Image.open(report.paths[row]) as image:
+            with open_image(Path(report.paths[row])) as image:
                 image.draft("RGB", (side, side))
                 upright = image if image.getexif().get(ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
                 return encoded(plain_image(upright, "RGB", white), side)  # while the file is open

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular
+from selfadapt.data.images.packed_files import image_bytes, is_packed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -119,12 +121,12 @@ def decode_crops(
 
 @contextmanager
 def open_image(path: Path) -> "Iterator[Image]":
-    """Open an image file; any failure to read it inside the block raises UnreadableImage."""
+    """Open an image file, packed or not; any failure to read it inside the block raises UnreadableImage."""
     from PIL import Image
 
     try:
         check_regular(path)
-        with Image.open(path) as image:
+        with Image.open(BytesIO(image_bytes(path)) if is_packed(path) else path) as image:
             yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UserError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error

@@ -14,7 +14,8 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
-from selfadapt.data.sources.image_folder import are_photos, folder_data, image_table_data
+from selfadapt.data.sources.image_folder import are_photo_sizes, are_photos, folder_data, image_table_data
+from selfadapt.data.sources.packed_folder import is_packed_folder, packed_data, packed_headers
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.table_file import TABLE_SUFFIXES, TableColumns, column_names, read_table
@@ -34,6 +35,9 @@ def kind_of(source: str, columns: TableColumns) -> DataKind:
             return "vectors"
         files = (path.parent / str(row.get("path")) for row in read_table(path))
         return "photos" if are_photos(files) else "small images"
+    if is_packed_folder(path):
+        headers, _ = packed_headers(path)
+        return "photos" if are_photo_sizes([header.size for _, header in headers]) else "small images"
     return "photos" if not path.is_dir() or are_photos(path.rglob("*")) else "small images"
 
 
@@ -68,6 +72,8 @@ def open_data(
         columns.check_unused(source)
     if source in SOURCES:
         return replace(SOURCES[source].open(_folder(source), resize), mixed=SOURCES[source].mixed)
+    if is_packed_folder(path):
+        return packed_data(path, resize=resize, white=white)
     if path.is_dir():
         return folder_data(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix in TABLE_SUFFIXES:

@@ -28,6 +28,7 @@ from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.batch import as_input
 from selfadapt.data.images.decode import Frame
+from selfadapt.data.images.packed_files import image_bytes
 from selfadapt.data.images.prefetch import ignore_signals, read_batches
 from selfadapt.data.images.storage import ImageFiles, Shape
 from selfadapt.data.inputs import InputKind, Inputs
@@ -174,7 +175,7 @@ def _digests(images: Inputs) -> list[bytes]:
 def _file_digest(path: Path, white: float | None) -> bytes:
     """Hash the content of the file and, for images of more than 8 bits, the white level."""
     try:
-        return content_digest(path.read_bytes(), *([] if white is None else [repr(white).encode()]))
+        return content_digest(image_bytes(path), *([] if white is None else [repr(white).encode()]))
     except OSError:
         return content_digest(b"unreadable", os.fsencode(path))  # decoding reports the reason
 

@@ -18,6 +18,7 @@ from selfadapt.data.duplicates.groups import (
     separable_groups,
 )
 from selfadapt.data.images.decode import UnreadableImage, decode_within
+from selfadapt.data.images.packed_files import image_bytes
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.inputs import Inputs
 
@@ -120,7 +121,7 @@ class _ImagesOf:
         if not isinstance(own, ImageFiles):
             return blake2b(own.read(torch.tensor([place])).numpy().tobytes()).hexdigest()
         try:
-            return blake2b(own.paths[place].read_bytes()).hexdigest()
+            return blake2b(image_bytes(own.paths[place])).hexdigest()
         except OSError:
             return f"unreadable {own.paths[place]}"
 
