@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from selfadapt.core.launched import adopt_slurm, is_launched, local_rank, local_
 
 if dist.is_available():
     import torch.distributed.nn  # imported inside a group, it would keep that group and its threads alive
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
 _TIMEOUT = timedelta(minutes=30)  # long, because one process may still be computing what the others wait for
 _NO_TIMEOUT = timedelta(days=365)
@@ -33,9 +36,9 @@ def init(device: torch.device | None = None) -> None:
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
     # An elastic agent keeps its store when it restarts the processes, which must not find what their predecessors left.
-    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
 
 
@@ -46,7 +49,7 @@ def background_group() -> dist.ProcessGroup | None:
     """
     global _background
     if _background is None and _in_group():
-        _background = dist.new_group(backend="gloo", timeout=_NO_TIMEOUT)
+        _background = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
     return _background
 
 

@@ -8,15 +8,16 @@ is called FILE/NAME. Checkpoints are read without torch's machinery, because the
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from selfadapt.core import distributed
@@ -27,13 +28,13 @@ def save_distributed(draft: Draft, files: Files, *, in_background: bool) -> Call
     """Save the files of this process together with those of the others; returns a function that waits for the end."""
     state: dict[str, Any] = {f"{file}/{name}": tensor for file, own in files.items() for name, tensor in own.items()}
     warnings.filterwarnings("ignore", "torch.distributed is disabled")  # torch says so in a single process
-    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    planner = DefaultSavePlanner(flatten_state_dict=False)
     writer, group = _Writer(draft), distributed.background_group()
     if not in_background:
         with _reported(draft):
-            dcp.save(state, storage_writer=writer, planner=planner, process_group=group)
+            state_dict_saver.save(state, storage_writer=writer, planner=planner, process_group=group)
         return lambda: None
-    saving: Any = dcp.async_save(state, storage_writer=writer, planner=planner, process_group=group)
+    saving: Any = state_dict_saver.async_save(state, storage_writer=writer, planner=planner, process_group=group)
 
     def wait() -> None:
         with _reported(draft):
@@ -52,7 +53,7 @@ def _reported(draft: Draft) -> Iterator[None]:
             raise next(iter(error.failures.values()))[0] from None
 
 
-class _Writer(dcp.StorageWriter, AsyncStager):
+class _Writer(StorageWriter, AsyncStager):
     """Writes the files of a checkpoint, and copies their tensors before that in the background."""
 
     should_synchronize_after_execute = False  # the copies are complete when `stage` returns
@@ -81,7 +82,7 @@ class _Writer(dcp.StorageWriter, AsyncStager):
         files: dict[str, dict[str, Tensor]] = {}
         for item in plan.items:
             file, _, name = item.index.fqn.partition("/")
-            files.setdefault(file, {})[name] = planner.resolve_data(item)
+            files.setdefault(file, {})[name] = cast(Tensor, planner.resolve_data(item))
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(MetadataIndex(file), 0, sha) for file, sha in self.draft.write(files).items()])
         return done

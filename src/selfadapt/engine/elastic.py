@@ -108,7 +108,7 @@ class _Agent(LocalElasticAgent):
                 lost = f"a process was lost ({signal.Signals(-code).name})"
                 again, self.code = self._remaining_restarts > 0, 1
                 print(f"{lost}; restarting" if again else f"error: {lost} too often", file=sys.stderr)
-        result = super()._monitor_workers(worker_group)
+        result = cast(RunResult, super()._monitor_workers(worker_group))
         if not result.is_failed() and None not in self.codes:
             self.code = 0
         return result

@@ -71,6 +71,7 @@ def pack(
             rows, names = _write_shards(draft, readable, data.classes, shard_bytes, on_progress)
             np.save(draft / INDEX_ROWS, rows, allow_pickle=False)
             groups = [entry.group for entry, _ in readable]
+            shards = {name: (draft / name).stat().st_size for name in names}
             index = {
                 "format": FORMAT,
                 "name": path.stem,
@@ -80,14 +81,14 @@ def pack(
                 "suffixes": _suffixes(readable),
                 "white": data.white,
                 "unreadable": data.unreadable,
-                "shards": {name: (draft / name).stat().st_size for name in names},
+                "shards": shards,
             }
+            size = sum(shards.values())
             (draft / INDEX_NAMES).write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
             for file in (*draft.iterdir(), draft):
                 fsync_path(file)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}; free some space and try again") from error
-    size = sum(index["shards"].values())
     return {"images": len(rows), "shards": len(names), "bytes": size, "unreadable": data.unreadable}
 
 
