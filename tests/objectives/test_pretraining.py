@@ -19,6 +19,7 @@ from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.models.backbones.mlp import MLP
+from selfadapt.models.backbones.resnet import ResNet
 from selfadapt.models.batch_norm.split_batch_norm import SplitBatchNorm
 from selfadapt.objectives.objective import Progress
 from selfadapt.objectives.pretraining.byol import BYOL
@@ -157,6 +158,22 @@ def test_noise_stays_and_a_random_network_is_another_one() -> None:
     drawn = theirs.clone()
     RandomNetwork(**SMALL).after_step(encoders, Progress(0, 0.5))
     assert torch.equal(theirs, drawn)
+
+
+def test_the_targets_of_a_random_network_differ_between_images() -> None:
+    method = RandomNetwork(hidden=64, dimensions=64)
+    encoders, images = method.build(ResNet((1, 1), width=16), 3), torch.rand(64, 3, 12, 12)
+    encoders.get_submodule("momentum_encoder").eval()
+    (encoded,) = encoders(images)
+    assert _mean_cosine(encoders.momentum_encoded(images, encoded)) > 0.9
+    encoders.train()
+    method.losses(encoders, Batch(images, torch.arange(64) % 3, torch.arange(64)), [encoded])
+    assert _mean_cosine(encoders.momentum_encoded(images, encoded)) < 0.6
+
+
+def _mean_cosine(rows_BD: Tensor) -> float:
+    cosines_BB = _unit(rows_BD) @ _unit(rows_BD).T
+    return float(cosines_BB[~np.eye(len(cosines_BB), dtype=bool)].mean())
 
 
 def test_byol_and_simsiam_look_at_the_other_view() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from selfadapt.attacks.attack import Attack
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.objectives.objective import Objective
+from selfadapt.targets.store import TargetStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,9 @@ class Trained(Protocol):
 
     @property
     def model(self) -> nn.Module: ...
+
+    @property
+    def targets(self) -> TargetStore | None: ...
 
 
 class Vectors(NamedTuple):
@@ -81,13 +85,21 @@ class Bench(Protocol):
 
     has_validation: bool
 
-    def fit(self, name: str, objective: Objective, *, initialise: Callable[[nn.Module], None] | None = None) -> Trained:
+    def fit(
+        self,
+        name: str,
+        objective: Objective,
+        *,
+        initialise: Callable[[nn.Module], None] | None = None,
+        constant_rate: bool = False,
+    ) -> Trained:
         """Train by an objective, step by step.
 
         Args:
             name: the training called `main` gives the run its network.
             objective: the loss and the heads.
             initialise: called with the model of a new training before its first step.
+            constant_rate: keep the largest learning rate of the run to the end. Not for `main`.
 
         Returns:
             The training: loaded if it was finished before, resumed if it was started.
@@ -116,6 +128,10 @@ class Bench(Protocol):
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
         """Predict class probabilities (n×K) for the readable samples of a split."""
+        ...
+
+    def outputs(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
+        """Return the outputs of the network (n×O) for all samples of a split; NaN for unreadable ones."""
         ...
 
     def holding_out(self, share: float) -> "Bench":

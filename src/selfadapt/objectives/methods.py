@@ -5,8 +5,11 @@ from typing import Literal
 from selfadapt.objectives.adversarial import PGDTraining, Trades, TradesSelfAdaptive
 from selfadapt.objectives.baselines.bootstrapping import HardBootstrapping, SoftBootstrapping
 from selfadapt.objectives.baselines.co_teaching import CoTeaching
+from selfadapt.objectives.baselines.correction.joint_optimization import JointOptimization
+from selfadapt.objectives.baselines.correction.over_parameterization import OverParameterized
 from selfadapt.objectives.baselines.deep_gamblers import DeepGamblers
 from selfadapt.objectives.baselines.early_learning import EarlyLearning
+from selfadapt.objectives.baselines.early_learning_plus import EarlyLearningPlus
 from selfadapt.objectives.baselines.early_stopping import EarlyStopping
 from selfadapt.objectives.baselines.forward_correction import ForwardCorrection
 from selfadapt.objectives.baselines.generalized_cross_entropy import (
@@ -16,6 +19,9 @@ from selfadapt.objectives.baselines.generalized_cross_entropy import (
 from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
 from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError
 from selfadapt.objectives.baselines.mixup import Mixup
+from selfadapt.objectives.baselines.selection.deep_abstaining import DeepAbstaining
+from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
+from selfadapt.objectives.baselines.selection.mentor_net import MentorNet
 from selfadapt.objectives.baselines.selective_net import SelectiveNet
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
 from selfadapt.objectives.cross_fitting.cross_fitted_head import SelfAdaptiveFolds
@@ -56,6 +62,12 @@ NOISY_LABELS: dict[str, type[Method]] = {
     "bootstrap-hard": HardBootstrapping,
     "elr": EarlyLearning,
     "co-teaching": CoTeaching,
+    "mentor-net": MentorNet,
+    "dac": DeepAbstaining,
+    "self": LabelFiltering,
+    "joint-optimization": JointOptimization,
+    "sop": OverParameterized,
+    "elr-plus": EarlyLearningPlus,
 }
 METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
     "labels": {

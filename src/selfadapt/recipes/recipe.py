@@ -51,8 +51,10 @@ class Trial:
 class Entry:
     """A cell of the table.
 
-    `value` is the path to its number: in the result of the run (result/…), in the metrics of its last epoch (last/…) or
-    in the results of an evaluation (coverage/…). It may also be a difference of paths or numbers: "1 - result/…".
+    `value` is the path to its number: in the result of the run (result/…), in the metrics of its last epoch (last/…)
+    or of the epoch that is best on given validation labels (early_stopping/…), in the highest value of each metric
+    over the epochs (peak/…), or in the results of an evaluation (coverage/…). It may also be a difference of paths or
+    numbers: "1 - result/…".
     """
 
     row: str

@@ -25,12 +25,12 @@ _HEAD: Settings = {
 _STEPS: Settings = {"epochs": 20, "lr": 0.003, "weight_decay": 0.3, "batch_size": 256}
 
 
-def _noisy(erm: Settings, ours: Settings, minutes: float) -> Experiment:
+def _noisy(*methods: Settings, minutes: float) -> Experiment:
     values = {"test accuracy": "test_accuracy", "labels recovered": "label_recovery"}
     return experiment(
         (
-            (Trial(name=row, settings=settings), Entry(row=row, column=column, value=f"result/{key}"))
-            for row, settings in {"ERM": erm, "ours": ours}.items()
+            (Trial(name=own["method"], settings=own), Entry(row=own["method"], column=column, value=f"result/{key}"))
+            for own in methods
             for column, key in values.items()
         ),
         minutes=minutes,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.recipes.claim import Verdict
 from selfadapt.recipes.recipe import Experiment, OverColumns, OverEpochs, Panels, Recipe, RunFigure, Stacked
 from selfadapt.report import figures
 from selfadapt.report.html_pages import Chart, write_page
@@ -27,7 +28,13 @@ class Part:
 
 
 def write_reproduction(
-    recipe: Recipe, scale: str, experiment: Experiment, rows: Rows, path: Path, command: str
+    recipe: Recipe,
+    scale: str,
+    experiment: Experiment,
+    rows: Rows,
+    verdicts: Sequence[Verdict],
+    path: Path,
+    command: str,
 ) -> dict[str, Any]:
     """Write the result to the folder `path`, and return the paths of the files. `command` produced it."""
     path.mkdir(parents=True, exist_ok=True)
@@ -37,12 +44,12 @@ def write_reproduction(
     parts = parts_of(rows)
     made_by = "" if experiment.timing else _made_by(rows)
     with atomic_write(path / "table.md") as file:
-        file.write(markdown(recipe, scale, parts, f"`{command}`. {_legend(recipe, scale)}", made_by))
+        file.write(markdown(recipe, scale, parts, verdicts, f"`{command}`. {_legend(recipe, scale)}", made_by))
     figure = _draw(recipe, experiment, rows, path)
     charts = [] if figure is None else [Chart.from_file(recipe.title, recipe.effect, figure, wide=True)]
     page = write_page(
         "reproduction.html", path / "report.html",
-        recipe=recipe, scale=scale, parts=parts, charts=charts, command=command, made_by=made_by,
+        recipe=recipe, scale=scale, parts=parts, verdicts=verdicts, charts=charts, command=command, made_by=made_by,
         legend=_legend(recipe, scale),
     )  # fmt: skip
     return {
@@ -109,8 +116,12 @@ def _legend(recipe: Recipe, scale: str) -> str:
     return text
 
 
-def markdown(recipe: Recipe, scale: str, parts: Sequence[Part], legend: str, made_by: str) -> str:
-    lines = [f"# {recipe.title}, {scale} scale", "", f"What to look for: {recipe.effect}", "", legend, ""]
+def markdown(
+    recipe: Recipe, scale: str, parts: Sequence[Part], verdicts: Sequence[Verdict], legend: str, made_by: str
+) -> str:
+    lines = [f"# {recipe.title}, {scale} scale", "", f"What to look for: {recipe.effect}", ""]
+    lines += [*(f"- {verdict}" for verdict in verdicts), ""] if verdicts else []
+    lines += [legend, ""]
     for part in parts:
         lines += [f"## {part.name}", ""] if part.name else []
         lines += [f"| {recipe.rows} | " + " | ".join(part.columns) + " |", "|---" * (len(part.columns) + 1) + "|"]

@@ -19,6 +19,8 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import check_available, open_data
 from selfadapt.data.sources.pasted_voc import write_pasted
 from selfadapt.evaluation.linear_probe import ProbeSettings
+from selfadapt.recipes.claim import judge
+from selfadapt.recipes.paper_claims import PAPER_CLAIMS
 from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Trial
 from selfadapt.report.reproduction import write_reproduction
 from selfadapt.run_folder.folder import RunFolder
@@ -60,7 +62,7 @@ def reproduce(
     rows: Collection[str] = (),
     precision: str | None = None,
 ) -> dict[str, Any]:
-    """Train and evaluate what is missing below `path`, write the table, figure and report, and return the rows.
+    """Train and evaluate what is missing below `path`, write the table, figure and report, and return what they show.
 
     Args:
         recipe: The table or figure.
@@ -104,8 +106,16 @@ def reproduce(
     command += ["--devices", str(devices)] if devices > 1 else []
     command += [word for row in rows for word in ("--row", row)]
     command += ["--precision", precision] if precision else []
-    written = write_reproduction(recipe, scale, experiment, found_rows, path, shlex.join(command))
-    return {"name": recipe.name, "scale": scale, "seeds": seeds, "rows": found_rows, **written}
+    verdicts = [judge(claim, found_rows) for claim in PAPER_CLAIMS.get(recipe.name, ())]
+    written = write_reproduction(recipe, scale, experiment, found_rows, verdicts, path, shlex.join(command))
+    return {
+        "name": recipe.name,
+        "scale": scale,
+        "seeds": seeds,
+        "rows": found_rows,
+        "verdicts": [verdict.as_json() for verdict in verdicts],
+        **written,
+    }
 
 
 def check_ready(experiment: Experiment) -> None:
@@ -187,7 +197,17 @@ def _outcome(
     for evaluation in trial.evaluations:
         with count_bar(f"{description}, {evaluation.name}") as on_progress:
             evaluated[evaluation.name] = _evaluate(folder, evaluation, seed, on_progress)
-    return {"result": result, "last": last, "run": folder.path.name, "commit": content.get("commit"), **evaluated}
+    curves = {"last": last, **_over_epochs(metrics)}
+    return {"result": result, **curves, "run": folder.path.name, "commit": content.get("commit"), **evaluated}
+
+
+def _over_epochs(metrics: Sequence[Mapping[str, Any]]) -> Outcome:
+    """The highest value of each metric, and the metrics of the epoch that is best on given validation labels."""
+    numbers = {key for record in metrics for key, value in record.items() if isinstance(value, float)}
+    peak = {key: max(record[key] for record in metrics if record.get(key) is not None) for key in sorted(numbers)}
+    judge = "validation_accuracy_given"
+    best = max(metrics, key=lambda record: record[judge]) if judge in metrics[-1] else {}
+    return {"peak": peak, "early_stopping": best}
 
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Outcome:

@@ -86,8 +86,12 @@ class RunBench:
             raise RuntimeError(f"{self.run.plan.method_name} trained nothing called main")
         return OpenedRun(self.run.folder, self.run.plan, self.run.data, self._main)
 
-    def fit(self, name: str, objective: Objective, *, initialise: Initialise | None = None) -> Trained:
-        return self._fit_main(objective, initialise) if name == "main" else self._fit_other(name, objective, initialise)
+    def fit(
+        self, name: str, objective: Objective, *, initialise: Initialise | None = None, constant_rate: bool = False
+    ) -> Trained:
+        if name == "main":
+            return self._fit_main(objective, initialise)
+        return self._fit_other(name, objective, initialise, constant_rate)
 
     def solve(self, name: str, problem: Problem) -> Trained:
         run, main = self.run, name == "main"
@@ -142,6 +146,9 @@ class RunBench:
         found_NK = predict(trained.model, samples.inputs, classes, self.device)
         return found_NK[found_NK.isfinite().all(1)]
 
+    def outputs(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
+        return outputs(trained.model, getattr(self.run.data, part).inputs, self.device)
+
     def holding_out(self, share: float) -> "RunBench":
         run = self.run
         share = min(0.5, max(share, run.data.num_classes / len(run.data.train)))  # about one of each class
@@ -181,9 +188,12 @@ class RunBench:
         self._main = TrainedState.of(training)
         return training
 
-    def _fit_other(self, name: str, objective: Objective, initialise: Initialise | None) -> Training:
+    def _fit_other(
+        self, name: str, objective: Objective, initialise: Initialise | None, constant_rate: bool
+    ) -> Training:
         run, checkpoints = self.run, self.run.folder.trainings / name
-        training = build_training(run.plan, run.data, objective, Storage(), resumed=checkpoints.exists())
+        plan = replace(run.plan, fit=replace(run.plan.fit, schedule="constant")) if constant_rate else run.plan
+        training = build_training(plan, run.data, objective, Storage(), resumed=checkpoints.exists())
 
         def after_epoch(training: Training) -> Metrics:
             before = training.history[-1]["seconds"] if training.history else 0.0

@@ -1,0 +1,1 @@
+"""Baselines that estimate what is wrong with each label."""

@@ -1,0 +1,1 @@
+"""Baselines that train on a selection of the samples."""
