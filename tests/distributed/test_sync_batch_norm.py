@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,3 +126,12 @@ def test_the_program_in_two_processes_is_the_program_in_one(command: tuple[str, 
     assert list(found) == list(expected)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-3, msg=name)
+
+
+def test_on_a_gpu_torch_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(nn.SyncBatchNorm, "forward", lambda self, values_BC: given.append(values_BC))
+    on_gpu: Any = SimpleNamespace(device=torch.device("cuda:0"))
+    SyncBatchNorm(3)(on_gpu)
+    assert given == [on_gpu]

@@ -64,6 +64,12 @@ class _Writer(StorageWriter, AsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Tensor]:
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state_dict.items()}
 
+    def synchronize_staging(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def reset(self, checkpoint_id: object = None) -> None:
         pass
 
