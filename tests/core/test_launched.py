@@ -2,7 +2,7 @@
 
 import pytest
 
-from selfadapt.core.launched import adopt_slurm, first_host
+from selfadapt.core.launched import adopt_slurm, first_host, share_of
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TASK = {
@@ -10,6 +10,8 @@ TASK = {
     "SLURM_STEP_TASKS_PER_NODE": "4,3", "SLURM_STEP_NODELIST": "gpu-[003-004]", "SLURM_JOB_ID": "10042",
     "SLURM_STEP_ID": "0", "ENVIRONMENT": "BATCH",
 }  # fmt: skip
+
+TASK_OF_8 = {"RANK": "3", "LOCAL_WORLD_SIZE": "8", "SLURM_PROCID": "3"}
 
 
 def _adopted(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> dict[str, str]:
@@ -39,6 +41,23 @@ def test_a_task_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_no_task_of_several(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     assert not _adopted(monkeypatch, variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "share"),
+    [
+        pytest.param({}, 96, id="one process"),
+        pytest.param({"WORLD_SIZE": "64", "LOCAL_WORLD_SIZE": "8"}, 12, id="8 of 64 processes on this machine"),
+        pytest.param({"WORLD_SIZE": "4"}, 24, id="a launcher that does not say how many are on this machine"),
+        pytest.param({**TASK_OF_8, "SLURM_CPUS_PER_TASK": "24"}, 24, id="a task"),
+        pytest.param(
+            {**TASK_OF_8, "SLURM_CPUS_PER_TASK": "96", "TORCHELASTIC_RUN_ID": "1"}, 12, id="torchrun"
+        ),
+    ],
+)
+def test_share_of_the_cores(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], share: int) -> None:
+    monkeypatch.setattr("os.environ", variables)
+    assert share_of(96) == share
 
 
 def test_torchrun_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from selfadapt.core.launched import adopt_slurm, is_launched, local_rank, local_world_size
+from selfadapt.core.launched import adopt_slurm, is_launched, local_rank, share_of
 
 if dist.is_available():
     import torch.distributed.nn  # imported inside a group, it would keep that group and its threads alive
@@ -24,7 +24,7 @@ if dist.is_available():
 
 _TIMEOUT = timedelta(minutes=30)  # long, because one process may still be computing what the others wait for
 _NO_TIMEOUT = timedelta(days=365)
-_background: "dist.ProcessGroup | None" = None
+_background: "tuple[dist.ProcessGroup | None, dist.ProcessGroup] | None" = None  # the main group, and its companion
 
 
 def init(device: torch.device | None = None) -> None:
@@ -48,9 +48,14 @@ def background_group() -> dist.ProcessGroup | None:
     Its messages do not mix with those of the main group. All processes must make the first call together.
     """
     global _background
-    if _background is None and _in_group():
-        _background = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
-    return _background
+    if not _in_group():
+        return None
+    if (
+        _background is None or _background[0] is not dist.group.WORLD
+    ):  # another library may have replaced the main group
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
+        _background = dist.group.WORLD, group
+    return _background[1]
 
 
 @contextmanager
@@ -96,7 +101,7 @@ def world_size() -> int:
 def usable_cores() -> int:
     """Return the number of cores this process may use: its share of those of the machine."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, available // local_world_size())
+    return share_of(available)
 
 
 def barrier() -> None:

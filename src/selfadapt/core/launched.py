@@ -1,4 +1,4 @@
-"""What a launcher tells a process through its environment: torchrun's variables, SLURM's, and our own.
+"""What a launcher passes to a process in its environment: torchrun's variables, SLURM's, and our own.
 
 `--devices`, torchrun and most schedulers set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT. `srun` sets SLURM_* instead, which `adopt_slurm` translates.
@@ -40,9 +40,16 @@ def local_rank(default: int) -> int:
     return int(os.environ.get("LOCAL_RANK", default))
 
 
-def local_world_size() -> int:
-    """Return the number of processes on this machine that share its cores: of one training, or of concurrent ones."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+def share_of(cores: int) -> int:
+    """Return this process's share of the cores that it may run on.
+
+    The processes of a machine share its cores, whether of one training or of concurrent ones. A task of SLURM does not.
+    """
+    given = os.environ
+    is_task = "TORCHELASTIC_RUN_ID" not in given and given.get("SLURM_PROCID", "none") == given.get("RANK")
+    if is_task and "SLURM_CPUS_PER_TASK" in given:
+        return min(cores, int(given["SLURM_CPUS_PER_TASK"]))
+    return max(1, cores // int(given.get("LOCAL_WORLD_SIZE", given.get("WORLD_SIZE", "1"))))
 
 
 def follow_launcher() -> None:

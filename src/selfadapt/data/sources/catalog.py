@@ -15,7 +15,7 @@ from selfadapt.data.dataset import Data
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.data.sources.image_folder import are_photo_sizes, are_photos, folder_data, image_table_data
-from selfadapt.data.sources.packed_folder import is_packed_folder, packed_data, packed_headers
+from selfadapt.data.sources.packed_folder import first_sizes, is_packed_folder, packed_data
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
 from selfadapt.data.tabular.table_file import TABLE_SUFFIXES, TableColumns, column_names, read_table
@@ -36,8 +36,7 @@ def kind_of(source: str, columns: TableColumns) -> DataKind:
         files = (path.parent / str(row.get("path")) for row in read_table(path))
         return "photos" if are_photos(files) else "small images"
     if is_packed_folder(path):
-        headers, _ = packed_headers(path)
-        return "photos" if are_photo_sizes([header.size for _, header in headers]) else "small images"
+        return "photos" if are_photo_sizes(first_sizes(path)) else "small images"
     return "photos" if not path.is_dir() or are_photos(path.rglob("*")) else "small images"
 
 

@@ -9,7 +9,8 @@ run on the shards is bit-identical to one on the source.
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,13 +146,27 @@ def _add(shard: tarfile.TarFile, name: str, content: bytes) -> int:
     return start
 
 
+def first_sizes(root: Path) -> list[tuple[int, int]]:
+    """Return the width and height of the first images; raise a UserError if the index is damaged."""
+    with _reported(root):
+        return [(int(row["width"]), int(row["height"])) for row in index_rows(root.absolute())[:32]]
+
+
+@contextmanager
+def _reported(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"the index of the shards in {root} is damaged ({error}); pack the data again") from error
+
+
 def packed_headers(root: Path) -> tuple[list[tuple[ImageEntry, Header]], Mapping[str, Any]]:
     """Read the index: the images with their headers, in the order of the source, and the rest.
 
     Raises:
         UserError: If the index is damaged, of another version, or a shard is missing or has another size.
     """
-    try:
+    with _reported(root):
         rows = np.array(index_rows(root.absolute()))
         index = json.loads((root / INDEX_NAMES).read_text(encoding="utf-8"))
         if index["format"] != FORMAT:
@@ -164,8 +179,6 @@ def packed_headers(root: Path) -> tuple[list[tuple[ImageEntry, Header]], Mapping
             path = root / shards[shard] / f"{position:09d}{suffixes[suffix]}"
             entry = ImageEntry(sample_id, path, classes[label], _SPLITS[split], group)
             found.append((entry, Header((width, height), bool(grey), bool(deep))))
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(f"the index of the shards in {root} is damaged ({error}); pack the data again") from error
     for name, size in index["shards"].items():
         shard_file = root / name
         if Path(name).name != name or not shard_file.is_file() or shard_file.stat().st_size != size:
