@@ -1,7 +1,7 @@
 """How long two processes stop for a checkpoint, and what torch.distributed.checkpoint costs where it is not needed.
 
-Sharded: the targets of both processes, 128 MB each, and a network of 20 MB. In the background, training stops while the
-state is copied; in the foreground, until all is hashed and on disk. Replicated: 128 MB that both processes hold, saved
+Sharded: the targets of both processes, 64 MB each, and a network of 20 MB. In the background, training stops while the
+state is copied; in the foreground, until all is hashed and on disk. Replicated: 64 MB that both processes hold, saved
 by the first process, as selfadapt does, and by the same process through torch.distributed.checkpoint.
 """
 
@@ -21,14 +21,14 @@ from selfadapt.core import distributed
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 
-ROUNDS = 7
+ROUNDS = 5
 
 
 def _worker(folder: str) -> None:
     """Print the seconds of each kind of save, by round."""
     torch.set_num_threads(1)
     distributed.init()
-    rows = torch.rand(32_000, 1000)
+    rows = torch.rand(16_000, 1000)
     model = {"weight": torch.rand(5_000_000)}
     sharded = Checkpoint(epoch=0, step=0, model=model, targets={"rows": rows}, state={})
     replicated = Checkpoint(epoch=0, step=1, model={"weight": rows}, targets=None, state={})

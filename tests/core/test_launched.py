@@ -50,9 +50,7 @@ def test_no_task_of_several(monkeypatch: pytest.MonkeyPatch, variables: dict[str
         pytest.param({"WORLD_SIZE": "64", "LOCAL_WORLD_SIZE": "8"}, 12, id="8 of 64 processes on this machine"),
         pytest.param({"WORLD_SIZE": "4"}, 24, id="a launcher that does not say how many are on this machine"),
         pytest.param({**TASK_OF_8, "SLURM_CPUS_PER_TASK": "24"}, 24, id="a task"),
-        pytest.param(
-            {**TASK_OF_8, "SLURM_CPUS_PER_TASK": "96", "TORCHELASTIC_RUN_ID": "1"}, 12, id="torchrun"
-        ),
+        pytest.param({**TASK_OF_8, "SLURM_CPUS_PER_TASK": "96", "TORCHELASTIC_RUN_ID": "1"}, 12, id="torchrun"),
     ],
 )
 def test_share_of_the_cores(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], share: int) -> None:

@@ -4,9 +4,9 @@
     y = w (x - m) / sqrt(v + eps) + b
 
 The forward pass exchanges means and variances, the backward pass two sums of gradients; batch sizes may differ between
-processes. On GPUs `torch.nn.SyncBatchNorm` computes this; it does not support other devices, where the code below does.
-In evaluation mode, or in a single process, it is ordinary batch normalisation. Weights have the same names and shapes
-as those of ordinary batch normalisation.
+processes. On GPUs `torch.nn.SyncBatchNorm` is used; it does not support other devices, for which there is a class here.
+In evaluation mode, or in a single process, both are ordinary batch normalisation, and their weights have the same names
+and shapes.
 
 Shapes: B samples of this process, C channels, P processes.
 """
@@ -23,11 +23,12 @@ from selfadapt.core.errors import UserError
 _GPUS = ("cuda", "xpu")  # ROCm's devices are called cuda, too
 
 
-class SyncBatchNorm(nn.SyncBatchNorm):
+class SyncBatchNorm(_BatchNorm):
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept images and vectors."""
+
     def forward(self, values_BC: Tensor) -> Tensor:
         if not self.training or distributed.world_size() == 1:
-            return _BatchNorm.forward(self, values_BC)
-        if values_BC.device.type in _GPUS:
             return super().forward(values_BC)
         exact_BC = values_BC if values_BC.dtype == torch.float64 else values_BC.float()  # half precision is not enough
         return cast(Tensor, self._normalise(exact_BC)).to(values_BC.dtype)
@@ -88,12 +89,13 @@ def _broadcast(values_C: Tensor, like_BC: Tensor) -> Tensor:
     return values_C.view(1, -1, *[1] * (like_BC.ndim - 2))
 
 
-def sync_batch_norms(network: nn.Module) -> None:
-    """Replace every batch normalisation of a network, except split ones, by a synchronised one."""
+def sync_batch_norms(network: nn.Module, device: torch.device) -> None:
+    """Replace every batch normalisation of a network, except split ones, by a synchronised one for this device."""
+    synchronised: type[_BatchNorm] = nn.SyncBatchNorm if device.type in _GPUS else SyncBatchNorm
     for name, child in network.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
             old = cast(_BatchNorm, child)
-            replacement = SyncBatchNorm(old.num_features, eps=old.eps, momentum=old.momentum).to(old.weight)
+            replacement = synchronised(old.num_features, eps=old.eps, momentum=old.momentum).to(old.weight)
             replacement.load_state_dict(old.state_dict())
             for new, parameter in zip(replacement.parameters(), old.parameters(), strict=True):
                 new.requires_grad_(parameter.requires_grad)
@@ -104,4 +106,4 @@ def sync_batch_norms(network: nn.Module) -> None:
                 "choose a built-in network, or leave out --sync-bn"
             )
         else:
-            sync_batch_norms(child)
+            sync_batch_norms(child, device)
