@@ -125,7 +125,7 @@ def launch_forks() -> None:
 
     stand_in = SimpleNamespace(Popen=_Worker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=subprocess.DEVNULL)
     jobs.subprocess = stand_in  # type: ignore[attr-defined, assignment]
-    subprocess_handler.Popen = _Worker  # type: ignore[assignment, misc]
+    subprocess_handler.Popen = _Worker  # type: ignore[assignment, attr-defined]
 
 
 def _main(arguments: list[str]) -> None:

@@ -50,9 +50,8 @@ def background_group() -> dist.ProcessGroup | None:
     global _background
     if not _in_group():
         return None
-    if (
-        _background is None or _background[0] is not dist.group.WORLD
-    ):  # another library may have replaced the main group
+    # Another library may have replaced the main group.
+    if _background is None or _background[0] is not dist.group.WORLD:
         group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
         _background = dist.group.WORLD, group
     return _background[1]

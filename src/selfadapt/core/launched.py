@@ -55,9 +55,15 @@ def share_of(cores: int) -> int:
 def follow_launcher() -> None:
     """Terminate this process if our own launcher is killed (Linux only)."""
     if LAUNCHER in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() != int(os.environ[LAUNCHER]):
             os._exit(1)
+
+
+def end_with_parent() -> None:
+    """Let the system kill this process when its parent ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_slurm() -> None:

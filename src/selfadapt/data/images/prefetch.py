@@ -6,6 +6,7 @@ out of its batch and recorded in `ImageFiles.broken`.
 Shapes: B images of a batch, V views of each, C channels, H by W pixels.
 """
 
+import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from selfadapt.core import distributed
+from selfadapt.core.launched import end_with_parent
 from selfadapt.data.images.crops import RandomCrops
 from selfadapt.data.images.decode import UnreadableImage
 from selfadapt.data.images.storage import FileImages
@@ -67,7 +69,12 @@ def read_batches(
 
 
 def ignore_signals(worker: int) -> None:
-    """Ignore Ctrl-C in a worker process: the main process receives it too, and stops its workers."""
+    """Let signals to the group of processes not reach a worker: the main process saves with it, and then stops it.
+
+    Ctrl-C, torchrun and our own launcher signal a whole group. The worker ends with the main process (Linux only).
+    """
+    os.setpgid(0, 0)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

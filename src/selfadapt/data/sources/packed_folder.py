@@ -55,9 +55,10 @@ def pack(
     Returns:
         The numbers of images, shards and bytes, and the files that were left out because they are unreadable.
     """
-    path = Path(source)
+    path = Path(source).resolve()
     if out.exists():
         raise UserError(f"{out} exists already; give the name of a new folder")
+    name = path.name if path.is_dir() else path.stem
     if path.is_dir():
         entries = folder_entries(path)
     elif path.suffix in TABLE_SUFFIXES and path.is_file():
@@ -65,17 +66,16 @@ def pack(
     else:
         raise UserError(f"{source} cannot be packed; give a folder of class folders, or a table of image files")
     readable, skipped = read_headers(entries)
-    data = data_from_headers(path.stem, readable, skipped)  # refuses what cannot be opened later
-    out.parent.mkdir(parents=True, exist_ok=True)
+    data = data_from_headers(name, readable, skipped)  # refuses what cannot be opened later
     try:
         with atomic_folder(out) as draft:
-            rows, names = _write_shards(draft, readable, data.classes, shard_bytes, on_progress)
+            rows, shard_names = _write_shards(draft, readable, data.classes, shard_bytes, on_progress)
             np.save(draft / INDEX_ROWS, rows, allow_pickle=False)
             groups = [entry.group for entry, _ in readable]
-            shards = {name: (draft / name).stat().st_size for name in names}
+            shards = {shard: (draft / shard).stat().st_size for shard in shard_names}
             index = {
                 "format": FORMAT,
-                "name": path.stem,
+                "name": name,
                 "classes": data.classes,
                 "ids": [entry.id for entry, _ in readable],
                 "groups": None if None in groups else groups,
@@ -90,7 +90,7 @@ def pack(
                 fsync_path(file)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}; free some space and try again") from error
-    return {"images": len(rows), "shards": len(names), "bytes": size, "unreadable": data.unreadable}
+    return {"images": len(rows), "shards": len(shard_names), "bytes": size, "unreadable": data.unreadable}
 
 
 def _suffixes(readable: Sequence[tuple[ImageEntry, Header]]) -> list[str]:
