@@ -20,7 +20,7 @@ from selfadapt.cli.parameters import as_command
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.core.launched import adopt_slurm, is_concurrent_job, is_launched
 
-_SILENCE = 8.0  # seconds that other ranks wait before they report an error
+_SILENCE = 20.0  # seconds that other ranks wait before they report an error
 _SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it shows a traceback
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
 
