@@ -55,7 +55,7 @@ def test_a_planted_pickle_never_runs(tmp_path: Path) -> None:
     checkpoint.save(folder, _checkpoint())()
     (saved,) = folder.iterdir()
     assert not list(saved.glob("*.pt"))
-    planted = pickle.dumps(_Planted(canary))
+    planted = pickle.dumps(_Planted(canary), protocol=2)
     for name in (".metadata", "state.pt", "__0_0.distcp"):
         (saved / name).write_bytes(planted)
     assert checkpoint.load_newest(folder) is not None
