@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-NAMES = ("step", "loss", "own_loop", "data", "views", "features", "attacks", "precision")
+NAMES = ("step", "loss", "own_loop", "data", "views", "features", "attacks", "precision", "onnx_predict")
 
 
 def main(names: list[str]) -> None:

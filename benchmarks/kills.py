@@ -1,10 +1,11 @@
 """Fifty times kill -9 on a training in two processes: no finished epoch is lost, and the result has the same bits.
 
 Each time, one of the two workers or the launcher is killed, at a random moment after the run has saved another
-checkpoint. The launcher restarts a killed worker; if the launcher was killed, the same command is run again. Ratios
-that should be 1: kills over planned kills; files of the last checkpoint that equal those of an undisturbed run, over
-all files; and the same for the lines of metrics.jsonl. "epochs lost", finished ones that had to be trained again,
-should be 0.
+checkpoint. The launcher restarts a killed worker; if the launcher was killed, the same command is run again. After half
+of the kills, metrics.jsonl is deleted, cut at a random place, or gets a random byte. Ratios that should be 1: kills
+over planned kills; files of the last checkpoint that equal those of an undisturbed run, over all files; and the same
+for the lines of metrics.jsonl, seconds aside. "epochs lost", finished ones that had to be trained again after the other
+kills, should be 0.
 """
 
 import json
@@ -17,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from selfadapt.run_folder.folder import RunFolder
 
 KILLS = int(os.environ.get("SELFADAPT_KILLS", "50"))
 SETTINGS = (
@@ -51,24 +54,35 @@ def _saved(folder: Path) -> tuple[int, ...]:
 def _lines(folder: Path) -> int:
     """The lines of metrics.jsonl, which a resumed run truncates to the epochs that it resumes from."""
     try:
-        return len((folder / "metrics.jsonl").read_text().splitlines())
+        return (folder / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:
         return 0
 
 
+def _damage(path: Path, chance: random.Random) -> None:
+    content = path.read_bytes() if path.exists() else b""
+    kind, place = chance.choice(("delete", "cut", "change")), chance.randrange(len(content) + 1)
+    if kind == "delete":
+        path.unlink(missing_ok=True)
+    elif kind == "cut":
+        path.write_bytes(content[:place])
+    else:
+        path.write_bytes(content[:place] + chance.randbytes(1) + content[place + 1 :])
+
+
 def _outcome(folder: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     newest = max(path for path in (folder / "checkpoint").iterdir() if path.name[0] != ".")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return json.loads((newest / "manifest.json").read_text()), [{**line, "seconds": 0} for line in lines]
+    lines = [{**line, "seconds": 0} for line in RunFolder(folder).read_metrics()]
+    return json.loads((newest / "manifest.json").read_text())["sha256"], lines
 
 
 def run() -> dict[str, float]:
-    chance, kills, lost = random.Random(0), 0, 0
+    chance, kills, damaged, lost = random.Random(0), 0, 0, 0
     with tempfile.TemporaryDirectory() as home:
         whole, killed = Path(home) / "whole", Path(home) / "killed"
         if _start(whole).wait():
             raise RuntimeError("the run that is left alone failed")
-        launcher, seen = _start(killed), _saved(killed)
+        launcher, seen, is_damaged = _start(killed), _saved(killed), False
         while kills < KILLS:
             if launcher.poll() == 0:
                 break  # it finished before the last kill
@@ -78,7 +92,7 @@ def run() -> dict[str, float]:
             while _saved(killed) <= seen and launcher.poll() is None:
                 least = min(least, _lines(killed))
                 time.sleep(0.005)
-            lost += seen[0] - least
+            lost += 0 if is_damaged else seen[0] - least
             time.sleep(chance.uniform(0, 0.5))
             if launcher.poll() is not None:
                 continue
@@ -89,11 +103,16 @@ def run() -> dict[str, float]:
             kills += 1
             if victim == launcher.pid:
                 launcher.wait()
+            is_damaged = chance.random() < 0.5
+            if is_damaged:
+                _damage(killed / "metrics.jsonl", chance)
+                damaged += 1
         while launcher.wait() != 0:
             launcher = _start(killed)
         (files, lines), (whole_files, whole_lines) = _outcome(killed), _outcome(whole)
     return {
         "kills / kills asked for": kills / KILLS,
+        "times that metrics.jsonl was damaged": float(damaged),
         "epochs lost": float(lost),
         "equal files of the last checkpoint / all": sum(files.get(k) == v for k, v in whole_files.items())
         / len(whole_files),

@@ -3,7 +3,7 @@
     python -m benchmarks.label_errors_features --features FOLDER [--photos FOLDER] [--only plants] [--seeds 1] [--page]
 
 Needs `pip install cleanlab`. Each cell and seed adds a line of JSON to docs/results/rows/label-errors-features.jsonl.
-Existing lines are not measured again. The report is made from this file.
+Existing lines are not measured again, except our lists with `--again`. The report is made from this file.
 FOLDER holds NAME.npz with x_train and y_train as `selfadapt embed` writes them: plants, cifar10 (the first 5,000 images
 of the training set), cifar10_test, and text (encoded by selfadapt.data.text.text_encoder); CIFAR-10_human.pt of
 UCSC-REAL/cifar-10-100n and cifar10_mturk.json of cleanlab/label-errors. A cell whose files are missing is skipped.
@@ -13,7 +13,6 @@ Shapes: N samples, F features, K classes.
 
 import argparse
 import csv
-import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from benchmarks.label_error_baselines import (
     simifeat,
 )
 from benchmarks.label_error_cells import CELLS, TABLES, Cell, Labelled, contradicted, labelled, lacking, read_features
-from benchmarks.label_error_page import ROWS, read_rows, write_page
+from benchmarks.label_error_page import read_rows, write_page, write_row
 from selfadapt import find_label_errors
 from selfadapt.evaluation.label_errors.recovery import average_precision
 from selfadapt.objectives.cross_fitting.cross_fit import cross_fit
@@ -94,8 +93,10 @@ def from_photos(photos: Path, noise: str, seed: int, features: Path) -> tuple[La
     return samples, Delivered(order_N.argsort(), is_error_N, p_wrong_N, None, None)
 
 
-def measure(cell: Cell, seed: int, folder: Path | None, photos: Path | None) -> dict[str, Any]:
-    """One row: our list and the baselines on the same labels."""
+def measure(
+    cell: Cell, seed: int, folder: Path | None, photos: Path | None, earlier: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """One row: our list and the baselines on the same labels; those of an `earlier` row if given."""
     if cell.data == "photos":
         assert folder is not None
         assert photos is not None
@@ -104,17 +105,34 @@ def measure(cell: Cell, seed: int, folder: Path | None, photos: Path | None) -> 
         samples = labelled(cell, seed, folder)
         ours = from_python(samples, seed)
     labels_N, wrong_N = samples.labels_N, samples.wrong_N
-    start = time.process_time()
-    logistic = logistic_regression(samples.features_NF, labels_N, seed)
-    scores = cleanlab_scores(logistic.predicted_NK, labels_N)
-    issue_N = cleanlab_issues(logistic.predicted_NK, labels_N)
-    seconds = time.process_time() - start
-    others = {f"cleanlab: {name}": score_N for name, score_N in scores.items()}
-    votes = simifeat(samples.features_NF, labels_N, standardised=cell.data in TABLES)
-    others |= {f"SimiFeat: {name}": score_N for name, score_N in votes.items()}
+    others: dict[str, Tensor] = {}
+    if earlier is None:
+        start = time.process_time()
+        logistic = logistic_regression(samples.features_NF, labels_N, seed)
+        scores = cleanlab_scores(logistic.predicted_NK, labels_N)
+        issue_N = cleanlab_issues(logistic.predicted_NK, labels_N)
+        seconds = time.process_time() - start
+        others |= {f"cleanlab: {name}": score_N for name, score_N in scores.items()}
+        votes = simifeat(samples.features_NF, labels_N, standardised=cell.data in TABLES)
+        others |= {f"SimiFeat: {name}": score_N for name, score_N in votes.items()}
+        kept = {
+            "cleanlab found": _found(issue_N, wrong_N),
+            "seconds": ours.seconds,
+            "scikit-learn and cleanlab seconds": seconds,
+            "C": logistic.inverse_decay,
+        }
+    else:  # times are comparable only if they were measured together
+        kept = {name: earlier[name] for name in ("cleanlab found", "seconds", "scikit-learn and cleanlab seconds", "C")}
     if ours.predicted_NK is not None:
         own = cleanlab_scores(ours.predicted_NK, labels_N)
         others |= {f"cleanlab on ours: {name}": score_N for name, score_N in own.items()}
+    every, uncontradicted = (
+        _precisions(ours, others, wrong_N, counted_N)
+        for counted_N in (torch.ones_like(wrong_N), ~samples.contradicted_N)
+    )
+    if earlier is not None:
+        every["others"] = earlier["others"] | every["others"]
+        uncontradicted["others"] = earlier["without contradicted"]["others"] | uncontradicted["others"]
     return {
         "cell": cell.name,
         "seed": seed,
@@ -122,15 +140,12 @@ def measure(cell: Cell, seed: int, folder: Path | None, photos: Path | None) -> 
         "features": samples.features_NF.shape[1],
         "classes": int(labels_N.max()) + 1,
         "wrong": int(wrong_N.sum()),
-        **_precisions(ours, others, wrong_N, torch.ones_like(wrong_N)),
+        **every,
         "contradicted": int(samples.contradicted_N.sum()),
-        "without contradicted": _precisions(ours, others, wrong_N, ~samples.contradicted_N),
+        "without contradicted": uncontradicted,
         "found": _found(ours.is_error_N, wrong_N),
-        "cleanlab found": _found(issue_N, wrong_N),
         "calibration": None if ours.p_wrong_N is None else calibration(ours.p_wrong_N, ours.ranked_N, wrong_N),
-        "seconds": ours.seconds,
-        "scikit-learn and cleanlab seconds": seconds,
-        "C": logistic.inverse_decay,
+        **kept,
         "commit": commit(),
     }
 
@@ -185,9 +200,9 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, help="a folder of photos whose features are plants.npz")
     parser.add_argument("--only", default="", help="prefix of the cell names to run")
     parser.add_argument("--seeds", type=int, help="maximum number of seeds per cell")
+    parser.add_argument("--again", action="store_true", help="only our lists of existing rows; times are kept")
     parser.add_argument("--page", action="store_true", help="only write the report from existing rows")
     chosen = parser.parse_args()
-    done = {(row["cell"], row["seed"]) for row in read_rows()}
     for cell in () if chosen.page else CELLS:
         if not cell.name.startswith(chosen.only):
             continue
@@ -195,11 +210,11 @@ def main() -> None:
             print(f"{cell.name}: skipped, {missing} is missing", flush=True)
             continue
         for seed in cell.seeds[: chosen.seeds]:
-            if (cell.name, seed) in done:
+            earlier = next((row for row in read_rows() if (row["cell"], row["seed"]) == (cell.name, seed)), None)
+            if (earlier is not None) != chosen.again:
                 continue
-            row = measure(cell, seed, chosen.features, chosen.photos)
-            with open(ROWS, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            row = measure(cell, seed, chosen.features, chosen.photos, earlier)
+            write_row(row)
             best = max(row["others"], key=row["others"].__getitem__)
             print(f"{cell.name} {seed}: {row['ours']:.3f}, {best} {row['others'][best]:.3f}", flush=True)
     write_page()

@@ -7,10 +7,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
-from cli.photographs import write_photos
+from cli.photographs import KINDS, write_photo, write_photos
 from cli.program import run
 from test_imports import ROOMS
 
@@ -56,6 +59,51 @@ def test_python_on_that_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     words = capsys.readouterr().out
     assert "of 1797 labels are likely errors" in words
     assert float(words.splitlines()[-1].split()[0]) > 0.85
+
+
+def test_python_on_the_page_of_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    text, names = (ROOT / "docs" / "data.md").read_text(encoding="utf-8"), dict[str, Any]()
+    for snippet in re.findall(r"```python\n(.+?)```", text, flags=re.DOTALL):
+        exec(compile(snippet, "data.md", "exec"), names)
+        assert names["corrected"].index.equals(names["frame"].index)
+        assert names["corrected"]["target"].dtype == names["frame"]["target"].dtype
+        assert names["corrected"].loc["bottle 3", "target"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*without a label")
+def test_an_export_of_label_studio_goes_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    tasks: list[dict[str, Any]] = []
+    for i in range(30):
+        write_photo(tmp_path / "upload" / f"{i}.jpg", KINDS[i % 2], i)
+        choice = {"from_name": "kind", "type": "choices", "value": {"choices": [KINDS[(i % 2) ^ (i in (4, 9))]]}}
+        annotations = [{"id": i, "result": [choice]}] if i < 29 else []
+        tasks.append({"id": 70 + i, "data": {"image": f"/data/upload/{i}.jpg"}, "annotations": annotations})
+    (tmp_path / "export.json").write_text(json.dumps(tasks))
+    _follow("data.md", "The second file", tmp_path, since="## Corrected data")
+    found = json.loads((tmp_path / "corrected.json").read_text())
+    changed = [own["id"] for own, given in zip(found, tasks, strict=True) if own != given]
+    assert changed
+    assert set(changed) <= {74, 79}
+    for own in found[:29]:
+        own["annotations"][0]["result"][0]["value"]["choices"] = None
+    for own in tasks[:29]:
+        own["annotations"][0]["result"][0]["value"]["choices"] = None
+    assert found == tasks
+
+
+@pytest.mark.slow
+def test_the_page_on_export_works_word_by_word(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    digits = load_digits()
+    np.save(tmp_path / "digits.npy", (digits.images[-50:] * 255 / 16).astype(np.uint8))
+    *_, predicted = _follow("export.md", "Writing and reading", tmp_path)
+    answers = [json.loads(line) for line in predicted.splitlines()]
+    assert len(answers) == 50
+    assert sum(int(answer["guess"]) == digit for answer, digit in zip(answers, digits.target[-50:], strict=True)) > 30
 
 
 @pytest.mark.slow

@@ -10,18 +10,19 @@ The model is cross-fitted softmax regression (cross_fit.py), as in `selfadapt tr
 Shapes: N samples, F features, K classes.
 """
 
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from selfadapt.evaluation.label_errors.checked_input import Array
+from selfadapt.evaluation.label_errors.checked_input import Array, index_of
 from selfadapt.label_errors import fit_and_judge
 from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
 
@@ -66,6 +67,7 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         Raises:
             ValueError: If inputs are invalid, or there are too few samples or classes.
         """
+        index = next((own for own in (index_of(y), index_of(X)) if own is not None), None)
         X, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
         check_classification_targets(y)
         if self.rounds is not None and (not isinstance(self.rounds, Integral) or self.rounds < 1):
@@ -74,7 +76,7 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if len(classes) < 2:
             raise ValueError(f"y has only the class {classes[0]!r}; pass labels of at least two classes")
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-        self._fitted, self.label_errors_ = fit_and_judge(
+        self._fitted, report = fit_and_judge(
             _tensor(X),
             torch.from_numpy(codes),
             classes,
@@ -82,8 +84,19 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             seed,
             None if self.rounds is None else CrossFitting(rounds=int(self.rounds)),
         )
+        self.label_errors_ = (
+            report if index is None else replace(report, ids=np.array([str(name) for name in index]), index=index)
+        )
         self.classes_, self.transition_ = classes, self._fitted.noise.matrix_KK.numpy()
         return self
+
+    def _repr_html_(self) -> str:
+        """The diagram of scikit-learn and, after `fit`, the likely label errors."""
+        found = self.label_errors_._repr_html_() if hasattr(self, "label_errors_") else ""
+        return str(estimator_html_repr(self)) + found
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities of shape (N, K), in the order of `classes_`."""

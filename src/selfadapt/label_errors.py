@@ -5,14 +5,17 @@
     print(report.summary)
     report.to_csv("labels.csv")
 
-With `features` two predictors are cross-fitted (cross_fit.py). With `pred_probs`, out-of-sample
+With `features` two predictors are cross-fitted (cross_fit.py), in passes over shards if there are many
+(objectives/cross_fitting/streamed). With `pred_probs`, out-of-sample
 predictions of another model, nothing is fitted: the same noise model and the same rule are applied to them.
 
 Shapes: N samples, F features, K classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import index as as_position
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,16 +23,23 @@ import torch
 from torch import Tensor
 
 from selfadapt.data.duplicates.groups import find_duplicates, joined_groups, separable_groups, single_image_classes
+from selfadapt.data.forms.frames import package_of
+from selfadapt.data.shards.feature_shards import FeatureShards
+from selfadapt.data.shards.passes import PassProgress, no_pass_progress
 from selfadapt.evaluation.label_errors.checked_input import (
     Array,
+    check_columns,
     checked_labels,
     checked_table,
     coded_labels,
     group_codes,
+    index_of,
 )
+from selfadapt.evaluation.label_errors.feature_map import FeatureMap
+from selfadapt.evaluation.label_errors.large_features import aligned_to, judge_shards
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
-from selfadapt.evaluation.label_errors.report import LabelErrorReport
+from selfadapt.evaluation.label_errors.report import PER_SAMPLE, LabelErrorReport
 from selfadapt.objectives.cross_fitting.cross_fit import (
     FOLDS,
     LEAST_SAMPLES,
@@ -42,12 +52,13 @@ from selfadapt.objectives.cross_fitting.cross_fit import (
 )
 from selfadapt.objectives.cross_fitting.nested_heads import CrossFitting
 from selfadapt.objectives.cross_fitting.noise_model import noise_of
+from selfadapt.objectives.cross_fitting.streamed.streamed_fit import is_streamed
 
 __all__ = ["LabelErrorReport", "find_label_errors"]
 
 
 def find_label_errors(
-    labels: Any,
+    labels: Any = None,
     features: Any = None,
     pred_probs: Any = None,
     groups: Any = None,
@@ -55,23 +66,36 @@ def find_label_errors(
     ids: Sequence[str] | None = None,
     class_names: Sequence[Any] | None = None,
     duplicates: Sequence[Sequence[int]] | None = None,
+    samples: Sequence[Any] | None = None,
     seed: int = 0,
+    on_pass: PassProgress = no_pass_progress,
 ) -> LabelErrorReport:
     """Find likely label errors from features or from out-of-sample predictions.
 
     With `features`, two softmax predictors are cross-fitted. With `pred_probs`, nothing is fitted.
 
+    Features may be larger than memory: pass a path or a memory-mapped array. From 50,000 samples on (or 256 MB of
+    features, or if there are many classes), they are read in blocks in a few passes, and memory hardly grows with
+    their number. In a group of processes (torchrun), call it in all of them with the same arguments; they share the
+    passes and return the same report.
+
     Args:
         labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
-            pandas Series, whose index `to_frame` keeps.
-        features: Numbers that describe each sample, such as embeddings, of shape (N, F). Pass this or `pred_probs`.
+            Series of pandas or polars, whose index `to_frame` keeps. Default: the labels in the shards of the features.
+        features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a frame of pandas or
+            polars with columns of numbers and categories, a path of a .npy, .npz or .parquet file or of a folder of
+            them (as `selfadapt embed` writes), or an iterable of arrays. Pass this or `pred_probs`.
         pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
-        ids: Identifier of each sample for the report. Default: its position.
+        ids: Identifier of each sample for the report. If the shards of the features hold ids, samples are matched by
+            them, otherwise by position. Default: those of the shards, the index of pandas, or the position.
         class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
             integer labels within that range.
         duplicates: Groups of positions that show the same thing. Default: found among the features.
+        samples: What a notebook shows of each sample: paths of image files, images (of Pillow, arrays or tensors), or
+            texts.
         seed: Seed of the assignment to folds.
+        on_pass: Called with the name of a pass over large features, the number of samples done, and of all.
 
     Returns:
         A `LabelErrorReport` with one value for each label, in the order of `labels`.
@@ -88,29 +112,100 @@ def find_label_errors(
     """
     if (features is None) == (pred_probs is None):
         raise ValueError("pass either features= (N×F) or pred_probs= (N×K, out of sample)")
+    shards = _shards(features)
+    if labels is None and (labels := None if shards is None else shards.column("labels")) is None:
+        raise ValueError("pass labels=, one for each sample")
     given_N = checked_labels(labels)
     count = len(given_N)
     if count < LEAST_SAMPLES:
         raise ValueError(f"{count} samples are too few to judge labels; pass at least {LEAST_SAMPLES}")
-    by_features = pred_probs is None
-    values_NX = checked_table(features if by_features else pred_probs, count, probabilities=not by_features)
-    names, labels_N = coded_labels(given_N, class_names, None if by_features else values_NX.shape[1])
+    if samples is not None and len(samples) != count:
+        raise ValueError(f"there are {count} labels but {len(samples)} samples")
+    ids = None if ids is None else list(ids)
     if ids is not None and len(ids) != count:
         raise ValueError(f"there are {count} labels but {len(ids)} ids")
-    id_N = np.array([str(name) for name in (range(count) if ids is None else ids)])
-    index = getattr(labels, "index", None)
-    index = index if hasattr(index, "__len__") else (None if ids is None else list(ids))
+    known = None if duplicates is None else _checked(duplicates, count)
+    index = index_of(labels)
+    id_N = _ids(ids, shards, index, count)
+    index = ids if index is None else index
+    by_features = pred_probs is None
     if by_features:
-        known = None if duplicates is None else _checked(duplicates, count)
+        names, labels_N = coded_labels(given_N, class_names, None)
+        if package_of(features) is not None:
+            features = checked_table(features, count, probabilities=False)
+        shards = shards or _large_table(features, count, len(names))
+    if shards is not None:
+        row_N = aligned_to(shards, ids, count)
+        if is_streamed(count, shards.dimensions, len(names)):
+            report = _judge_in_order(shards, labels_N, names, groups, id_N, seed, known, row_N, on_pass)
+            return replace(report, ids=id_N, index=index, samples=samples)
+        features = shards.read(slice(0, count)) if row_N is None else shards.take(row_N)
+    values_NX = checked_table(features if by_features else pred_probs, count, probabilities=not by_features)
+    if by_features:
         report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]
     else:
+        names, labels_N = coded_labels(given_N, class_names, values_NX.shape[1])
         check_enough(labels_N)
-        known = _checked(duplicates or [], count)
+        if class_names is None:
+            check_columns(values_NX, labels_N)
+        known = known or []
         fold_N = deal_assignments(values_NX, labels_N, seed, *_together(known, groups, labels_N, names))[0]
         predicted_NK = values_NX / values_NX.sum(1, keepdim=True)
         noise = noise_of(predicted_NK, labels_N, fold_N)
         report = _judged(predicted_NK, noise.sharpened(predicted_NK), labels_N, noise.matrix_KK, names, known)
-    return replace(report, ids=id_N, index=index)
+    return replace(report, ids=id_N, index=index, samples=samples)
+
+
+def _shards(features: Any) -> FeatureShards | None:
+    """Features that are not a table in memory."""
+    return FeatureShards.of(features) if isinstance(features, str | Path | FeatureShards | Iterator) else None
+
+
+def _large_table(features: Any, count: int, num_classes: int) -> FeatureShards | None:
+    """An array that is read in blocks; None for a small one, which is read at once."""
+    shape: Sequence[int] = getattr(features, "shape", ())
+    large = len(shape) == 2 and len(features) == count and is_streamed(count, shape[1], num_classes)
+    return FeatureShards.of(features) if large else None
+
+
+def _ids(ids: Sequence[str] | None, shards: FeatureShards | None, index: Any, count: int) -> Array:
+    """The ids that were given, else those of the shards, else the index of the labels, else the positions."""
+    found = ids if ids is not None or shards is None else shards.column("ids")
+    found = index if found is None else found
+    if found is None:
+        return np.arange(count).astype(f"U{len(str(count))}")
+    return np.array([str(name) for name in found])
+
+
+def _judge_in_order(
+    shards: FeatureShards,
+    labels_N: Tensor,
+    names: Array,
+    groups: Any,
+    id_N: Array,
+    seed: int,
+    duplicates: Sequence[Sequence[int]] | None,
+    row_N: Tensor | None,
+    on_pass: PassProgress,
+) -> LabelErrorReport:
+    """Judge labels that may be in another order than the shards: `row_N` is the row of each."""
+    if row_N is None:
+        report = judge_shards(shards, labels_N, names, groups, id_N, seed, duplicates=duplicates, on_pass=on_pass)
+        return replace(report, class_names=names)
+    label_N = row_N.argsort()
+    rows = row_N.tolist()
+    report = judge_shards(
+        shards,
+        labels_N[label_N],
+        names,
+        None if groups is None else group_codes(groups, len(row_N))[label_N],
+        id_N[label_N.numpy()],
+        seed,
+        duplicates=None if duplicates is None else [[rows[place] for place in group] for group in duplicates],
+        on_pass=on_pass,
+    )
+    columns = {name: getattr(report, name)[row_N.numpy()] for name in PER_SAMPLE}
+    return replace(report, **columns, class_names=names)
 
 
 def fit_and_judge(
@@ -132,7 +227,8 @@ def fit_and_judge(
     for fold_N in fold_RN:
         check_spread(labels_N, fold_N, [str(name) for name in names])
     fitted = cross_fit(features_NF, labels_N, fold_RN, len(names), settings)
-    return fitted, _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    report = _judged(features_NF, fitted.predicted_NK, labels_N, fitted.noise.matrix_KK, names, duplicates)
+    return fitted, replace(report, feature_map=FeatureMap.of(features_NF, report.is_error))
 
 
 def _judged(
@@ -151,10 +247,14 @@ def _judged(
 
 
 def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequence[int]]:
-    for group in duplicates:
+    try:
+        groups = [[as_position(position) for position in group] for group in duplicates]
+    except TypeError as error:
+        raise ValueError(f"duplicates= must be lists of positions, such as [[0, 7], [3, 4, 9]]: {error}") from None
+    for group in groups:
         if len(set(group)) < 2 or min(group) < 0 or max(group) >= count:
-            raise ValueError(f"duplicates= holds {list(group)}; a group is two or more positions from 0 to {count - 1}")
-    return duplicates
+            raise ValueError(f"duplicates= holds {group}; a group is two or more positions from 0 to {count - 1}")
+    return groups
 
 
 def _together(duplicates: Sequence[Sequence[int]], groups: Any, labels_N: Tensor, names: Array) -> tuple[Tensor, int]:

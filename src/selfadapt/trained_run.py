@@ -3,16 +3,31 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from selfadapt.core.errors import UserError
+from selfadapt.data.sources.user_objects import forget, store, stored_in
+from selfadapt.evaluation.label_errors.notebook_view import report_html
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.labels_file import read_report
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Request
+from selfadapt.runs.inspect.corrected_labels import (
+    check_data_out,
+    corrected_table,
+    write_corrected_data,
+    write_corrected_labels,
+)
+from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
+from selfadapt.runs.tracking.metrics_sender import MetricsSender
+from selfadapt.runs.tracking.trackers import check_trackers
+from selfadapt.runs.train.bench import no_stages
 from selfadapt.runs.train.labelled import train as train_run
 
 
@@ -41,6 +56,62 @@ class TrainedRun:
 
         return pandas.read_csv(RunFolder(self.folder).labels_file, dtype={"id": str}, keep_default_na=False)
 
+    @cached_property
+    def label_errors(self) -> LabelErrorReport:
+        """The assessment of every label, in the order of labels.csv: most likely wrong first."""
+        return read_report(RunFolder(self.folder))
+
+    def _repr_html_(self) -> str:
+        """The result and, of an audited run, its likely label errors with their images or values."""
+        shown = {"test accuracy": "test_accuracy", "validation accuracy (given labels)": "validation_accuracy"}
+        found = [f"{name} {self.result[key]:.1%}" for name, key in shown.items() if self.result.get(key) is not None]
+        title = f"<p><b>{escape(str(self.folder))}</b>: {escape(', '.join([self.plan.method_name, *found]))}</p>"
+        folder = RunFolder(self.folder)
+        if not folder.labels_file.exists():
+            return title
+        return title + report_html(
+            self.label_errors, sample_views(folder, self.label_errors), run_map(folder, self.label_errors)
+        )
+
+    def corrected(
+        self,
+        data: Any = None,
+        *,
+        out: str | Path | None = None,
+        confidence: float | None = None,
+        precision: float | None = None,
+    ) -> Any:
+        """Write the corrected labels to corrected.csv, and correct the data in the form in which they are.
+
+        Decisions of reviewers come first, then confident suggestions on training labels, as in `selfadapt labels`.
+
+        Args:
+            data: The DataFrame or Dataset of `datasets` that the run was trained on, for a corrected copy of it.
+            out: Where to write the data that the run was trained on from a path.
+            confidence: Least confidence of the suggestions to take.
+            precision: Guaranteed precision of the suggestions to take unreviewed.
+
+        Returns:
+            The corrected copy of `data`; `out`; or without both, the path of corrected.csv.
+
+        Raises:
+            UserError: If `out` exists, or the data cannot be written.
+            ValueError: If `data` are not those of the run.
+
+        Example:
+            >>> run = selfadapt.train(frame, out="runs/frame", label_column="animal")
+            >>> corrected = run.corrected(frame)
+        """
+        folder = RunFolder(self.folder)
+        if out is not None:
+            check_data_out(folder, Path(out))
+        made = write_corrected_labels(folder, confidence=confidence, precision=precision)
+        if out is not None:
+            write_corrected_data(folder, made.corrections, Path(out))
+        if data is not None:
+            return corrected_table(folder, made.corrections, data)
+        return made.path if out is None else Path(out)
+
     def predict(
         self, paths: str | Path | Sequence[str | Path], *, device: str = "auto", abstain: bool = True
     ) -> list[dict[str, Any]]:
@@ -66,13 +137,18 @@ class TrainedRun:
         return list(predictor.answer([Path(path) for path in given]))
 
 
-def train(data: str | Path, *, out: str | Path, resume: bool = False, **settings: Any) -> TrainedRun:
+def train(
+    data: Any, *, out: str | Path, resume: bool = False, log_to: str | None = None, **settings: Any
+) -> TrainedRun:
     """Train on a data set, evaluate, audit the labels, and write the run folder with its report.
 
     Args:
-        data: the name of a data set, or the path of a folder, .csv, .parquet or .npz.
+        data: the name of a data set, the path of anything that `selfadapt train` takes, a DataFrame of pandas or
+            polars, a Dataset of `datasets`, or a torch Dataset of pairs of an image or vector and its label. What is in
+            memory is stored in the run folder; `resume` continues with what is stored there.
         out: the run folder, which must not hold a run unless `resume` is set.
         resume: whether to resume the run in `out`; it is started if there is none.
+        log_to: experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.
         **settings: the options of `selfadapt train` by their names with underscores, those of the method included,
             such as method, noise, seed, epochs or start_epoch.
 
@@ -87,11 +163,31 @@ def train(data: str | Path, *, out: str | Path, resume: bool = False, **settings
         >>> run = selfadapt.train("digits", out="runs/digits", method="sat", noise="symmetric:0.4", seed=1)
         >>> run.result["test_accuracy"]
     """
-    folder, given = RunFolder(Path(out)), {**settings, "data": str(data)}
-    request = Request.of("labels", **given)
+    folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
     with folder.locked():
-        run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
-        return TrainedRun(folder.path, run.plan, train_run(run))
+        given = {**settings, "data": str(data if isinstance(data, str | Path) else folder.path)}
+        request = Request.of("labels", **given)
+        if not isinstance(data, str | Path):  # stored once the settings are known to be valid
+            given["data"] = str(_stored(data, folder, resume=resume))
+            request = Request.of("labels", **given)
+        try:
+            run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
+        except UserError:
+            if not isinstance(data, str | Path) and not folder.exists:
+                forget(folder.path)
+            raise
+        sender = MetricsSender(folder, run.plan, trackers)
+        result = train_run(run, sender.sending(no_stages))
+        sender.finish(result)
+        return TrainedRun(folder.path, run.plan, result)
+
+
+def _stored(data: Any, folder: RunFolder, *, resume: bool) -> Path:
+    """The file or folder in the run folder that holds data from memory."""
+    known = stored_in(folder.path) if resume and folder.exists else None
+    if known is None:
+        folder.check_free()
+    return known or store(data, folder.path)
 
 
 def open_run(path: str | Path) -> TrainedRun:
@@ -111,7 +207,7 @@ def open_run(path: str | Path) -> TrainedRun:
     """
     folder = RunFolder(Path(path))
     content = folder.read_run()
-    plan = Plan.from_json(content, "labels")
+    plan = Plan.of(folder, "labels")
     if "result" not in content:
         raise UserError(
             f"{path} is not trained to its end; resume it with: selfadapt train --resume --out {path}, or "

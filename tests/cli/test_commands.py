@@ -20,6 +20,7 @@ from cli.program import fresh_process, outcome, process, run, run_json, signal_a
 from forks import Program
 from salt import unsalted
 from selfadapt.data.sources.catalog import open_data
+from selfadapt.run_folder.folder import RunFolder
 
 SMALL = ("--limit", "300", "--model", "mlp", "--epochs", "3", "--noise", "symmetric:0.4")
 
@@ -177,11 +178,18 @@ def test_changed_samples_are_noticed(tmp_path: Path) -> None:
 def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
     run_json("train", "digits", *SMALL, "--start-epoch", "2", "--out", "run", folder=tmp_path)
     checkpoints = tmp_path / "run" / "checkpoint"
+    folder = RunFolder(tmp_path / "run")
+    finished = folder.read_run()
+    shutil.rmtree(max(checkpoints.iterdir()))
+    refused = run("audit", "run", folder=tmp_path)
+    assert (refused.returncode, "lacks an intact checkpoint of the last epoch" in refused.stderr) == (2, True)
+    folder.write_run({name: value for name, value in finished.items() if name != "result"})
     for gone, message in (
-        (max(checkpoints.iterdir()), "yet: 2 epochs are done"),
+        (None, "yet: 2 epochs are done"),
         (checkpoints, "is not trained yet; resume it with: selfadapt train --resume --out run"),
     ):
-        shutil.rmtree(gone)
+        if gone is not None:
+            shutil.rmtree(gone)
         result = run("audit", "run", folder=tmp_path)
         assert (result.returncode, message in result.stderr) == (2, True), result.stderr
 
@@ -251,7 +259,7 @@ MISTAKES = {
     "the transition matrix": ("train", "digits", "--noise", "matrix:gone.csv"),
     "there is no data set 'mars'": ("data", "get", "mars"),
     "full is not empty; give another --out": ("train", "digits", "--out", "full"),
-    "full is not a run folder": ("audit", "full"),
+    "full contains no class folders": ("audit", "full"),
     "nowhere is not a run folder": ("report", "nowhere"),
     "full/thing cannot be used as a run folder": ("train", "digits", "--out", "full/thing"),
 }
@@ -371,10 +379,9 @@ def test_a_failed_start_leaves_no_folder(tmp_path: Path) -> None:
 def test_a_run_made_elsewhere_is_looked_at_here(tmp_path: Path) -> None:
     """A run of a machine with a GPU is audited, covered and calibrated without one, and gone on with if asked to."""
     run_json("train", "digits", *SMALL, "--out", "run", folder=tmp_path)
-    path = tmp_path / "run" / "run.json"
-    content = json.loads(path.read_text())
+    content = RunFolder(tmp_path / "run").read_run()
     content["settings"]["device"] = content["device"] = "cuda"
-    path.write_text(json.dumps(content))
+    RunFolder(tmp_path / "run").write_run(content)
     for arguments in (["audit"], ["coverage"], ["calibrate", "--risk", "0.99"]):
         assert run_json(*arguments, "run", folder=tmp_path)
     refused = run("audit", "run", "--device", "cuda", folder=tmp_path)

@@ -8,6 +8,7 @@ import pytest
 
 from cli.program import run, run_json
 from selfadapt.objectives.methods import METHODS
+from selfadapt.run_folder.folder import RunFolder
 
 QUICK = ("--model", "mlp", "--limit", "60", "--epochs", "2")
 
@@ -108,8 +109,8 @@ def test_the_published_settings_of_elr_are_options(tmp_path: Path) -> None:
 
 def test_a_run_with_a_former_name_of_a_schedule_still_opens(tmp_path: Path) -> None:
     run_json("train", "digits", *QUICK, "--schedule", "multistep:1", "--out", "run", folder=tmp_path)
-    path = tmp_path / "run" / "run.json"
-    path.write_text(path.read_text().replace('"multistep:1"', '"tenth:1"'))
+    folder = RunFolder(tmp_path / "run")
+    folder.write_run(json.loads(folder.settings_file.read_text().replace('"multistep:1"', '"tenth:1"')))
     assert run("audit", "run", folder=tmp_path).returncode == 0
 
 
@@ -126,13 +127,13 @@ def test_help_has_panels_and_about_eighteen_options_before_advanced(tmp_path: Pa
 
 def test_a_run_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
     run_json("train", "digits", *QUICK, "--out", "run", folder=tmp_path)
-    path = tmp_path / "run" / "run.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format": 1}))
+    folder = RunFolder(tmp_path / "run")
+    content = folder.read_run()
+    folder.write_run({**content, "format": 1})
     result = run("audit", "run", folder=tmp_path)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert "was made by another version of selfadapt (format 1, this one reads 2)" in result.stderr
-    path.write_text(json.dumps(content))
+    folder.write_run(content)
     for manifest in (tmp_path / "run" / "checkpoint").glob("*/manifest.json"):
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 4}))
     result = run("audit", "run", folder=tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular, check_tree
+from selfadapt.core.regular_files import check_regular, check_tree, open_regular, read_regular
 
 
 def _socket(path: Path) -> None:
@@ -31,6 +31,8 @@ def test_what_would_block_or_never_end_is_refused(kind: str, tmp_path: Path) -> 
     ODD[kind](path)
     with pytest.raises(UserError, match=f"odd is {kind}"):
         check_regular(path)
+    with pytest.raises((UserError, OSError), match=r"odd is|No such device"):  # a socket cannot be opened at all
+        open_regular(path)
 
 
 def test_files_links_to_files_and_missing_files_pass(tmp_path: Path) -> None:
@@ -39,6 +41,16 @@ def test_files_links_to_files_and_missing_files_pass(tmp_path: Path) -> None:
     link.symlink_to(file)
     for path in (file, link, tmp_path / "missing"):
         check_regular(path)
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"1234")
+    assert read_regular(file, most=4) == b"1234"
+    with pytest.raises(UserError, match="file has 4 bytes, more than the 3 that it may have"):
+        read_regular(file, most=3)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "missing")
 
 
 def test_a_tree_of_files_and_folders_passes_through_a_link_to_it(tmp_path: Path) -> None:

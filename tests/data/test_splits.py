@@ -68,6 +68,22 @@ def test_folds_are_balanced_in_total_and_in_each_class(labels: list[int], folds:
         assert max(counts[f] for f in range(folds)) - min(counts[f] for f in range(folds)) <= 1
 
 
+def test_folds_by_content_hardly_change_when_samples_are_left_out_or_grouped() -> None:
+    values, labels = torch.randn(600, 3, generator=torch.Generator().manual_seed(0)), torch.arange(600) % 3
+    whole = assign_folds(labels, 5, seed=2, keys_N=content_keys(values))
+    few = assign_folds(labels[7:], 5, seed=2, keys_N=content_keys(values[7:]))
+    assert (few == whole[7:]).float().mean() > 0.9
+    groups = torch.arange(600).clamp_min(1)  # samples 0 and 1 belong together
+    grouped = assign_folds(labels, 5, seed=2, groups_N=groups, keys_N=content_keys(values))
+    assert (grouped == whole).float().mean() > 0.9
+
+
+def test_folds_by_content_spread_equal_samples() -> None:
+    values, labels = torch.arange(200).unsqueeze(1) % 2, torch.arange(200) % 4
+    fold = assign_folds(labels, 5, seed=2, keys_N=content_keys(values.float()))
+    assert all(len(fold[labels == label].unique()) == 5 for label in range(4))
+
+
 def test_folds_by_content_follow_the_samples_when_they_are_reordered() -> None:
     values = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(40) % 3

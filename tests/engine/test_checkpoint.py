@@ -58,6 +58,9 @@ def test_a_planted_pickle_never_runs(tmp_path: Path) -> None:
     planted = pickle.dumps(_Planted(canary), protocol=2)
     for name in (".metadata", "state.pt", "__0_0.distcp"):
         (saved / name).write_bytes(planted)
+        with pytest.warns(UserWarning, match="does not list its files"), pytest.raises(UserError):
+            checkpoint.load_newest(folder)
+        (saved / name).unlink()
     assert checkpoint.load_newest(folder) is not None
     for version, name in ((2, "state.pt"), (3, "state.safetensors")):
         (saved / name).write_bytes(planted)

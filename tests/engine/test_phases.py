@@ -67,8 +67,8 @@ class SlowLoader:
         self.num_samples, self.steps_per_epoch = self.own.num_samples, self.own.steps_per_epoch
         self.ids = self.own.ids
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        for batch in self.own.epoch(epoch, start):
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Batch]:
+        for batch in self.own.epoch(epoch, start, stride):
             self.clock.sleep(self.seconds)
             yield batch
 

@@ -1,5 +1,6 @@
 """What the losses of your own loop share: micro-batches, models sharded over processes, and what they print."""
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,79 @@ def test_repr_says_how_far_it_is() -> None:
     criterion.end_epoch()
     assert repr(criterion) == f"{about} 1: the targets move from epoch 1 on)"
     assert "when the targets start to move is not known yet" in repr(SelfAdaptiveLoss(LABELS, epochs=3))
+
+
+DAMAGE: dict[str, Any] = {
+    "about": 7,
+    "epoch": -1,
+    "history": [{}],
+    "moments": {"probe_others": [1.0]},
+    "seen": "many",
+    "visited": torch.tensor([40]),
+    "process": [0],
+    "share": torch.full((40,), 2.0),
+    "targets": {"rows": torch.full((40, 4), float("nan")), "writes": torch.tensor(3)},
+}
+
+
+@pytest.mark.parametrize("key", DAMAGE)
+def test_a_damaged_state_leaves_the_loss_as_it_was(key: str) -> None:
+    saved, own = (SelfAdaptiveLoss(LABELS, epochs=3, start_epoch=1) for _ in range(2))
+    for criterion, epochs in ((saved, 2), (own, 1)):
+        for _ in range(epochs):
+            criterion(torch.zeros(40, 4, requires_grad=True), SAMPLES)
+            criterion.end_epoch()
+    before, state = repr(own.state_dict()), copy.deepcopy(saved.state_dict())
+    for damaged in ({**state, key: DAMAGE[key]}, {**state, key: None}):
+        with pytest.raises(ValueError, match=r"."):
+            own.load_state_dict(damaged)
+        assert repr(own.state_dict()) == before
+    own.load_state_dict(state)
+    assert repr(own.state_dict()) == repr(state)
+
+
+@pytest.mark.parametrize("start", [0, 2, "auto"])
+def test_masked_classes_are_as_if_they_were_not_there(start: int | str) -> None:
+    """Two more classes, masked by -inf: losses, gradients and targets are those without them."""
+    plain = SelfAdaptiveLoss(LABELS, epochs=3, start_epoch=start)
+    masked = SelfAdaptiveLoss(LABELS, epochs=3, start_epoch=start, num_classes=6)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        logits = torch.randn(40, 4, generator=generator).requires_grad_()
+        wider = torch.cat([logits.detach(), torch.full((40, 2), -torch.inf)], 1).requires_grad_()
+        losses = [criterion(own, SAMPLES) for criterion, own in ((plain, logits), (masked, wider))]
+        for loss in losses:
+            assert loss.isfinite()
+            loss.backward()
+        assert logits.grad is not None
+        assert wider.grad is not None
+        if start != "auto":  # which injects other wrong labels among six classes
+            torch.testing.assert_close(losses[1], losses[0])
+            torch.testing.assert_close(wider.grad[:, :4], logits.grad)
+        assert not wider.grad[:, 4:].any()
+        for criterion in (plain, masked):
+            criterion.end_epoch()
+    if start != "auto":
+        rows = masked.targets.read(SAMPLES)
+        torch.testing.assert_close(rows[:, :4], plain.targets.read(SAMPLES))
+        assert not rows[:, 4:].any()
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        ([0.0, float("nan"), 0.0, 0.0], r"the logits of sample 5 \(row 1 of the batch\) contain NaN"),
+        ([0.0, float("inf"), 0.0, 0.0], "contain NaN or"),
+        ([-float("inf")] * 4, "no class is left"),
+        ([0.0, -float("inf"), 0.0, 0.0], "the target of sample 5 .* gives probability to a class whose logit is -inf"),
+    ],
+)
+@pytest.mark.parametrize("start", [0, 1, "auto"])
+def test_logits_that_make_no_loss_are_refused_and_move_no_target(
+    start: int | str, logits: list[float], message: str
+) -> None:
+    criterion = SelfAdaptiveLoss(LABELS, epochs=3, start_epoch=start)
+    before = criterion.targets.read(SAMPLES)
+    with pytest.raises(ValueError, match=message):
+        criterion(torch.tensor([[0.0] * 4, logits], requires_grad=True), [4, 5])
+    assert torch.equal(criterion.targets.read(SAMPLES), before)

@@ -239,3 +239,40 @@ def test_the_loss_takes_other_number_formats_layouts_and_large_logits(classes: i
     for own in (targets.T, exact, targets.T.bfloat16()):
         tolerance = 1e-2 if own.dtype == torch.bfloat16 else 1e-3 if shift else 1e-5
         assert float(self_adaptive_cross_entropy(logits + shift, own)) == pytest.approx(float(wanted), rel=tolerance)
+
+
+@pytest.mark.parametrize("classes", [3, 300])  # either way to compute log p
+def test_a_masked_class_is_as_if_it_was_not_there(classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, classes, generator=generator).requires_grad_()
+    targets = torch.rand(4, classes, generator=generator).softmax(1)
+    wider = torch.cat([logits.detach(), torch.full((4, 1), -torch.inf)], 1).requires_grad_()
+    found = self_adaptive_cross_entropy(wider, torch.cat([targets, torch.zeros(4, 1)], 1))
+    expected = self_adaptive_cross_entropy(logits, targets)
+    torch.testing.assert_close(found, expected)
+    found.backward()
+    expected.backward()
+    assert wider.grad is not None
+    torch.testing.assert_close(wider.grad[:, :classes], logits.grad)
+    assert not wider.grad[:, classes:].any()
+
+
+@pytest.mark.parametrize("classes", [3, 300])
+@pytest.mark.parametrize(
+    ("logit", "target", "message"),
+    [
+        (-float("inf"), 0.5, "the target of row 1 of the batch gives probability to a class whose logit is -inf"),
+        (float("inf"), 0.5, "the logits of row 1 of the batch contain NaN or"),
+        (float("nan"), 0.5, "contain NaN or"),
+        (0.0, float("nan"), "the target of row 1 of the batch contains NaN"),
+        (0.0, -0.5, "has a negative entry"),
+        (0.0, 0.0, "is zero for every class"),
+    ],
+)
+def test_what_has_no_finite_loss_is_refused(classes: int, logit: float, target: float, message: str) -> None:
+    logits, targets = torch.zeros(2, classes), torch.zeros(2, classes)
+    targets[0, 0] = 1
+    logits[1, 1], targets[1, 1] = logit, target
+    for reweight in (True, False):
+        with pytest.raises(ValueError, match=message):
+            self_adaptive_cross_entropy(logits, targets, reweight=reweight)

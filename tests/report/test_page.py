@@ -71,8 +71,8 @@ def _outline(page: Path) -> Outline:
 def test_the_run_folder_is_complete(folder: RunFolder) -> None:
     names = {path.name for path in folder.path.iterdir() if not path.name.startswith(".")}
     assert names == {
-        "run.json", "metrics.jsonl", "samples.csv", "checkpoint", "labels.csv", "transition.csv", "figures",
-        "report.html",
+        "run.json", "checksums.json", "metrics.jsonl", "samples.csv", "checkpoint", "labels.csv", "transition.csv",
+        "figures", "report.html",
     }  # fmt: skip
     figures = {path.name for path in folder.figures.iterdir()}
     assert figures == {
@@ -311,7 +311,7 @@ def test_the_page_escapes_what_came_from_data(folder: RunFolder, tmp_path: Path)
     rows = [
         {**row, "id": f"{evil}{place}"}
         for place, row in enumerate(folder.read_labels())
-        if "0" not in (row["given"], row["suggested"], row["predicted"], row["truth"])
+        if "0" not in (row["given"], row["suggested"], row["predicted"], row["runner_up"], row["truth"])
     ]
     copy.write_labels([tuple(row.values()) for row in rows], truth_known=True)
     html = write_run_page(copy).read_text(encoding="utf-8")

@@ -124,7 +124,7 @@ def test_the_report_shows_a_group_with_all_its_labels(members: list[dict[str, st
         (line,) = (text for text in lines if own["path"].rpartition("/")[2].split(".")[0] in text)
         assert (' class="marked"' in line) == (own["suspect"] == "1")
     shutil.rmtree(shapes_run / "figures")
-    (shapes_run / "duplicates.csv").unlink()
+    RunFolder(shapes_run).remove(shapes_run / "duplicates.csv")
     assert "Duplicates with different labels" not in write_run_page(RunFolder(shapes_run)).read_text()
 
 

@@ -1,6 +1,8 @@
 """The journal: nothing that was confirmed is lost, undo goes back without limit, and damage is noticed."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfadapt.core.errors import UserError
-from selfadapt.review.journal import Journal
+from selfadapt.review.journal import Journal, JournalLost
 
 
 def _state(journal: Journal) -> dict[str, str | None]:
@@ -108,3 +110,49 @@ def test_the_one_that_is_left_of_several_is_not_individual(tmp_path: Path) -> No
     journal.decide("accept", {"a": "cat"}, who="ann", at_once=True)
     journal.close()
     assert not Journal.read(path).decisions["a"].individual
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 3)
+
+
+def _replace(path: Path) -> None:
+    path.with_name("copy").write_bytes(path.read_bytes())
+    path.with_name("copy").rename(path)
+
+
+@pytest.mark.parametrize("damage", [_cut, Path.unlink, _replace])
+def test_nothing_is_confirmed_once_the_file_is_damaged_and_nothing_confirmed_is_lost(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+    journal = Journal.write(path)
+    journal.decide("accept", {"a": "cat"}, who="ann")
+    journal.decide("choose", {"b": "ä"}, who="ann")
+    whole = path.read_bytes()
+    damage(path)
+    for attempt in (lambda: journal.decide("keep", {"c": "dog"}, who="ann"), lambda: journal.undo(who="ann")):
+        with pytest.raises(JournalLost, match="changed, replaced or removed by another program"):
+            attempt()
+    assert _state(journal) == {"a": "cat", "b": "ä"}
+    with pytest.raises(JournalLost, match=r"2 confirmed lines are in .*decisions-rescued.jsonl"):
+        journal.close()
+    assert journal.rescue_path.read_bytes() == whole
+    assert _state(Journal.read(journal.rescue_path)) == {"a": "cat", "b": "ä"}
+
+
+def test_a_file_removed_between_writing_and_confirming_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "decisions.jsonl"
+    journal = Journal.write(path)
+    flush = os.fsync
+
+    def remove_then_flush(descriptor: int) -> None:
+        path.unlink()
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", remove_then_flush)
+    with pytest.raises(JournalLost):
+        journal.decide("keep", {"a": "dog"}, who="ann")
+    assert _state(journal) == {}

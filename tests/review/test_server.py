@@ -15,7 +15,6 @@ from PIL import Image
 
 from cli.program import run, run_json
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
-from selfadapt.review.journal import Journal
 from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews, views_of
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
@@ -200,30 +199,6 @@ def test_filters(server: Server, shapes_run: Path) -> None:
     assert server.ask("api/rows?show=nothing")[0] == 400
     assert server.ask("api/rows?colour=red")[0] == 400
     assert server.json("api/about")["pairs"][0][2] >= server.json("api/about")["pairs"][-1][2]
-
-
-def test_kill_in_the_middle_of_a_hundred_decisions(shapes_run: Path) -> None:
-    """Whatever was confirmed is there; of the one under way nobody can tell, but it is whole or not there."""
-    confirmed = 0
-    with serving(shapes_run) as server:
-        for row in range(100):
-            if row == 40:
-                threading.Thread(target=server.kill).start()
-            try:
-                server.json("api/decide", {"what": "keep", "rows": [row]})
-            except OSError:
-                break
-            confirmed = row + 1
-            time.sleep(0.005)
-    assert 40 <= confirmed < 100
-    rows = label_rows(shapes_run)
-    with serving(shapes_run) as server:
-        samples = server.json("api/samples", {"rows": list(range(100))})["samples"]
-        decided = [own["row"] for own in samples if own["decided"] is not None]
-        assert decided[:confirmed] == list(range(confirmed))
-        assert len(decided) <= confirmed + 1
-    standing = Journal.read(RunFolder(shapes_run).journal_file).decisions
-    assert set(standing) == {rows[row]["id"] for row in decided}
 
 
 def test_two_pages_see_each_others_work(server: Server) -> None:

@@ -4,7 +4,9 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,19 +19,23 @@ from selfadapt import __version__
 from selfadapt.cli.commands import data
 from selfadapt.cli.options import run_options
 from selfadapt.cli.parameters import as_command
+from selfadapt.cli.processes import check_shared
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
+from selfadapt.core.file_names import as_text
 from selfadapt.core.launched import adopt_slurm, is_concurrent_job, is_launched
 
+_MOST_SHOWN = 300  # characters of an unexpected error
 _SILENCE = 20.0  # seconds that other ranks wait before they report an error
-_SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it shows a traceback
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR}
+_SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it reports an unexpected error
+_DISK_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP,
+}  # fmt: skip
 
 app = typer.Typer(
     name="selfadapt",
     help="Train on noisy labels without memorising them, and find the label errors.",
     epilog="Start with: selfadapt demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 _COMMANDS = (
@@ -51,6 +57,36 @@ def _register(arguments: Sequence[str]) -> None:
         app.command(name, epilog=module.EXAMPLE, add_help_option=False)(command)
 
 
+def _check_environment() -> None:
+    """Refuse variables of a launcher that are not numbers."""
+    for name in (
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_WORLD_SIZE",
+        "LOCAL_RANK",
+        "TORCHELASTIC_RESTART_COUNT",
+        "SELFADAPT_JOBS",
+    ):
+        value = os.environ.get(name, "0")
+        if not (value.isascii() and value.isdecimal() and len(value) < 10):
+            del os.environ[name]  # for whatever reports this error
+            raise UserError(f"the environment variable {name} is {value[:40]!r}; unset it, or set it to a number")
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what a script passes by accident: nothing, which would be the current folder, and names that are no text.
+
+    Input files may have such names, but what is written must be printed, and recorded as JSON.
+    """
+    for argument, option in zip(arguments, ("", *arguments), strict=False):
+        name, _, value = argument.partition("=")
+        if not argument or (name.startswith("--") and name != argument and not value):
+            raise UserError(f"the argument after {option or 'selfadapt'} is empty; is a variable of the shell unset?")
+        out = argument if option == "--out" else value if name == "--out" else ""
+        if as_text(out) != out:
+            raise UserError(f"--out {as_text(out)} is not valid UTF-8; give another name")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(__version__)
@@ -65,18 +101,19 @@ def options(
 
 
 def main() -> NoReturn:
-    """Run the program. A user error becomes one line and exit code 2."""
+    """Run the program. A user error becomes one line and exit code 2, any other error one line and exit code 1."""
     # Must be set before torch is imported: waiting threads sleep instead of taking a core from the working ones.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     warnings.showwarning = _show_warning
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
+        _check_environment()
         adopt_slurm()
-        if is_launched() and sys.argv[1:2] not in (["train"], ["pretrain"]):
-            raise UserError("only `selfadapt train` and `selfadapt pretrain` can run in several processes")
+        check_shared(sys.argv[1] if len(sys.argv) > 1 else "")
+        _check_arguments(sys.argv[1:])
         _register(sys.argv[1:])
-        app()
+        app(prog_name="selfadapt")
     except UserError as error:
         _fail(f"error: {error}", 2)
     except TrainingError as error:
@@ -85,15 +122,26 @@ def main() -> NoReturn:
         _fail("" if is_concurrent_job() or _is_follower() else f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+    except Exception as error:
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
+            _fail(f"error: {error.filename or 'a file'} cannot be read or written: {error.strerror}", 2)
+        if not _is_follower():
             _let_launcher_stop_this()
-            raise
-        _fail(f"error: {error.filename or 'a file'} cannot be written: {error.strerror}", 2)
-    except Exception:
-        _let_launcher_stop_this()
-        raise
+        _fail(_unexpected(error), 1)
     sys.exit(0)
+
+
+def _unexpected(error: Exception) -> str:
+    """Write the traceback of an error that nothing above expected to a file, and describe it in one line."""
+    what = f"error: unexpected {type(error).__name__}: {' '.join(str(error).split())[:_MOST_SHOWN]}"
+    trace = "".join(traceback.format_exception(error))
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="selfadapt-", suffix="-traceback.txt")
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"selfadapt {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n{trace}")
+    except OSError:
+        return f"{what}; the traceback could not be written to a file"
+    return f"{what}; this is a bug in selfadapt. Please report it with the traceback in {path}"
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -4,8 +4,8 @@ The method is read from the arguments before they are parsed, because each metho
 shows the options of every run and does not import torch.
 """
 
-import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import typer
 
 from selfadapt.cli.parameters import Options
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 from selfadapt.core.settings import Setting, settings_in
+from selfadapt.core.typed_json import parse
 from selfadapt.runs.config.request import Kind, default_method, method_class, method_classes, shared_settings
 
 _FORMER_VALUES = {"--schedule": {"halve": "step", "tenth": "multistep"}, "--crops": {"picture": "original"}}
@@ -53,11 +55,10 @@ def _named_methods(kind: Kind, arguments: Sequence[str]) -> list[str] | None:
     if "--help" in arguments:
         return None
     out = _value(arguments, "--out")
-    if "--resume" in arguments and out is not None and (Path(out) / "run.json").exists():
-        try:
-            return [json.loads((Path(out) / "run.json").read_text(encoding="utf-8"))["settings"]["method"]["name"]]
-        except (ValueError, KeyError, TypeError):
-            pass  # the command reports what is wrong with the run
+    if "--resume" in arguments and out is not None:
+        with suppress(OSError, ValueError, KeyError, TypeError, UserError):  # the command reports what is wrong
+            name = parse(read_regular(Path(out) / "run.json"))["settings"]["method"]["name"]
+            return [name] if name in method_classes(kind) else None
     return [default_method(kind)]
 
 

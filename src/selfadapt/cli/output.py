@@ -80,6 +80,26 @@ def count_bar(
             print(notices.pop(), file=sys.stderr)
 
 
+@contextmanager
+def pass_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar for (name, done, total) of one pass after the other, on a terminal only."""
+    if OUTPUT.quiet or not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        tasks: dict[str, Any] = {}
+
+        def advance(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], total=total, completed=done)
+
+        yield advance
+
+
 def _start_count_bar(description: str, stack: ExitStack) -> Callable[[int, int], None]:
     from rich.console import Console
     from rich.progress import Progress

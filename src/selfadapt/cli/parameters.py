@@ -17,6 +17,12 @@ Resume = typer.Option(
 )
 Device = typer.Option("auto", help="auto, cpu, cuda or mps.")
 Devices = typer.Option(1, help="Number of data-parallel processes.", rich_help_panel="Training")
+LogTo = typer.Option(
+    None,
+    help="Experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.",
+    rich_help_panel="Output",
+)
+Processes = typer.Option(1, "--devices", help="Number of processes that share the work, one for each GPU.")
 Jobs = typer.Option(
     1, help="Number of runs to train at the same time; they share the cores and the GPUs.", rich_help_panel="Training"
 )

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from selfadapt.cli.output import count_bar, new_folder, progress_bar
+from selfadapt.cli.processes import start_processes
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.launched import follow_launcher, is_launched, is_restarted
 
@@ -22,18 +21,12 @@ def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume
     """With --devices, start the processes, wait for them and exit as they do. In one of them, return."""
     if resume and out is None:
         raise UserError("--resume needs --out, the folder of the run to resume")
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
-    if is_launched():
-        if out is None:
+    arguments = sys.argv[1:]
+    if out is None:
+        if is_launched():
             raise UserError("several processes need --out, the folder of the run")
-    elif devices > 1:
-        from selfadapt.engine.elastic import launch
-
-        arguments = sys.argv[1:]
-        if out is None:
-            arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
-        raise typer.Exit(launch(devices, arguments))
+        arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
+    start_processes(devices, arguments)
 
 
 def opened(path: Path, device: str, *, quiet: bool) -> "OpenedRun":
@@ -45,6 +38,14 @@ def opened(path: Path, device: str, *, quiet: bool) -> "OpenedRun":
         return open_folder(RunFolder(path), on_progress=on_progress, device=device)
 
 
+def _saved(checkpoints: Path) -> str:
+    names = [path.name.split("-") for path in checkpoints.glob("[0-9]*-[0-9]*")]
+    if not names:
+        return "nothing is saved yet"
+    epochs, steps = max((int(epoch), int(step)) for epoch, step in names)
+    return f"saved: {epochs} epochs" + (f" and {steps} steps of the next" if steps else "")
+
+
 def run_to_the_end(
     kind: "Kind",
     command: str,
@@ -54,6 +55,7 @@ def run_to_the_end(
     *,
     resume: bool,
     devices: int,
+    log_to: str | None,
     quiet: bool,
 ) -> "tuple[Run, dict[str, Any]] | None":
     """Start or resume a run and train it to the end; returns the run and its result, in the first process only."""
@@ -65,8 +67,11 @@ def run_to_the_end(
     from selfadapt.runs.lifecycle.environment import choose_device
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
+    from selfadapt.runs.tracking.metrics_sender import MetricsSender
+    from selfadapt.runs.tracking.trackers import check_trackers
 
     follow_launcher()
+    trackers = check_trackers(log_to)
     request, notice, device = None, None, given.get("device", "auto")
     if out is not None and (resume or is_restarted()) and RunFolder(out).exists:
         folder = RunFolder(out)
@@ -89,13 +94,16 @@ def run_to_the_end(
             print(
                 f"images of different sizes are resized to {size}×{size}; --image-size N for another", file=sys.stderr
             )
+        sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
             with progress_bar(f"{run.plan.method_name} on {run.data.name}", quiet=quiet) as on_stage:
-                result = train(run, on_stage)
+                result = train(run, sender.sending(on_stage))
+            sender.finish(result)
         except Interrupted as interruption:
             again = f"selfadapt {command} --resume --out {run.folder.path}"
             raise Interrupted(
-                f"{interruption}; resume with: {again}" + (f" --devices {devices}" if devices > 1 else "")
+                f"{interruption}; {_saved(run.folder.checkpoints)}; resume with: {again}"
+                + (f" --devices {devices}" if devices > 1 else "")
             ) from None
         finally:
             distributed.shutdown()

@@ -5,13 +5,13 @@ import io
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 
 _STALE_SECONDS = 3600.0  # after which a temporary file belongs to a process that was killed
@@ -23,13 +23,21 @@ def atomic_write(path: Path) -> Iterator[IO[str]]:
 
     Only the process of rank 0 writes it; the others write to a buffer that is discarded.
     """
-    if distributed.rank():
+    if not _is_first_process():
         yield io.StringIO()
         return
     with atomic_path(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+def _is_first_process() -> bool:
+    if "torch" not in sys.modules:  # nothing has joined a group, and torch takes seconds to import
+        return True
+    from selfadapt.core import distributed
+
+    return distributed.rank() == 0
 
 
 @contextmanager

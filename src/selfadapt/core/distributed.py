@@ -6,10 +6,11 @@ group. All processes must call the collective operations together.
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import cast
+from itertools import islice
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -22,9 +23,11 @@ if dist.is_available():
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+T = TypeVar("T")
 _TIMEOUT = timedelta(minutes=30)  # long, because one process may still be computing what the others wait for
 _NO_TIMEOUT = timedelta(days=365)
 _background: "tuple[dist.ProcessGroup | None, dist.ProcessGroup] | None" = None  # the main group, and its companion
+_alone = False  # whether collective operations act in this process only
 
 
 def init(device: torch.device | None = None) -> None:
@@ -86,7 +89,7 @@ def shutdown() -> None:
 
 
 def _in_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return dist.is_available() and dist.is_initialized() and not _alone
 
 
 def rank() -> int:
@@ -95,6 +98,17 @@ def rank() -> int:
 
 def world_size() -> int:
     return dist.get_world_size() if _in_group() else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let collective operations act in this process only, which does work of its own while the others do theirs."""
+    global _alone
+    before, _alone = _alone, True
+    try:
+        yield
+    finally:
+        _alone = before
 
 
 def usable_cores() -> int:
@@ -106,6 +120,18 @@ def usable_cores() -> int:
 def barrier() -> None:
     if world_size() > 1:
         dist.barrier()
+
+
+def in_step(items: Iterable[T], most: int, *, every: int) -> Iterator[T]:
+    """Yield the items of this process, and wait for the others after `every` of them. No process has more than `most`.
+
+    Waiting has a time limit, so processes that share hours of work must not meet at its end only.
+    """
+    own = iter(items)
+    for number in range(most):
+        if number % every == 0:
+            barrier()
+        yield from islice(own, 1)
 
 
 def all_reduce_sum(values: Tensor) -> Tensor:

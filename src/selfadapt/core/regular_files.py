@@ -3,6 +3,7 @@
 import os
 import stat
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 
 from selfadapt.core.errors import UserError
@@ -17,6 +18,35 @@ _KINDS = {
 }
 
 
+MOST_TEXT = 2**30  # bytes of a file that is read as a whole
+
+
+def open_regular(path: Path, *, most: int | None = None) -> BufferedReader:
+    """Open a regular file of at most `most` bytes for reading, without ever waiting; links are followed.
+
+    Raises:
+        UserError: If it is anything else, or larger.
+        OSError: If it cannot be opened, such as FileNotFoundError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_regular(path, found.st_mode)
+        if most is not None and found.st_size > most:
+            raise UserError(f"{path} has {found.st_size:,} bytes, more than the {most:,} that it may have; replace it")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, *, most: int = MOST_TEXT) -> bytes:
+    """Read a regular file of at most `most` bytes; see `open_regular`."""
+    with open_regular(path, most=most) as file:
+        return file.read(most)
+
+
 def check_regular(path: Path) -> None:
     """Check that a path leads to a regular file; links are followed.
 
@@ -28,7 +58,7 @@ def check_regular(path: Path) -> None:
     except OSError:
         return
     if not stat.S_ISREG(mode):
-        raise UserError(f"{path} is {_kind(mode)}, not a regular file; remove it or name another file")
+        raise _not_regular(path, mode)
 
 
 def check_tree(folder: Path) -> None:
@@ -51,6 +81,10 @@ def check_tree(folder: Path) -> None:
                         f"{entry.path} is {_kind(mode)}; a run folder holds regular files and folders only: remove it, "
                         "or put the file itself in its place"
                     )
+
+
+def _not_regular(path: Path, mode: int) -> UserError:
+    return UserError(f"{path} is {_kind(mode)}, not a regular file; remove it or name another file")
 
 
 def _kind(mode: int) -> str:

@@ -7,12 +7,19 @@ Only the dataclass that needs a setting declares it. This module does not import
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from selfadapt.core.errors import UserError
 
 T = TypeVar("T")
+_TYPES: Mapping[type, tuple[str, type]] = {  # in words, and what counts as one: numbers of numpy do, too
+    bool: ("true or false", bool),
+    int: ("a whole number", Integral),
+    float: ("a number", Real),
+    str: ("a text", str),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,7 @@ class Setting:
     aliases: tuple[str, ...] = ()  # former names: refused, with a hint at the current one
     group: str | None = None  # the panel of `--help` that shows it
     unset: str | None = None  # describes the value that None stands for
+    required: bool = False  # None is no value of it
     least: float | None = None
     most: float | None = None
     above: float | None = None
@@ -35,9 +43,15 @@ class Setting:
     parse: Callable[[str], Any] | None = None  # for structured values; its error names the value
 
     def check(self, value: Any) -> None:
-        """Raise a UserError if the value is out of bounds or not among the choices."""
-        if value is None or self.parse is not None:
+        """Raise a UserError if the value is of another type, out of bounds or not among the choices."""
+        if value is None:
+            if self.required:
+                raise UserError(f"{self.option} must be {_TYPES[self.kind][0]}; it has no value")
             return
+        if self.parse is not None:
+            return
+        if not isinstance(value, _TYPES[self.kind][1]) or isinstance(value, bool) is not (self.kind is bool):
+            raise UserError(f"{self.option} {value!r:.40} must be {_TYPES[self.kind][0]}")
         if self.choices and value not in self.choices:
             raise UserError(f"{self.option} {value!r} is not known; choose one of {', '.join(self.choices)}")
         if isinstance(value, int | float) and not isinstance(value, bool) and not self._within(value):
@@ -115,7 +129,8 @@ def settings_in(owner: type) -> Mapping[str, Setting]:
             kind, choices = _kind(own.type)
             details["choices"] = details["choices"] or choices
             kind = str if details["parse"] is not None else kind
-            found[own.name] = Setting(name=own.name, kind=kind, default=own.default, **details)
+            required = NoneType not in get_args(own.type)
+            found[own.name] = Setting(name=own.name, kind=kind, default=own.default, required=required, **details)
     return found
 
 
@@ -146,6 +161,9 @@ def from_plain(owner: type[T], values: Mapping[str, Any]) -> T:
             parsed[name] = parse(str(value)) if parse is not None and value is not None else value
         except UserError as error:
             raise UserError(f"{known[name].option} {error}") from None
+    missing = [own.option for name, own in known.items() if own.default is MISSING and name not in parsed]
+    if missing:
+        raise UserError(f"{missing[0]} has no value")
     return owner(**parsed)
 
 

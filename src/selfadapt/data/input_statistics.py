@@ -53,8 +53,12 @@ def feature_scale(values_nD: Tensor) -> Tensor:
 
     A common divisor does not amplify features that hardly vary. Constant values get the divisor 1.
     """
-    std_D = values_nD.std(0, correction=0)
-    varies_D = std_D > 1e-6 * values_nD.abs().amax(0)
+    return scale_of(values_nD.std(0, correction=0), values_nD.abs().amax(0))
+
+
+def scale_of(std_D: Tensor, largest_D: Tensor) -> Tensor:
+    """The divisors of `feature_scale`, from the standard deviations and the largest absolute values."""
+    varies_D = std_D > 1e-6 * largest_D
     if not varies_D.any():
         return torch.ones_like(std_D)
     if std_D.max() <= _SHARED_UNIT * std_D[varies_D].median():

@@ -35,8 +35,8 @@ class Loader(Protocol):
     steps_per_epoch: int
     ids: Sequence[str]
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from step `start` on."""
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Batch]:
+        """Yield every `stride`-th batch of an epoch, from step `start` on."""
         ...
 
 
@@ -87,16 +87,16 @@ class SampleLoader:
         self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
         self.views, self.size_in, self.crop_area = views, size_in, crop_area
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Batch]:
         order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
-        whole = order_N.tensor_split(self.steps_per_epoch)[start:]
+        whole = order_N.tensor_split(self.steps_per_epoch)[start::stride]
         rank, world_size = self.part
         batches = [index_B.tensor_split(world_size)[rank] for index_B in whole]
         crops = None
         if self.crop_area is not None:
             crops = RandomCrops(smallest=self.crop_area, views=self.views, seed=self.seed, epoch=epoch)
         reads = read_batches(self.inputs, batches, workers=self.workers, device=self.device, crops=crops)
-        for step, (read, whole_B) in enumerate(zip(reads, whole, strict=True), start):
+        for step, read, whole_B in zip(range(start, self.steps_per_epoch, stride), reads, whole, strict=True):
             if not len(read.index_B):
                 position, reason = read.broken[0]
                 raise TrainingError(

@@ -119,16 +119,19 @@ def assign_folds(
             for label in labels_N[members].tolist():
                 loads_of_class[label][fold] += 1
     alone_n = shuffled_N[fold_N[shuffled_N] < 0]
-    # Classes are visited in the order of their first sample, so that their names do not matter.
-    first_K = torch.full((len(loads_of_class),), count)
-    first_K.scatter_reduce_(0, labels_N[alone_n], torch.arange(len(alone_n)), "amin")
-    by_class_n = alone_n[first_K[labels_N[alone_n]].argsort(stable=True)]
-    for sample, label in zip(by_class_n.tolist(), labels_N[by_class_n].tolist(), strict=True):
-        of_class = loads_of_class[label]
-        fold = min(range(folds), key=lambda f: (of_class[f], loads[f]))
-        fold_N[sample] = fold
-        of_class[fold] += 1
-        loads[fold] += 1
+    # Classes are visited in the order of their first sample, so that their names do not matter. Each class is cut where
+    # its folds are full: if samples or groups are added or removed, only samples near the cuts change their fold.
+    # Samples of equal content are dealt out in turn instead.
+    contents = range(count) if keys_N is None else keys_N
+    for label in dict.fromkeys(labels_N[alone_n].tolist()):
+        of_class, class_n = loads_of_class[label], alone_n[labels_N[alone_n] == label]
+        for sample in class_n.tolist():
+            fold_N[sample] = fold = min(range(folds), key=lambda f: (of_class[f], loads[f]))
+            of_class[fold] += 1
+            loads[fold] += 1
+        first_of = {contents[sample]: sample for sample in reversed(class_n.tolist())}
+        firsts = torch.tensor([sample for sample in class_n.tolist() if first_of[contents[sample]] == sample])
+        fold_N[firsts] = fold_N[firsts].sort().values
     return fold_N
 
 

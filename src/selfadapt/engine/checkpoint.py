@@ -15,7 +15,6 @@ GPU, go through torch.distributed.checkpoint, which writes them in the backgroun
 
 import hashlib
 import json
-import pickle
 import re
 import shutil
 import warnings
@@ -33,6 +32,8 @@ from torch import Tensor
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import open_regular, read_regular
+from selfadapt.core.typed_json import check, parse
 from selfadapt.engine.nested_tensors import flatten, unflatten
 
 FORMAT = 3
@@ -162,25 +163,34 @@ def _loaded(path: Path, device: torch.device | str) -> tuple[Checkpoint | None, 
     """Verify a share of the files and load those of this process; otherwise say what is wrong with the checkpoint."""
     epoch, step = path.name.split("-")
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        if manifest.get("format", 1) not in _READABLE:
+        manifest = parse(read_regular(path / "manifest.json"))
+        version = manifest.get("format", 1)
+        if version not in _READABLE:
             raise UserError(
-                f"{path} was written by another version of selfadapt (format {manifest.get('format', 1)}, this one "
-                f"reads {_READABLE[0]} to {_READABLE[-1]}); restart in another folder, or use that version"
+                f"{path} was written by another version of selfadapt (format {version}, this one reads "
+                f"{_READABLE[0]} to {_READABLE[-1]}); restart in another folder, or use that version"
             )
+        check(manifest["sha256"], dict[str, str])
+        files = {own.name for own in path.iterdir()} - {"manifest.json"}
+        if set(manifest["sha256"]) != files:
+            return None, f"its manifest does not list its files, {', '.join(sorted(files))}"
         sums = sorted(manifest["sha256"].items())
         for name, expected in sums[distributed.rank() :: distributed.world_size()]:
             if _sha256(path / name) != expected:
                 return None, f"checksum of {name} does not match"
+        state = _state(path, version)
+        check(state, dict[str, Any])
         loaded = Checkpoint(
             epoch=int(epoch),
             step=int(step),
             model=load_file(path / "model.safetensors", device=str(device)),
             targets=_targets(path),
-            state=_state(path, manifest["format"]),
+            state=state,
         )
-    except (OSError, ValueError, AttributeError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
-        return None, str(error).partition("\n")[0]
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # the readers raise many types of errors on wrong content
+        return None, next(iter(str(error).splitlines()), type(error).__name__)
     return loaded, None
 
 
@@ -217,5 +227,5 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

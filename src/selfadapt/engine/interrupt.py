@@ -1,10 +1,13 @@
-"""Graceful shutdown on SIGINT and SIGTERM: finish the step, save, stop. A second signal stops immediately."""
+"""Graceful shutdown on SIGINT and SIGTERM: finish the step, save, stop. A second signal stops immediately,
+with what was saved before."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from selfadapt.core.errors import Interrupted
 
 
 class StopRequest:
@@ -27,7 +30,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.requested:
-            raise KeyboardInterrupt
+            raise Interrupted("stopped at once by a second signal")
         request.requested = True
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

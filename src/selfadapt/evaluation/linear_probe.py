@@ -13,14 +13,16 @@ Shapes: N training samples, n test samples, B of a batch, F features, K classes,
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from selfadapt.core import distributed
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.loader import Loader
@@ -86,14 +88,26 @@ class LinearClassifier:
         was_training = network.training
         network.eval()
         for epoch in range(self.epochs, settings.epochs):
-            for step, batch in enumerate(loader.epoch(epoch), 1):
-                with torch.no_grad():
-                    features_BF = network(batch.input).float()
-                self.learn(features_BF, batch.label, settings.rate(epoch))
+            for step, (features_BF, labels_B) in enumerate(self._features(network, loader, epoch), 1):
+                self.learn(features_BF, labels_B, settings.rate(epoch))
                 on_progress(epoch * loader.steps_per_epoch + step, settings.epochs * loader.steps_per_epoch)
             self.epochs = epoch + 1
             after_epoch()
         network.train(was_training)
+
+    @torch.no_grad()
+    def _features(self, network: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features and labels of each batch of an epoch. Processes take turns, and all get every batch."""
+        processes = distributed.world_size()
+        own = loader.epoch(epoch, start=distributed.rank(), stride=processes)
+        device = self.layer.weight.device
+        for _ in range(0, loader.steps_per_epoch, processes):
+            features_BF = torch.zeros(0, self.layer.in_features, device=device)
+            labels_B = torch.zeros(0, dtype=torch.int64, device=device)
+            for batch in islice(own, 1):
+                features_BF, labels_B = network(batch.input).float(), batch.label
+            of_all = (distributed.all_to_all_rows([rows] * processes) for rows in (features_BF, labels_B))
+            yield from (pair for pair in zip(*of_all, strict=True) if len(pair[1]))
 
     @torch.no_grad()
     def classes(self, features_nF: Tensor) -> Tensor:
@@ -138,14 +152,15 @@ def nearest_neighbours(
     train_NF, labels_N, test_nF, num_classes = features
     train_NF, test_nF = normalize(train_NF, dim=1), normalize(test_nF, dim=1)
     count = min(settings.neighbours, len(train_NF))
-    classes: list[Tensor] = []
-    for chunk_BF in test_nF.split(1024):
-        similarity_Bk, index_Bk = (chunk_BF @ train_NF.T).topk(count, dim=1)
-        votes_BK = torch.zeros(len(chunk_BF), num_classes, device=chunk_BF.device)
+    classes_n = torch.zeros(len(test_nF), dtype=torch.int64, device=test_nF.device)
+    chunks = torch.arange(len(test_nF)).split(1024)[distributed.rank() :: distributed.world_size()]
+    for chunk_B in chunks:
+        similarity_Bk, index_Bk = (test_nF[chunk_B] @ train_NF.T).topk(count, dim=1)
+        votes_BK = torch.zeros(len(chunk_B), num_classes, device=test_nF.device)
         votes_BK.scatter_add_(1, labels_N[index_Bk], ((similarity_Bk - 1) / settings.temperature).exp())
-        classes.append(votes_BK.argmax(1))
-        on_progress(sum(map(len, classes)), len(test_nF))
-    return torch.cat(classes)
+        classes_n[chunk_B] = votes_BK.argmax(1)
+        on_progress(min((int(chunk_B[0]) // 1024 + 1) * 1024, len(test_nF)), len(test_nF))
+    return distributed.all_reduce_sum(classes_n)
 
 
 def spread(features_NF: Tensor) -> float:

@@ -9,6 +9,7 @@ Shapes: B images of a batch, N images, K classes.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -128,26 +129,31 @@ def robustness(
     outcome_N = torch.full((len(labels_N),), UNTRIED) if outcome_N is None else outcome_N.clone()
     if outcome_N.shape != labels_N.shape:
         raise UserError(f"{len(outcome_N)} saved outcomes do not match {len(labels_N)} images; start again")
+    outcome_N = distributed.all_reduce_max(outcome_N.to(device)).cpu()  # one may have read an older file
     batches = [
         index_B
         for index_B in torch.arange(len(labels_N)).split(batch_size or attack_batch_size(images.shape))
         if (outcome_N[index_B] == UNTRIED).any()
     ]
-    batches = batches[distributed.rank() :: distributed.world_size()]
-    done = len(labels_N) - sum(map(len, batches))
-    for index_B, read in zip(batches, read_batches(images, batches, device=device), strict=True):
-        if len(read.index_B):
-            generator = seeded(seed, "attack", int(index_B[0]))
-            outcome_N[read.index_B] = attack.outcome(
-                classes, as_input(read.images_BCHW), labels_N[read.index_B].to(device), generator
-            ).cpu()
-        done += len(index_B)
+    done, world_size = len(labels_N) - sum(map(len, batches)), distributed.world_size()
+    rounds = [batches[start : start + world_size] for start in range(0, len(batches), world_size)]
+    own = batches[distributed.rank() :: world_size]
+    reads = zip(own, read_batches(images, own, device=device), strict=True)
+    for batches_of_all in rounds:
+        for index_B, read in islice(reads, 1):
+            if len(read.index_B):
+                generator = seeded(seed, "attack", int(index_B[0]))
+                outcome_N[read.index_B] = attack.outcome(
+                    classes, as_input(read.images_BCHW), labels_N[read.index_B].to(device), generator
+                ).cpu()
+        outcome_N = distributed.all_reduce_max(outcome_N.to(device)).cpu()
+        done += sum(map(len, batches_of_all))
         if save is not None:
             save(outcome_N)
         on_progress(done, len(labels_N))
     return Robustness(
         parts=attack.parts,
-        outcome_N=distributed.all_reduce_max(outcome_N.to(device)).cpu(),
+        outcome_N=outcome_N,
         labels_N=labels_N,
         num_classes=num_classes,
         notes=attack.notes(num_classes),

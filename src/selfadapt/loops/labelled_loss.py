@@ -4,11 +4,13 @@ Shapes: B samples of a batch, K classes, N samples in all.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from selfadapt.data.batch import Batch
 from selfadapt.evaluation.label_errors.recovery import judge
@@ -16,6 +18,7 @@ from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.loops.loop_loss import LoopLoss, integers
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.selective import Selective
+from selfadapt.objectives.self_adaptive_loss import check_masked
 from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -66,7 +69,7 @@ class LabelledLoss(LoopLoss):
         The mean is taken over the batches of all processes together. A sample may occur in them once.
 
         Args:
-            logits: Outputs of the model, one row for each index, with a gradient.
+            logits: Outputs of the model, one row for each index, with a gradient. -inf masks a class.
             index: Position of each sample in `labels`, integers of length B.
 
         Returns:
@@ -74,12 +77,25 @@ class LabelledLoss(LoopLoss):
 
         Raises:
             RuntimeError: If the logits are without gradient: a call updates targets, so it belongs to training steps.
-            ValueError: If the batch is empty or the shapes do not match.
+            ValueError: If the batch is empty, the shapes do not match, or logits are NaN or +inf. On the CPU also if
+                the label or target of a sample is a masked class.
         """
         index_B = self._checked("logits", logits, self.targets.rows.num_columns + self.extra_outputs, index)
+        if logits.device.type == "cpu" and not math.isfinite(logits.detach().sum()):  # other devices would wait
+            self._check_masked(logits.detach(), index_B)
         loss = self._loss(logits, index_B)
         self._count(index_B)
         return loss
+
+    def _check_masked(self, logits_BO: Tensor, index_B: Tensor) -> None:
+        """Raise a ValueError unless the logits that are not finite mask classes that no sample here learns."""
+        classes = self.targets.rows.num_columns
+        targets_BK = one_hot(self.labels_N[index_B], classes).float()
+        if self.started is not None and self.epoch >= self.started:
+            targets_BK += self.targets.read(index_B)
+        check_masked(logits_BO[:, :classes], targets_BK, index_B)
+        if not logits_BO[:, classes:].isfinite().all():
+            raise ValueError("the last logit, for abstention, must be finite")
 
     def _loss(self, logits: Tensor, index_B: Tensor) -> Tensor:
         labels_B = self.labels_N[index_B].to(logits.device)
@@ -139,9 +155,21 @@ class LabelledLoss(LoopLoss):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "share": self._share_N}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._share_N = state["share"].cpu().clone()
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        super()._check_state(state)
+        share_N = state["share"]
+        if not (isinstance(share_N, Tensor) and share_N.is_floating_point() and share_N.shape == self._share_N.shape):
+            raise ValueError(f"share must be {len(self._share_N)} numbers, one for each sample")
+        if not ((share_N >= 0) & (share_N <= 1)).all():
+            raise ValueError("share must be from 0 to 1")
+        try:
+            self._method.started(state["history"], self.epochs)
+        except KeyError as error:
+            raise ValueError(f"its history lacks {error}") from None
+
+    def _assign_state(self, state: Mapping[str, Any]) -> None:
+        super()._assign_state(state)
+        self._share_N = state["share"].float().cpu().clone()
 
     def _phase(self) -> str:
         if self.started is None:

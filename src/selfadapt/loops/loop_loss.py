@@ -121,18 +121,47 @@ class LoopLoss(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state of the same training: the same samples and settings."""
+        """Resume from a state of the same training: the same samples and settings.
+
+        Raises:
+            ValueError: If the state is damaged or of another training. This loss is then as it was before.
+        """
         missing = sorted(set(self.state_dict()) - set(state))
         if missing:
             raise ValueError(f"this is not a state of {type(self).__name__}: it lacks {', '.join(missing)}")
+        try:
+            self._check_state(state)
+            self.targets.load_state_dict(state["targets"])  # which checks the rows before it changes one
+        except (TypeError, AttributeError, RuntimeError, ValueError) as error:
+            raise ValueError(f"this is not a state of this {type(self).__name__}: {error}") from error
+        self._assign_state(state)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise a ValueError, or an error of its types, that says what is wrong with a state."""
         other = [name for name, own in self._about.items() if state["about"].get(name) != own]
         if other:
             raise ValueError(
                 f"the state is of a training with another {', '.join(other)}; create the loss with the same"
             )
-        _check_process(state)
-        self.targets.load_state_dict(state["targets"])
-        self.epoch, self.history = state["epoch"], list(state["history"])
+        (rank, count), seen, visited_n = state["process"], state["seen"], state["visited"]
+        if not all(type(number) is int and number >= 0 for number in (state["epoch"], seen, rank, count)):
+            raise ValueError("epoch, seen and process must be whole numbers")
+        if not isinstance(state["history"], list) or len(state["history"]) != state["epoch"]:
+            raise ValueError(f"history must be the metrics of each of its {state['epoch']} epochs")
+        measured = [value for metrics in state["history"] for value in metrics.values()]
+        measured += [value for moments in state["moments"].values() for value in moments]
+        if not all(isinstance(value, int | float) for value in measured):
+            raise ValueError("history and moments must hold numbers")
+        if any(len(moments) != 3 for moments in state["moments"].values()):
+            raise ValueError("moments must be a count, a sum and a sum of squares for each name")
+        if visited_n.dtype != torch.int64:
+            raise ValueError("visited must be positions of samples")
+        self.targets.checked_index(visited_n, unique=False)
+        _check_process(rank, count, seen)
+
+    def _assign_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a state that is checked."""
+        self.epoch, self.history = state["epoch"], [dict(metrics) for metrics in state["history"]]
         self._begin_epoch()
         self._measured.add(state["moments"])
         self.seen, self._visited = state["seen"], [state["visited"].cpu()]
@@ -155,10 +184,10 @@ def _largest_visits(visits_n2: Tensor, num_samples: int) -> Tensor:
     return visits_N.scatter_reduce_(0, visits_m2[:, 0], visits_m2[:, 1], "amax")
 
 
-def _check_process(state: Mapping[str, Any]) -> None:
+def _check_process(rank: int, count: int, seen: int) -> None:
     """Within an epoch, a state holds the steps of one process only."""
-    (rank, count), own, processes = state["process"], distributed.rank(), distributed.world_size()
-    if state["seen"] and (rank, count) != (own, processes):
+    own, processes = distributed.rank(), distributed.world_size()
+    if seen and (rank, count) != (own, processes):
         raise ValueError(
             f"the state was saved within an epoch by rank {rank} of {count} processes, but this is rank {own} of "
             f"{processes}; save after end_epoch(), or save and load one file per process with as many processes"

@@ -8,9 +8,12 @@ prediction is computed once for loss, gradient and update of the targets:
 
     w_i (p_ij sum_k t_ik - t_ij)
 
+A logit of -inf masks a class: its probability is zero, and the terms of targets that give it none are zero, too.
+
 Shapes: B samples of a batch, K classes.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -22,13 +25,15 @@ from selfadapt.targets.store import TargetStore
 
 _MIN_TARGET = 1e-4
 _MANY_CLASSES = 256
+_LOWEST = torch.finfo(torch.float32).min  # in place of -inf, of which zero times is not zero
+_NO_LOSS = 1e30  # beyond any loss of targets that give masked classes no probability
 
 
 def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bool = True) -> Tensor:
     """Compute the cross entropy with soft targets, each sample weighted by the largest entry of its target.
 
     Args:
-        logits: Outputs of the network (B×K).
+        logits: Outputs of the network (B×K); -inf masks a class.
         targets: Targets from `TargetStore.update` (B×K).
         reweight: Whether to weight the samples.
 
@@ -36,7 +41,9 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
         The weighted mean over the batch, with gradient with respect to the logits.
 
     Raises:
-        ValueError: If logits and targets differ in shape.
+        ValueError: If logits and targets differ in shape. On the CPU also if logits are NaN or +inf, if targets are
+            NaN, negative or all zero, or give probability to a masked class; on other devices, where checking would
+            wait for the device, the loss is then not finite or above 1e30.
 
     Example:
         >>> rows = targets.update(index, logits.softmax(1))
@@ -46,7 +53,41 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
         raise ValueError(f"logits are {tuple(logits.shape)} but targets are {tuple(targets.shape)}; both must be B×K")
     targets = targets.detach().float()
     weights_B1 = _weights(targets, reweight)
-    return _cross_entropy(logits, _Prediction.of(logits), targets, weights_B1.div_(weights_B1.sum()))
+    if targets.device.type == "cpu":
+        largest = weights_B1 if reweight else targets.amax(1)
+        if not (float(targets.amin()) >= 0 and float(largest.amin()) > 0):
+            _check_targets(targets)
+    loss = _cross_entropy(logits, _Prediction.of(logits), targets, weights_B1.div_(weights_B1.sum()))
+    if loss.device.type == "cpu" and not abs(float(loss.detach())) < _NO_LOSS:
+        check_masked(logits, targets)
+    return loss
+
+
+def check_masked(logits_BK: Tensor, targets_BK: Tensor, index_B: Tensor | None = None) -> None:
+    """Raise a ValueError that names the first sample whose cross entropy is not finite."""
+    masked_BK = logits_BK.isneginf()
+    for invalid_BK, reason in (
+        (logits_BK.isnan() | logits_BK.isposinf(), "the logits of {} contain NaN or +infinity"),
+        (masked_BK.all(1, keepdim=True), "all logits of {} are -infinity, so that no class is left"),
+        (masked_BK & (targets_BK > 0), "the target of {} gives probability to a class whose logit is -infinity"),
+    ):
+        _raise_for(invalid_BK, reason, index_B)
+
+
+def _check_targets(targets_BK: Tensor) -> None:
+    for invalid_BK, reason in (
+        (targets_BK.isnan(), "the target of {} contains NaN"),
+        (targets_BK < 0, "the target of {} has a negative entry"),
+        ((targets_BK == 0).all(1, keepdim=True), "the target of {} is zero for every class"),
+    ):
+        _raise_for(invalid_BK, reason, None)
+
+
+def _raise_for(invalid_BK: Tensor, reason: str, index_B: Tensor | None) -> None:
+    rows = invalid_BK.any(1).nonzero().flatten().tolist()
+    if rows:
+        place = f"row {rows[0]} of the batch"
+        raise ValueError(reason.format(place if index_B is None else f"sample {int(index_B[rows[0]])} ({place})"))
 
 
 def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Loss:
@@ -123,12 +164,21 @@ def _cross_entropy(
     """Return - sum_i w_i sum_j t_ij log p_ij. Overwrites the prediction."""
     p_BK, scores_BK, shift_B1 = prediction
     sums_B1 = None if sum_to_one else targets_BK.sum(1, keepdim=True)
-    losses_B1 = (targets_BK * scores_BK).sum(1, keepdim=True).neg_()
+    losses_B1 = _products(targets_BK, scores_BK).neg_()
     if shift_B1 is not None:
         losses_B1 += shift_B1 if sums_B1 is None else shift_B1 * sums_B1
     gradient_BK = (p_BK if sums_B1 is None else p_BK.mul_(sums_B1)).sub_(targets_BK)
     loss: Tensor = _WithGradient.apply(logits_BK, (losses_B1, gradient_BK, weights_B1))
     return loss
+
+
+def _products(targets_BK: Tensor, scores_BK: Tensor) -> Tensor:
+    """Return sum_j t_ij s_ij (B×1), where zero times -inf is zero. Only the CPU can look first whether it occurs."""
+    if scores_BK.device.type == "cpu":
+        products_B1 = (targets_BK * scores_BK).sum(1, keepdim=True)
+        if not math.isnan(products_B1.sum()):
+            return products_B1
+    return (targets_BK * scores_BK.clamp_min(_LOWEST)).sum(1, keepdim=True)
 
 
 class _WithGradient(torch.autograd.Function):

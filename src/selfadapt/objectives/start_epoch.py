@@ -81,6 +81,7 @@ class AutoStart:
         """
         p_BK = logits_BK.detach().softmax(1)
         wrong_B, injected_B = self.probe(batch.index, batch.label, p_BK.shape[1])
+        injected_B = injected_B & ~logits_BK.gather(1, wrong_B.unsqueeze(1)).squeeze(1).isneginf()  # a masked class
         p_wrong_B = p_BK.gather(1, wrong_B.unsqueeze(1)).squeeze(1)
         before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
         after_BK = targets.move(batch.index, p_BK, momentum=RUNNING_MEAN_MOMENTUM, rows=before_BK)

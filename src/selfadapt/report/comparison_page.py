@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from selfadapt.core.errors import UserError
 from selfadapt.report import figures
-from selfadapt.report.contact_sheet import SheetImage, read_sheet
+from selfadapt.report.contact_sheet import SheetImage
 from selfadapt.report.html_pages import Chart, write_page
-from selfadapt.report.page import run_context, write_run_page
+from selfadapt.report.page import recorded_sheet, run_context, write_run_page
 from selfadapt.run_folder.folder import RunFolder
 
 _SHOWN_ERRORS = 24  # likely errors on the contact sheet
@@ -82,7 +82,8 @@ def _by_method(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _first_errors(group: dict[str, Any]) -> list[SheetImage]:
-    blocks = read_sheet(group["runs"][0]["folder"].errors_sheet)
+    folder = group["runs"][0]["folder"]
+    blocks = recorded_sheet(folder, folder.errors_sheet)
     return [image for block in blocks for image in block][:_SHOWN_ERRORS]
 
 

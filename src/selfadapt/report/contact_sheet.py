@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 from selfadapt.report.figures import INK
 
 if TYPE_CHECKING:
@@ -85,8 +87,11 @@ def read_sheet(path: Path) -> list[list[SheetImage]]:
     """Read the blocks of a contact sheet, none if there is no file. Sheets of older runs are one block."""
     if not path.exists():
         return []
-    root = ElementTree.parse(path).getroot()
-    return [_read_block(block) for block in root.findall(f"{_SVG}g") or [root]]
+    try:
+        root = ElementTree.fromstring(read_regular(path))
+        return [_read_block(block) for block in root.findall(f"{_SVG}g") or [root]]
+    except (ElementTree.ParseError, IndexError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}; delete it, or run selfadapt audit again") from error
 
 
 def _read_block(block: ElementTree.Element) -> list[SheetImage]:
@@ -101,6 +106,8 @@ def _read_block(block: ElementTree.Element) -> list[SheetImage]:
         texts = [element.text or "" for element in others if element.tag == f"{_SVG}text"]
         caption = image.findtext(f"{_SVG}title") or " ".join(texts)
         framed = any(element.tag == f"{_SVG}rect" for element in others)
+        if not image.attrib["href"].startswith("data:image/png;base64,"):
+            raise ValueError("an image is not part of the file")
         found.append(SheetImage(image.attrib["href"], caption, framed))
     return found
 

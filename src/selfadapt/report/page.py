@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from selfadapt.report.contact_sheet import read_sheet
+from selfadapt.evaluation.label_errors.report import LabelErrorReport
+from selfadapt.report.contact_sheet import SheetImage, read_sheet
 from selfadapt.report.html_pages import write_page
 from selfadapt.report.run_figures import draw_pretraining_charts, draw_run_charts
 from selfadapt.review.conflicts import conflicts_of
 from selfadapt.review.statistics.label_figures import label_figures
 from selfadapt.review.summary import review_summary
+from selfadapt.run_folder.contents import Attacked, Calibration, Probe, Shift
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
 
@@ -19,24 +21,31 @@ def write_run_page(folder: RunFolder, path: Path | None = None) -> Path:
     """Draw the figures of a run, with labels or without, and write its report. Default path: report.html."""
     path, context = path or folder.page, run_context(folder)
     if context["run"]["settings"]["kind"] == "pretraining":
-        probe = folder.read_if_there(folder.probe_file)
+        probe = folder.read_json(folder.probe_file, dict[str, Probe])
         return write_page("pretraining.html", path, **context, charts=draw_pretraining_charts(folder), probe=probe)
-    is_audited = folder.labels_file.exists()
+    report = read_report(folder) if folder.labels_file.exists() else None  # which also checks the file
     return write_page(
         "run.html",
         path,
         **context,
         charts=draw_run_charts(folder),
-        figures=label_figures(folder) if is_audited else None,
-        errors=_likely_errors(folder) if is_audited else [],
-        errors_sheet=read_sheet(folder.errors_sheet),
-        conflicts=_conflicts(folder) if is_audited else [],
-        conflicts_sheet=read_sheet(folder.duplicates_sheet),
+        figures=None if report is None else label_figures(folder),
+        errors=[] if report is None else _likely_errors(folder),
+        errors_sheet=recorded_sheet(folder, folder.errors_sheet),
+        conflicts=[] if report is None else _conflicts(folder, report),
+        conflicts_sheet=recorded_sheet(folder, folder.duplicates_sheet),
         review=review_summary(folder),
-        calibration=folder.read_if_there(folder.calibration_file),
-        attacks=folder.read_if_there(folder.attack_file) or {},
-        shift=folder.read_if_there(folder.shift_file),
+        calibration=folder.read_json(folder.calibration_file, Calibration),
+        attacks=folder.read_json(folder.attack_file, dict[str, Attacked]) or {},
+        shift=folder.read_json(folder.shift_file, Shift),
     )
+
+
+def recorded_sheet(folder: RunFolder, path: Path) -> list[list[SheetImage]]:
+    """The blocks of a contact sheet of the run, none if there is no file."""
+    if path.exists():
+        folder.check_recorded(path)
+    return read_sheet(path)
 
 
 def run_context(folder: RunFolder) -> dict[str, Any]:
@@ -63,12 +72,12 @@ def _likely_errors(folder: RunFolder) -> list[dict[str, Any]]:
     return [_with_sample_name(folder, row) for row in errors[:_LISTED]]
 
 
-def _conflicts(folder: RunFolder) -> list[dict[str, Any]]:
+def _conflicts(folder: RunFolder, report: LabelErrorReport) -> list[dict[str, Any]]:
     """The members of groups of duplicates with different labels."""
     groups = folder.read_duplicates()
     if not groups:
         return []
-    rows, conflicts = folder.read_labels(), conflicts_of(read_report(folder), groups)
+    rows, conflicts = folder.read_labels(), conflicts_of(report, groups)
     return [
         {**_with_sample_name(folder, rows[row]), "disagrees": row in conflict.disagreeing}
         for conflict in conflicts[:_LISTED]

@@ -163,7 +163,7 @@ def _series(folder: RunFolder, drawing: OverEpochs) -> list[tuple[float, float]]
     points, seconds = [], 0.0
     for record in folder.read_metrics():
         value = record.get(drawing.key)
-        seconds += record.get("seconds", 0.0)
+        seconds += record.get("seconds") or 0.0
         if value is not None:
             shown = value if drawing.log else 100 * (1 - value if drawing.less_than_one else value)
             points.append((seconds / 60 if drawing.minutes else record["epoch"], shown))

@@ -7,6 +7,7 @@ import numpy as np
 
 from selfadapt.report import figures
 from selfadapt.report.html_pages import Chart
+from selfadapt.run_folder.contents import Attacked, Coverage
 from selfadapt.run_folder.folder import RunFolder
 
 
@@ -63,7 +64,7 @@ def _robustness(folder: RunFolder, run: dict[str, Any], metrics: Sequence[dict[s
     path = folder.figures / "robust.svg"
     points = [
         (found["epoch"], found["robust_accuracy"], f"{found['attack']}, {found['images']:,} images")
-        for found in (folder.read_if_there(folder.attack_file) or {}).values()
+        for found in (folder.read_json(folder.attack_file, dict[str, Attacked]) or {}).values()
     ]
     figures.accuracy_curves(attacked, figures.UNDER_ATTACK, run["start_epoch"], path, points=points)
     caption = (
@@ -74,12 +75,12 @@ def _robustness(folder: RunFolder, run: dict[str, Any], metrics: Sequence[dict[s
 
 
 def _coverage(folder: RunFolder) -> list[Chart]:
-    coverage = folder.read_if_there(folder.coverage_file)
+    coverage = folder.read_json(folder.coverage_file, Coverage)
     if coverage is None:
         return []
     path = folder.figures / "coverage.svg"
     curves = {
-        name: [(100 * coverage, 100 * risk) for coverage, risk in zip(*own["curve"], strict=True)]
+        name: [(100 * coverage, 100 * risk) for coverage, risk in zip(*own["curve"], strict=False)]
         for name, own in coverage["selectors"].items()
     }
     figures.over_columns({"": curves}, "error on answered samples (%)", "coverage (%)", path, marker="")
@@ -92,9 +93,10 @@ def _matrices(folder: RunFolder) -> list[Chart]:
     charts = []
     if folder.labels_file.exists():
         charts += _recovery(folder, classes)
-    if folder.transition_file.exists():
+    transition = folder.read_transition(classes)
+    if transition is not None:
         path = folder.figures / "transition.svg"
-        values = 100 * np.array(folder.read_transition())
+        values = 100 * np.array(transition)
         shown = figures.most_confused(values)
         figures.matrix(values, classes, "estimated true class", "given label", path, decimals=0, shown=shown)
         caption = f"Estimated P(given label | true class) in %.{_on_shown(shown, classes)}"

@@ -7,7 +7,7 @@ it. An empty journal is what an interrupted import leaves behind.
 from collections.abc import Mapping
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.tabular.table_file import csv_rows
+from selfadapt.data.forms.plain_tables import csv_rows
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.journal import Decision, Journal
 from selfadapt.run_folder.csv_tables import write_table

@@ -7,6 +7,9 @@ A label of null removes the sample. A line with one label is an individual decis
 key "at_once" marks the exceptions: one label that was left of several (true), and duplicates that were shown side by
 side (false). A line is on disk before it is confirmed. A line without a line break was cut short by a crash before it
 was confirmed, and is ignored.
+
+Nothing is confirmed once another program has cut, replaced or removed the file. What was confirmed before is then
+written to decisions-rescued.jsonl when the journal is closed.
 """
 
 import json
@@ -18,11 +21,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, get_args
 
+from selfadapt.core.atomic_files import atomic_write, fsync_path
 from selfadapt.core.errors import UserError
-from selfadapt.core.file_lock import release_lock, take_lock
+from selfadapt.core.file_lock import is_file_at, release_lock, take_lock
 
 What = Literal["accept", "keep", "choose", "remove", "import"]
 Queue = Literal["work", "measure"]
+
+
+class JournalLost(UserError):
+    """Another program has cut, replaced or removed the file while it was open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,7 @@ class Journal:
     _current: dict[str, list[Decision]] = field(default_factory=dict, repr=False)  # by sample, without undone ones
     _undone: set[int] = field(default_factory=set, repr=False)
     _descriptor: int = field(default=-1, repr=False)  # -1 if the journal is read-only
+    _size: int = field(default=0, repr=False)  # in bytes, of all confirmed lines
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
@@ -58,23 +67,48 @@ class Journal:
     @classmethod
     def write(cls, path: Path) -> "Journal":
         """Open the journal for appending, with an exclusive lock."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, 0o644)
         if not take_lock(descriptor, path):
             os.close(descriptor)
             raise UserError(f"another review is writing {path}; continue there, or stop it first")
         journal = cls(path, _descriptor=descriptor)
-        whole = journal._parse(path.read_bytes())
-        os.ftruncate(descriptor, whole)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)  # so that the name of a new file survives a crash
-        os.close(folder)
+        journal._size = journal._parse(path.read_bytes())
+        os.ftruncate(descriptor, journal._size)
+        fsync_path(path.parent)  # so that the name of a new file survives a crash
         return journal
 
     def close(self) -> None:
-        if self._descriptor >= 0:
+        """Close the file.
+
+        Raises:
+            JournalLost: If another program has damaged the file. The confirmed lines are then in `rescue_path`.
+        """
+        if self._descriptor < 0:
+            return
+        try:
+            self.check_intact()
+        except JournalLost:
+            with atomic_write(self.rescue_path) as file:
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines)
+            raise
+        finally:
             os.close(self._descriptor)
             release_lock(self.path)
             self._descriptor = -1
+
+    @property
+    def rescue_path(self) -> Path:
+        return self.path.with_name("decisions-rescued.jsonl")
+
+    def check_intact(self) -> None:
+        """Raise JournalLost unless the file is in its place and as long as its confirmed lines."""
+        if not is_file_at(self._descriptor, self.path) or os.fstat(self._descriptor).st_size != self._size:
+            raise JournalLost(
+                f"{self.path} was changed, replaced or removed by another program during this review, so nothing more "
+                f"can be saved; stop the review, and its {len(self.lines)} confirmed lines are in {self.rescue_path}, "
+                f"which you can rename to {self.path.name}"
+            )
 
     @property
     def decisions(self) -> dict[str, Decision]:
@@ -97,6 +131,9 @@ class Journal:
         """Append a decision about these samples and return its line number. It is on disk by then.
 
         `at_once` says that the samples were not reviewed one by one. Default: True for several samples.
+
+        Raises:
+            JournalLost: If another program has damaged the file.
         """
         mark = {} if at_once in (None, len(labels) > 1) else {"at_once": at_once}
         with self._lock:
@@ -117,13 +154,16 @@ class Journal:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         line = {"line": len(self.lines) + 1, "when": now, **content}
         data = memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-        size = os.fstat(self._descriptor).st_size
+        self.check_intact()
+        before, self._size = self._size, self._size + len(data)
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
             os.fsync(self._descriptor)
+            self.check_intact()
         except OSError:
-            os.ftruncate(self._descriptor, size)  # leave no part of a line that is not confirmed
+            self._size = before
+            os.ftruncate(self._descriptor, before)  # leave no part of a line that is not confirmed
             raise
         self._apply(line)
         return len(self.lines)

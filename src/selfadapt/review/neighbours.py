@@ -6,15 +6,14 @@
 Shapes: N samples, F features, M members of a class.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from selfadapt.core.atomic_files import atomic_write
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
+from selfadapt.run_folder.contents import FeaturesAbout
 from selfadapt.run_folder.folder import RunFolder
 
 _BLOCK = 4096  # members compared at a time, to limit memory
@@ -23,15 +22,11 @@ _BLOCK = 4096  # members compared at a time, to limit memory
 def write_features(folder: RunFolder, ids: Sequence[str], features_NF: Any, checkpoint: str) -> None:
     """Write the features. features.json is written last, so that it never describes rows that are not there."""
     path = _rows_file(folder)
-    path.parent.mkdir(exist_ok=True)
     features_NF = np.nan_to_num(np.asarray(features_NF, np.float32))
     length_N1 = np.linalg.norm(features_NF, axis=1, keepdims=True)
-    draft = path.with_name(f".draft-{path.name}")
-    with open(draft, "wb") as file:
+    with folder.recorded(path) as draft, open(draft, "wb") as file:
         np.save(file, (features_NF / np.maximum(length_N1, 1e-12)).astype(np.float16))
-    draft.replace(path)
-    with atomic_write(_about_file(folder)) as text:
-        json.dump({"checkpoint": checkpoint, "ids": list(ids)}, text)
+    folder.write_json(_about_file(folder), {"checkpoint": checkpoint, "ids": list(ids)}, indent=None)
 
 
 def newest_checkpoint(folder: RunFolder) -> str:
@@ -41,8 +36,15 @@ def newest_checkpoint(folder: RunFolder) -> str:
 
 
 def has_features(folder: RunFolder) -> bool:
-    about = folder.read_if_there(_about_file(folder))
-    return about is not None and about["checkpoint"] == newest_checkpoint(folder)
+    about = folder.read_json(_about_file(folder), FeaturesAbout)
+    folder.check_recorded(_rows_file(folder))
+    return about is not None and _rows_file(folder).exists() and about["checkpoint"] == newest_checkpoint(folder)
+
+
+def read_features(folder: RunFolder) -> tuple[list[str], Any]:
+    """The ids of the rows, and the rows, memory-mapped."""
+    ids = folder.read_json(_about_file(folder), FeaturesAbout)["ids"]
+    return ids, np.load(_rows_file(folder), mmap_mode="r")
 
 
 def _rows_file(folder: RunFolder) -> Path:
@@ -57,8 +59,7 @@ class Similar:
     """Finds training samples of a class that are similar to a sample. Likely errors are left out where possible."""
 
     def __init__(self, folder: RunFolder, report: LabelErrorReport) -> None:
-        ids = json.loads(_about_file(folder).read_text(encoding="utf-8"))["ids"]
-        self._features_NF = np.load(_rows_file(folder), mmap_mode="r")
+        ids, self._features_NF = read_features(folder)
         self._feature_row_N = np.full(len(report), -1)  # of each row of labels.csv
         for feature_row, sample_id in enumerate(ids):
             row = report.position.get(sample_id)

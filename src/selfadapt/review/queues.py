@@ -50,10 +50,16 @@ class Desk:
             self._update(sample_id)
 
     def close(self) -> int:
-        """Write decisions.csv and return the number of decided samples."""
+        """Write decisions.csv and return the number of decided samples.
+
+        Raises:
+            JournalLost: If another program has damaged the journal; the decisions are in its `rescue_path`.
+        """
         decisions = self.journal.decisions
-        write_decisions(self.folder, decisions, self.report)
-        self.journal.close()
+        try:
+            write_decisions(self.folder, decisions, self.report)
+        finally:
+            self.journal.close()
         return len(decisions)
 
     def about(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ logged, and no cookie is set, because other servers on this machine would receiv
 
 import hmac
 import json
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
@@ -22,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from selfadapt.core.errors import UserError
+from selfadapt.review.journal import JournalLost
 from selfadapt.review.neighbours import Similar
 from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews
 from selfadapt.review.queues import UNDECIDED, Desk
@@ -97,13 +99,13 @@ def review_app(desk: Desk, views: ImageViews | ValueViews, similar: SimilarOrRea
     routes = [
         Route("/", api.static),
         Route("/static/{name}", api.static),
-        Route("/image/{row:int}/{size}", api.image),
+        Route("/image/{row}/{size}", api.image),
         Route("/api/about", api.about),
         Route("/api/figures", api.figures),
         Route("/api/rows", api.rows),
         Route("/api/samples", api.samples, methods=["POST"]),
-        Route("/api/values/{row:int}", api.values),
-        Route("/api/similar/{row:int}", api.similar),
+        Route("/api/values/{row}", api.values),
+        Route("/api/similar/{row}", api.similar),
         Route("/api/changes", api.changes),
         Route("/api/measured", api.measured),
         Route("/api/decide", api.decide, methods=["POST"]),
@@ -121,6 +123,7 @@ _ERROR_HANDLERS: dict[Any, Any] = {
     BadRequest: _error_handler(400),
     NoPreview: _error_handler(404),
     RecursionError: _error_handler(400, lambda _: "the JSON is nested too deeply"),
+    JournalLost: _error_handler(503),
     UserError: _error_handler(409),  # files of the run do not allow it
     OSError: _error_handler(507, lambda error: f"it cannot be written: {getattr(error, 'strerror', None) or error}"),
 }
@@ -206,10 +209,11 @@ class _Api:
         return JSONResponse(await run_in_threadpool(self._session.draw, str((await _body(request)).get("of"))))
 
     def _row(self, request: Request) -> int:
-        row: int = request.path_params["row"]
-        if row >= len(self._session.report):
+        text: str = request.path_params["row"]
+        # By its length first: Python refuses to convert thousands of digits.
+        if not re.fullmatch("[0-9]{1,18}", text) or int(text) >= len(self._session.report):
             raise NoPreview("there is no such row")
-        return row
+        return int(text)
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -22,17 +24,23 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
 def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Read the rows of a table that must have these columns."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets may write a byte order mark
-            reader = csv.DictReader(file)
-            missing = [column for column in columns if column not in (reader.fieldnames or ())]
-            if missing:
-                raise UserError(f"{path} lacks the column {missing[0]}; keep its columns and the commas between them")
-            rows = list(reader)
+        return parse_table(path, read_regular(path), columns)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; was the run stopped before it was written?") from None
+
+
+def parse_table(path: Path, content: bytes, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Parse the content of a table that must have these columns."""
+    try:
+        text = content.decode("utf-8-sig")  # spreadsheets may write a byte order mark
+        reader = csv.DictReader(StringIO(text, newline=""))
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        if missing:
+            raise UserError(f"{path} lacks the column {missing[0]}; keep its columns and the commas between them")
+        rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a .csv file in UTF-8: {error}") from None
-    short = next((number for number, row in enumerate(rows, 2) if None in row.values()), None)
-    if short is not None:
-        raise UserError(f"{path}, line {short} has too few values")
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise UserError(f"{path}, line {number} has too {'many' if None in row else 'few'} values")
     return rows

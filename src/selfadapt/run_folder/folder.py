@@ -3,23 +3,26 @@
 import csv
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast, get_args
 
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_tree
+from selfadapt.core.regular_files import check_tree, read_regular
+from selfadapt.core.typed_json import check, parse
 from selfadapt.data.duplicates.groups import DuplicateGroup
 from selfadapt.data.duplicates.near_duplicates import Kind
-from selfadapt.run_folder.csv_tables import read_table, write_table
-from selfadapt.run_folder.json_files import read_json, write_json
+from selfadapt.run_folder import checksums, contents
+from selfadapt.run_folder.csv_tables import parse_table, read_table, write_table
 from selfadapt.run_folder.lock import folder_lock
+from selfadapt.run_folder.metrics_file import read_records
 from selfadapt.run_folder.paths import RunPaths
 
 _FIRST_COLUMNS = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider")
@@ -28,15 +31,61 @@ LABEL_COLUMNS = (*_FIRST_COLUMNS, *_LATER_COLUMNS, "truth")
 DUPLICATE_COLUMNS = ("group", "id", "path", "part", "given", "kind")
 SAMPLE_COLUMNS = ("id", "path", "part", "given", "truth", "corrupted")
 FORMAT = 2  # of run.json and the files beside it; format 1 had no number
-_BEFORE_THE_START = re.compile(r"\.lock|\.draft-.*|samples\.csv|unreadable\.csv|trained-on\.csv|targets(\.\d+)?\.bin")
+_BEFORE_THE_START = re.compile(
+    r"\.lock|\.draft-.*|checksums\.json|data|data\.csv|data\.npz|samples\.csv|unreadable\.csv|trained-on\.csv|"
+    r"targets(\.\d+)?\.bin"
+)
 
 
 @dataclass(frozen=True)
 class RunFolder(RunPaths):
     """A run on disk."""
 
-    write_json = staticmethod(write_json)
-    read_if_there = staticmethod(read_json)
+    @contextmanager
+    def recorded(self, path: Path) -> Iterator[Path]:
+        """Yield an empty temporary file that replaces `path` when the block ends, and records its checksum.
+
+        Only the process of rank 0 writes; the file of the others is discarded.
+        """
+        if distributed.rank():
+            with TemporaryDirectory() as discarded:
+                yield Path(discarded) / path.name
+        else:
+            with checksums.recorded(self.path, path) as draft:
+                yield draft
+
+    def write_json(self, path: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
+        with self.recorded(path) as draft, atomic_write(draft) as file:
+            json.dump(content, file, indent=indent)
+
+    def read_json(self, path: Path, kind: Any) -> Any:
+        """Read an object of this kind (contents.py). Returns None if the file does not exist."""
+        content = self.read_bytes(path)
+        try:
+            return None if content is None else _checked(parse(content), kind)
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}; delete it and run the command that wrote it again") from error
+
+    def write_rows(self, path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        with self.recorded(path) as draft:
+            write_table(draft, columns, rows)
+
+    def read_rows(self, path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+        """Read the rows of a table. Returns none if the file does not exist."""
+        content = self.read_bytes(path)
+        return [] if content is None else parse_table(path, content, columns)
+
+    def read_bytes(self, path: Path) -> bytes | None:
+        """Read a file that was recorded. Returns None if it does not exist."""
+        return checksums.read_recorded(self.path, path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that was recorded."""
+        checksums.remove(self.path, path)
+
+    def check_recorded(self, path: Path) -> None:
+        """Raise a UserError if a file was changed since it was written, or is missing."""
+        checksums.check_recorded(self.path, path)
 
     def check_free(self) -> None:
         """Raise a UserError if a new run cannot be started here. Files of an aborted start do not matter."""
@@ -51,53 +100,46 @@ class RunFolder(RunPaths):
         return folder_lock(self.path, lambda: self.exists)
 
     def write_run(self, content: Mapping[str, Any]) -> None:
-        write_json(self.settings_file, {"format": FORMAT, **content})
+        self.write_json(self.settings_file, {"format": FORMAT, **content})
 
     def read_run(self) -> dict[str, Any]:
         try:
             check_tree(self.path)
-            content = json.loads(self.settings_file.read_text(encoding="utf-8"))
+            read = self.read_bytes(self.settings_file) if self.exists else None
+        except (FileNotFoundError, NotADirectoryError):
+            read = None
+        if read is None:
+            raise UserError(f"{self.path} is not a run folder: it has no run.json; give the folder that train made")
+        try:
+            content = _checked(parse(read), dict[str, Any])
             if content.get("format", 1) != FORMAT:
                 raise UserError(
-                    f"{self.path} was made by another version of selfadapt (format {content.get('format', 1)}, this "
-                    f"one reads {FORMAT}); train again in another folder, or use that version"
+                    f"{self.path} was made by another version of selfadapt (format {content.get('format', 1)!r:.40}, "
+                    f"this one reads {FORMAT}); train again in another folder, or use that version"
                 )
-            missing = {"settings", "data", "noise", "start_epoch"} - set(content)
-            if missing:
-                raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-            return dict(content)
-        except (FileNotFoundError, NotADirectoryError):
-            raise UserError(
-                f"{self.path} is not a run folder: it has no run.json; give the folder that train made"
-            ) from None
+            check(content, contents.Run)
+            labelled = content["settings"]["kind"] == "labels"
+            if "result" in content:
+                check(content["result"], contents.LabelledResult if labelled else contents.PretrainingResult)
         except ValueError as error:
             raise UserError(f"{self.settings_file} is damaged: {error}") from error
-
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        if distributed.rank():
-            return
-        with open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        checksums.warn_if_missing(self.path, self.settings_file)
+        return cast(dict[str, Any], content)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Read the finished epochs. A line that was cut off by a crash is dropped."""
-        if not self.metrics_file.exists():
-            return []
-        records = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
-        return records
+        """Read the finished epochs.
 
-    def forget_metrics_after(self, epochs: int) -> None:
-        """Keep the first `epochs` lines; a resumed run writes the others again."""
-        kept = self.read_metrics()[:epochs]
-        with atomic_write(self.metrics_file) as file:
-            file.writelines(json.dumps(record) + "\n" for record in kept)
+        Raises:
+            UserError: If the file is damaged, or lacks epochs of a finished run.
+        """
+        records = read_records(self.metrics_file)
+        result = self.read_run().get("result", {}) if self.exists else {}
+        if len(records) != result.get("epochs", len(records)):
+            raise UserError(
+                f"{self.metrics_file} holds {len(records)} of {result['epochs']} epochs; restore it, or resume the run "
+                "with --resume, which rebuilds this file from the checkpoint"
+            )
+        return records
 
     def write_samples(self, rows: Iterable[Sequence[str]]) -> None:
         write_table(self.samples_file, SAMPLE_COLUMNS, rows)
@@ -106,7 +148,7 @@ class RunFolder(RunPaths):
         return read_table(self.samples_file, SAMPLE_COLUMNS)
 
     def samples_sha256(self) -> str:
-        return hashlib.sha256(self.samples_file.read_bytes()).hexdigest()
+        return hashlib.sha256(read_regular(self.samples_file)).hexdigest()
 
     def recorded_samples(self) -> list[dict[str, str]]:
         """Read the samples, and raise a UserError if the file was changed after the run started."""
@@ -116,16 +158,15 @@ class RunFolder(RunPaths):
         return rows
 
     def write_unreadable(self, rows: Iterable[tuple[str, str]]) -> None:
-        write_table(self.unreadable_file, ("id", "reason"), rows)
+        self.write_rows(self.unreadable_file, ("id", "reason"), rows)
 
     def read_unreadable(self) -> dict[str, str]:
         """Read why files could not be read, by id."""
-        rows = read_table(self.unreadable_file, ("id", "reason")) if self.unreadable_file.exists() else []
-        return {row["id"]: row["reason"] for row in rows}
+        return {row["id"]: row["reason"] for row in self.read_rows(self.unreadable_file, ("id", "reason"))}
 
     def forget_unreadable(self) -> None:
         if distributed.rank() == 0:
-            self.unreadable_file.unlink(missing_ok=True)
+            self.remove(self.unreadable_file)
 
     def write_labels(self, rows: Iterable[Sequence[str]], *, truth_known: bool) -> None:
         write_table(self.labels_file, LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1], rows)
@@ -137,26 +178,46 @@ class RunFolder(RunPaths):
         return [{**missing, **row} for row in rows] if missing else rows
 
     def write_duplicates(self, rows: Iterable[Sequence[str]]) -> None:
-        write_table(self.duplicates_file, DUPLICATE_COLUMNS, rows)
+        self.write_rows(self.duplicates_file, DUPLICATE_COLUMNS, rows)
 
     def read_duplicates(self) -> list[DuplicateGroup[str]]:
         """Read the groups of duplicates, by id. Older files have no column `kind`: all are of the same image."""
         members: dict[str, list[str]] = {}
         kinds: dict[str, Kind] = {}
-        if self.duplicates_file.exists():
-            for row in read_table(self.duplicates_file, DUPLICATE_COLUMNS[:-1]):
-                members.setdefault(row["group"], []).append(row["id"])
-                kinds[row["group"]] = _kind(row.get("kind") or "same image", self.duplicates_file)
+        for row in self.read_rows(self.duplicates_file, DUPLICATE_COLUMNS[:-1]):
+            members.setdefault(row["group"], []).append(row["id"])
+            kinds[row["group"]] = _kind(row.get("kind") or "same image", self.duplicates_file)
         return [DuplicateGroup(tuple(own), kinds[group]) for group, own in members.items()]
 
     def write_transition(self, classes: Sequence[str], rows: Sequence[Sequence[float]]) -> None:
         """Write the probability of each given label (column) for each true class (row)."""
         lines = ([name, *(f"{p:.6f}" for p in row)] for name, row in zip(classes, rows, strict=True))
-        write_table(self.transition_file, ["true", *classes], lines)
+        self.write_rows(self.transition_file, ["true", *classes], lines)
 
-    def read_transition(self) -> list[list[float]]:
-        with open(self.transition_file, encoding="utf-8", newline="") as file:
-            return [[float(p) for p in row[1:]] for row in list(csv.reader(file))[1:]]
+    def read_transition(self, classes: Sequence[str]) -> list[list[float]] | None:
+        """Read the matrix of a run with these classes. Returns None if the file does not exist."""
+        content = self.read_bytes(self.transition_file)
+        if content is None:
+            return None
+        try:
+            header, *rows = csv.reader(StringIO(content.decode(), newline="")) or [[]]
+            if header[1:] != list(classes) or [row[0] for row in rows] != list(classes):
+                raise ValueError("its classes are not those of the run")
+            return [[_share(row[column + 1]) for column in range(len(classes))] for row in rows]
+        except (ValueError, IndexError, csv.Error) as error:
+            raise UserError(f"{self.transition_file} is damaged: {error}; run selfadapt audit again") from error
+
+
+def _checked(content: Any, kind: Any) -> Any:
+    check(content, kind)
+    return content
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is not within 0..1")
+    return value
 
 
 def _kind(text: str, path: Path) -> Kind:

@@ -23,6 +23,7 @@ class RunPaths:
     # Training
     settings_file = _Below("run.json")  # settings, versions, seed, data fingerprint, noise; the result at the end
     metrics_file = _Below("metrics.jsonl")  # one line per finished epoch
+    tracking_file = _Below("tracking.json")  # which lines of metrics.jsonl each experiment tracker has received
     samples_file = _Below("samples.csv")  # training and validation samples: see SAMPLE_COLUMNS
     unreadable_file = _Below("unreadable.csv")  # files that could not be read and were left out
     trained_on_file = _Below("trained-on.csv")  # the corrected labels that the run was trained on

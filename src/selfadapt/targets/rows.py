@@ -99,8 +99,11 @@ class PackedRows(Rows):
                 f"{tuple(self.table_NM.shape)} {self.table_NM.dtype}; create the store with the samples, classes and "
                 "format of the saved one"
             )
+        if saved_NM.is_floating_point() and not all(bound.isfinite() for bound in saved_NM.aminmax()):
+            raise ValueError("the saved targets contain NaN or infinity; load another checkpoint")
+        writes = int(state["writes"])
         self.table_NM.copy_(saved_NM)
-        self.writes = int(state["writes"])
+        self.writes = writes
 
 
 class DenseRows(PackedRows):

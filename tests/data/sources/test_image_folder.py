@@ -3,7 +3,9 @@
 import fcntl
 import os
 import sys
+import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -447,6 +449,32 @@ def test_drafts_of_decodings_that_were_killed_are_cleaned(zoo: Path, home: Path)
     assert not list((home / "decoded").glob(".*")), "no lock stays"
 
 
+def _change_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("damage", [_change_a_byte, _cut, Path.unlink])
+@pytest.mark.parametrize("name", ["pixels.bin", "index.json"])
+def test_damaged_pixels_are_decoded_again(zoo: Path, home: Path, name: str, damage: Callable[[Path], None]) -> None:
+    data = cache_decoded(open_data(str(zoo)))
+    expected, ids = data.train.inputs.read(torch.arange(len(data.train))), data.train.ids
+    for path in (home / "decoded").glob(f"*/{name}"):
+        damage(path)
+    with pytest.warns(UserWarning, match="is damaged: .* the images are decoded again"):
+        again = cache_decoded(open_data(str(zoo)))
+    assert again.train.ids == ids
+    torch.testing.assert_close(again.train.inputs.read(torch.arange(len(ids))), expected, rtol=0, atol=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache_decoded(open_data(str(zoo)))
+
+
 def test_the_decoded_copy_is_on_the_disk_before_it_has_its_name(
     zoo: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,7 +494,7 @@ def test_the_decoded_copy_is_on_the_disk_before_it_has_its_name(
     cache_decoded(open_data(str(zoo)))
     draft = events[2]
     assert draft.startswith(".draft-")
-    assert events == ["pixels.bin", "broken.json", draft, "rename", "decoded"]
+    assert events == ["pixels.bin", "index.json", draft, "rename", "decoded"]
 
 
 def test_limits_of_own_data_keep_the_share_of_each_class(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines, print_table
-from selfadapt.cli.parameters import Device
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt attack runs/first --with pgd20"
@@ -43,6 +44,7 @@ def command(
         None, help="Also attack with adversarial examples made for another run on the same data."
     ),
     device: str = Device,
+    devices: int = Processes,
 ) -> Output:
     """Measure the accuracy of RUN on test images under an adversarial attack.
 
@@ -56,15 +58,18 @@ def command(
     attack = named_attack(
         name, norm=norm, eps=eps, steps=steps, step=step, restarts=restarts, loss=loss, queries=queries
     )
-    own = opened(run, device, quiet=OUTPUT.quiet)
-    other = None if transfer is None else opened(transfer, device, quiet=OUTPUT.quiet)
     try:
-        with count_bar(f"{name} attack") as on_progress:
-            found = attack_run(
-                own, name, attack,
-                images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, transfer=other,
-                on_progress=on_progress,
-            )  # fmt: skip
+        with in_processes(devices, device) as first:
+            own = opened(run, device, quiet=OUTPUT.quiet)
+            other = None if transfer is None else opened(transfer, device, quiet=OUTPUT.quiet)
+            with count_bar(f"{name} attack") as on_progress:
+                found = attack_run(
+                    own, name, attack,
+                    images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, transfer=other,
+                    on_progress=on_progress,
+                )  # fmt: skip
+            if not first:
+                return
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; run the same command again to resume") from None
     write_run_page(own.folder)

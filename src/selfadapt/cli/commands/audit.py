@@ -2,42 +2,115 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
-from selfadapt.cli.parameters import Device
-from selfadapt.cli.training import opened
+from selfadapt.cli.output import OUTPUT, Output, new_folder, pass_bar, percent, print_lines
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
+from selfadapt.cli.training import opened, run_in_processes, run_to_the_end
+from selfadapt.core.errors import UserError
 
-EXAMPLE = "Example: selfadapt audit runs/first"
+if TYPE_CHECKING:
+    from selfadapt.review.statistics.label_figures import LabelFigures
+    from selfadapt.run_folder.folder import RunFolder
+
+EXAMPLE = "Example: selfadapt audit runs/first, or: selfadapt audit features --labels labels.npy"
 
 
 def command(
-    run: Path = typer.Argument(help="Folder of a run, finished or not."),
+    path: str = typer.Argument(help="Folder of a run, finished or not; a folder of feature shards; or data."),
+    labels: Path | None = typer.Option(
+        None,
+        help="For features and data: a .npy with a label for each sample, or a .csv with the columns id and label. The "
+        "labels in the data then count as the truth.",
+    ),
+    out: Path | None = typer.Option(
+        None,
+        help="Folder for labels.csv of features, or run folder for data. Default: a new one in runs/.",
+        rich_help_panel="Output",
+    ),
     device: str = Device,
+    devices: int = Processes,
 ) -> Output:
-    """Write the likely label errors of RUN to labels.csv, most likely wrong first, with suggested labels.
+    """Write the likely label errors of PATH to labels.csv, most likely wrong first, with suggested labels.
 
-    Prints the estimated number of wrong labels of each split, and how many labels to review at random (`selfadapt
-    review`) to confirm it. After 50 decisions the estimates are confidence intervals. report.html shows the same.
+    PATH is a run, a folder of feature shards (selfadapt embed --out FOLDER) or an .npy of features, or data, on which a
+    run is trained with default settings first.
+
+    Prints the estimated number of wrong labels of each split. For a run, also how many labels to review at random
+    (`selfadapt review`) to confirm it: after 50 decisions the estimates are confidence intervals, and report.html shows
+    the same.
     """
+    from selfadapt.data.sources.shard_folder import has_shards
+    from selfadapt.run_folder.folder import RunFolder
+
+    folder = RunFolder(Path(path))
+    if folder.exists:
+        if labels is not None or out is not None:
+            raise UserError(f"{path} is a run with labels and a folder; leave out --labels and --out")
+        return _audit_run(folder, device, devices)
+    if has_shards(folder.path):
+        return _audit_features(folder.path, labels, out, device, devices)
+    return _audit_data(path, labels, out, device, devices)
+
+
+def _audit_run(folder: "RunFolder", device: str, devices: int) -> Output:
     from selfadapt.report.page import write_run_page
-    from selfadapt.review.statistics.label_figures import COLUMNS, label_figures
     from selfadapt.runs.inspect.label_audit import audit_training
     from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 
-    own = opened(run, device, quiet=OUTPUT.quiet)
-    audit = audit_training(own.folder, own.data, own.state)
+    with in_processes(devices, device) as first:
+        own = opened(folder.path, device, quiet=OUTPUT.quiet)
+        audit = audit_training(own.folder, own.data, own.state)
+        if not first:
+            return
     draw_label_sheets(own.folder, own.data, audit)
     write_run_page(own.folder)
-    summary = audit.summary
-    yield summary
-    figures = label_figures(own.folder)
+    yield audit.summary
+    _print_run(folder, audit.summary)
+
+
+def _audit_data(source: str, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
+    from selfadapt.run_folder.folder import RunFolder
+    from selfadapt.runs.train.labelled import train
+
+    run_in_processes(devices, source, out, resume=False)
+    given = {"data": source, "device": device, **({} if labels is None else {"labels": str(labels)})}
+    started = out is not None and RunFolder(out).exists
+    done = run_to_the_end("labels", "train", train, given, out, resume=started, devices=devices, quiet=OUTPUT.quiet)
+    if done is not None:
+        run, result = done
+        yield {**result["audit"], "run": result["run"]}
+        _print_run(run.folder, result["audit"])
+
+
+def _audit_features(path: Path, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
+    from selfadapt.runs.inspect.audit.feature_audit import audit_features
+
+    with in_processes(devices, device) as first, pass_bar() as on_pass:
+        audit = audit_features(path, labels, out or new_folder(f"{path.stem}-audit"), on_pass=on_pass)
+        if not first:
+            return
+    yield audit.summary
+    _print_figures(audit.figures, audit.summary, duplicates=str(audit.summary["duplicates"]))
+
+
+def _print_run(folder: "RunFolder", summary: dict[str, Any]) -> None:
+    from selfadapt.review.statistics.label_figures import label_figures
+
+    _print_figures(label_figures(folder), summary, duplicates=f"{summary['duplicates']}, in {folder.duplicates_file}")
+
+
+def _print_figures(figures: "LabelFigures", summary: dict[str, Any], duplicates: str) -> None:
+    from selfadapt.review.statistics.label_figures import COLUMNS
+
     print(*figures.sentences, sep="\n")
     _print_aligned([COLUMNS, *(row.cells() for row in figures.rows)])
     lines = {}
     if summary["duplicates"]:
-        lines["groups of duplicates"] = f"{summary['duplicates']}, in {own.folder.duplicates_file}"
+        lines["groups of duplicates"] = duplicates
     small = [row["class"] for row in summary["classes"] if row["too_few"]]
     if small:
         lines["classes with too few samples"] = ", ".join(small)

@@ -14,7 +14,7 @@ def command(
     form: str = typer.Option(
         "safetensors",
         "--format",
-        help="safetensors, torchvision (ResNets) or onnx (from images or vectors to probabilities).",
+        help="safetensors, torchvision (ResNets), or, from inputs to probabilities, onnx or torch-export (.pt2).",
     ),
     out: Path | None = typer.Option(None, help="Output file. Default: in the run folder."),
 ) -> Output:

@@ -26,6 +26,11 @@ def command(
         "`selfadapt review` supports.",
     ),
     out: Path | None = typer.Option(None, help="Output table. Default: corrected.csv in the run folder."),
+    data_out: Path | None = typer.Option(
+        None,
+        help="Also write the data again with the corrected labels, in the form they came in: a table, a folder of "
+        "images, an .npz, a saved dataset, or an export of Label Studio or CVAT.",
+    ),
 ) -> Output:
     """Write the corrected labels of RUN as a table: id, path, split, label, given label, and source of the label.
 
@@ -34,13 +39,23 @@ def command(
     selfadapt train DATA --corrected FILE
     """
     from selfadapt.run_folder.folder import RunFolder
-    from selfadapt.runs.inspect.corrected_labels import PASSED_OVER, write_corrected_labels
+    from selfadapt.runs.inspect.corrected_labels import (
+        PASSED_OVER,
+        check_data_out,
+        write_corrected_data,
+        write_corrected_labels,
+    )
 
+    if data_out is not None:
+        check_data_out(RunFolder(run), data_out)
     made = write_corrected_labels(RunFolder(run), confidence=confidence, precision=precision, path=out)
+    if data_out is not None:
+        write_corrected_data(RunFolder(run), made.corrections, data_out)
     held = made.depth
     guarantee = None if held is None else {"depth": held.size, "taken": held.rest, "low": held.low}
     yield {
         "labels": str(made.path),
+        **({} if data_out is None else {"data": str(data_out)}),
         "changed": made.changed,
         "removed": made.removed,
         "by": dict(made.by),
@@ -55,6 +70,8 @@ def command(
     if precision is not None:
         print(_guarantee(made, precision, run))
     print(made.path)
+    if data_out is not None:
+        print(data_out)
 
 
 def _guarantee(made: "Corrected", precision: float, run: Path) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import Output, count_bar, percent, print_lines
-from selfadapt.cli.parameters import Device
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
 
 EXAMPLE = "Example: selfadapt probe runs/features --data cifar10"
 
@@ -34,6 +35,7 @@ def command(
     ),
     test_limit: int | None = typer.Option(None, help="Use N test samples, selected in the same way."),
     device: str = Device,
+    devices: int = Processes,
 ) -> Output:
     """Evaluate the features of RUN: linear classifier and k-nearest neighbours on frozen features.
 
@@ -44,7 +46,7 @@ def command(
     from selfadapt.runs.inspect.linear_evaluation import probe
 
     settings = ProbeSettings(epochs=epochs, lr=lr, schedule=schedule, augment=augment, seed=seed)
-    with count_bar("evaluating features") as on_progress:
+    with in_processes(devices, device) as first, count_bar("evaluating features") as on_progress:
         found = probe(
             RunFolder(run),
             data,
@@ -55,6 +57,8 @@ def command(
             test_limit=test_limit,
             on_progress=on_progress,
         )
+        if not first:
+            return
     yield found
     lines = {"linear classifier": percent(found["test_accuracy"])}
     if augment != "none":

@@ -6,7 +6,8 @@ from pathlib import Path
 import typer
 
 from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_table
-from selfadapt.cli.parameters import Device
+from selfadapt.cli.parameters import Device, Processes
+from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
 
 EXAMPLE = "Example: selfadapt shift runs/first --against runs/second"
@@ -24,6 +25,7 @@ def command(
     images: int | None = typer.Option(None, help="Number of test images, sampled by class. Default: all."),
     seed: int = typer.Option(0, help="Seed of the sample and of the corruptions."),
     device: str = Device,
+    devices: int = Processes,
 ) -> Output:
     """Measure the accuracy of RUN under 15 corruptions (noise, blur, weather, digital) at 5 severity levels.
 
@@ -33,21 +35,24 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect import shift_accuracy
 
-    own = opened(run, device, quiet=OUTPUT.quiet)
-    other = None if against is None else opened(against, device, quiet=OUTPUT.quiet)
     try:
-        with count_bar("evaluating corruptions") as on_progress:
-            measured = partial(
-                shift_accuracy.shift_run,
-                published=data,
-                images=images,
-                levels=levels,
-                seed=seed,
-                on_progress=on_progress,
-            )
-            found = measured(own)
-            if other is not None:
-                found = shift_accuracy.against(own, found, other, measured(other))
+        with in_processes(devices, device) as first:
+            own = opened(run, device, quiet=OUTPUT.quiet)
+            other = None if against is None else opened(against, device, quiet=OUTPUT.quiet)
+            with count_bar("evaluating corruptions") as on_progress:
+                measured = partial(
+                    shift_accuracy.shift_run,
+                    published=data,
+                    images=images,
+                    levels=levels,
+                    seed=seed,
+                    on_progress=on_progress,
+                )
+                found = measured(own)
+                if other is not None:
+                    found = shift_accuracy.against(own, found, other, measured(other))
+            if not first:
+                return
     except Interrupted as interruption:
         raise Interrupted(f"{interruption}; run the same command again to resume") from None
     write_run_page(own.folder)

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
-from selfadapt.cli.parameters import Devices, Out, Resume
+from selfadapt.cli.parameters import Devices, LogTo, Out, Resume
 from selfadapt.cli.training import run_in_processes, run_to_the_end
 from selfadapt.runs.config.request import Kind
 
@@ -28,6 +28,7 @@ def command(
     out: Path | None = Out,
     resume: bool = Resume,
     devices: int = Devices,
+    log_to: str | None = LogTo,
 ) -> Output:
     """Train on DATA, evaluate, find label errors, and write the run folder with its report.
 
@@ -37,7 +38,9 @@ def command(
     run_in_processes(devices, data, out, resume=resume)
     from selfadapt.runs.train.labelled import train
 
-    done = run_to_the_end(KIND, "train", train, given, out, resume=resume, devices=devices, quiet=OUTPUT.quiet)
+    done = run_to_the_end(
+        KIND, "train", train, given, out, resume=resume, devices=devices, log_to=log_to, quiet=OUTPUT.quiet
+    )
     if done is None:
         return
     run, result = done

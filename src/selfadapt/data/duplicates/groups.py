@@ -19,21 +19,24 @@ Shapes: N samples, n of them distinct, F features, K classes.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.data.duplicates.near_duplicates import Kind, Link, ReadPixels, near_duplicates
 
-_SAME_FEATURES = 0.95
-_MANY_FEATURES = 256
-_LEAST_DISTINCT = 0.5  # share of distinct rows, below which equal rows are not duplicates
+SAME_FEATURES = 0.95  # cosine similarity
+MANY_FEATURES = 256
+LEAST_DISTINCT = 0.5  # share of distinct rows, below which equal rows are not duplicates
 _ROWS = 256  # compared at a time
 _CELLS = 2**24  # similarities in memory at once
 _FEWEST_GROUPS = 3  # needed for folds
@@ -75,7 +78,7 @@ def find_duplicates(
     equal = _equal(hashes) if hashes is not None else {}
     repeated = {sample for members in equal.values() for sample in members[1:]}
     links = near_duplicates([sample for sample in range(count) if sample not in repeated], read_pixels)
-    same = _evidence(links, equal)
+    same = groups_of_links(links, equal)
     return same + _scenes(links, same)
 
 
@@ -88,9 +91,10 @@ def joined_groups(first_N: Tensor, second_N: Tensor) -> Tensor:
     """Merge two groupings: samples that share a group in either share one in the result."""
     pairs = []
     for number_N in (first_N, second_N):
-        order = number_N.argsort(stable=True).tolist()
-        pairs += [(a, b) for a, b in pairwise(order) if number_N[a] == number_N[b]]
-    return _components(pairs, len(first_N))
+        order_N = number_N.argsort(stable=True)
+        neighbours_P2 = torch.stack((order_N[:-1], order_N[1:]), 1)
+        pairs.append(neighbours_P2[number_N[order_N[:-1]] == number_N[order_N[1:]]])
+    return _components(torch.cat(pairs), len(first_N))
 
 
 def separable_groups(groups: Sequence[Sequence[int]], labels_N: Tensor, classes: Sequence[str]) -> Tensor:
@@ -122,8 +126,8 @@ def separable_groups(groups: Sequence[Sequence[int]], labels_N: Tensor, classes:
 def single_image_classes(groups: Sequence[Sequence[int]], labels_N: Tensor, num_classes: int) -> Tensor:
     """Return, for each class, whether it has several samples that are all duplicates of one."""
     number_N = group_numbers(groups, len(labels_N))
-    pairs_n2 = torch.stack((labels_N, number_N), 1).unique(dim=0)
-    distinct_K = torch.bincount(pairs_n2[:, 0], minlength=num_classes)
+    pairs_n = (labels_N * len(labels_N) + number_N).unique()
+    distinct_K = torch.bincount(pairs_n // len(labels_N), minlength=num_classes)
     return (distinct_K == 1) & (torch.bincount(labels_N, minlength=num_classes) > 1)
 
 
@@ -133,14 +137,14 @@ def _by_features(features_NF: Tensor, hashes: Sequence[str] | None) -> list[Dupl
         hashes = [blake2b(row.tobytes()).hexdigest() for row in rows]
     equal = _equal(hashes)
     repeated = {sample for members in equal.values() for sample in members[1:]}
-    if len(features_NF) - len(repeated) < _LEAST_DISTINCT * len(features_NF):
+    if len(features_NF) - len(repeated) < LEAST_DISTINCT * len(features_NF):
         return []
     links: list[Link] = []
-    if features_NF.shape[1] >= _MANY_FEATURES:
+    if features_NF.shape[1] >= MANY_FEATURES:
         distinct = [sample for sample in range(len(features_NF)) if sample not in repeated]
         pairs = _same_direction(features_NF, torch.tensor(distinct))
         links = [Link(distinct[a], distinct[b], "same image") for a, b in pairs]
-    return _evidence(links, equal)
+    return groups_of_links(links, equal)
 
 
 def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[int, int]]:
@@ -153,7 +157,7 @@ def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[i
     length_n = scaled_nF.norm(dim=1)
     unit_nF, log_n = normalize(scaled_nF) * (length_n > 1e-6).unsqueeze(1), length_n.clamp_min(1e-12).log()
 
-    reach, by_length_n = 1 - _SAME_FEATURES + 1e-6, log_n.argsort()
+    reach, by_length_n = 1 - SAME_FEATURES + 1e-6, log_n.argsort()
     sorted_n = log_n[by_length_n]
 
     def similar(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +166,7 @@ def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[i
         first, last = torch.searchsorted(sorted_n, bounds).tolist()
         others = by_length_n[first:last]
         near = (log_n[rows].unsqueeze(1) - log_n[others]).abs() < reach
-        return (unit_nF[rows] @ unit_nF[others].T >= _SAME_FEATURES) & near & (rows.unsqueeze(1) != others), others
+        return (unit_nF[rows] @ unit_nF[others].T >= SAME_FEATURES) & near & (rows.unsqueeze(1) != others), others
 
     degree_n = torch.zeros_like(by_length_n)
     for rows in by_length_n.split(min(_ROWS, max(1, _CELLS // len(unit_nF)))):
@@ -176,7 +180,7 @@ def _same_direction(features_NF: Tensor, distinct_n: Tensor) -> Iterator[tuple[i
         yield from ((centre, other) for other in others)
 
 
-def _evidence(links: Sequence[Link], equal: Mapping[int, Sequence[int]]) -> list[DuplicateGroup[int]]:
+def groups_of_links(links: Iterable[Link], equal: Mapping[int, Sequence[int]]) -> list[DuplicateGroup[int]]:
     """Form groups of the same file or image; links are between the first samples of each content."""
     groups = _around_centres([(a, b) for a, b, kind in links if kind != "same scene"], equal, "same image")
     grouped = {sample for group in groups for sample in group.members}
@@ -224,17 +228,10 @@ def _equal(hashes: Sequence[str]) -> dict[int, list[int]]:
     return {same[0]: same for same in members.values() if len(same) > 1}
 
 
-def _components(pairs: Sequence[tuple[int, int]], count: int) -> Tensor:
+def _components(pairs: Any, count: int) -> Tensor:
     """Return the connected component of each sample, numbered by its first sample."""
-    parent = list(range(count))
-
-    def root(sample: int) -> int:
-        while parent[sample] != sample:
-            parent[sample] = parent[parent[sample]]
-            sample = parent[sample]
-        return sample
-
-    for a, b in pairs:
-        low, high = sorted((root(a), root(b)))
-        parent[high] = low
-    return torch.tensor([root(sample) for sample in range(count)])
+    ends_P2 = np.asarray(pairs, np.int64).reshape(-1, 2)
+    graph = coo_array((np.ones(len(ends_P2), np.int8), (ends_P2[:, 0], ends_P2[:, 1])), shape=(count, count))
+    component_N = connected_components(graph, directed=False)[1]
+    first_C = np.unique(component_N, return_index=True)[1]
+    return torch.from_numpy(first_C[component_N])

@@ -1,5 +1,7 @@
 """Decoding of image files into uint8 pixels. This is the only module that opens image files.
 
+It does not import torch before a tensor is asked for, so that `predict` with an ONNX model starts quickly.
+
 Shapes: V crops of an image, C channels, H by W pixels.
 """
 
@@ -12,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
+from selfadapt.core.regular_files import open_regular
 from selfadapt.data.images.packed_files import image_bytes, is_packed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor
+
+    Array = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 Box = tuple[int, int, int, int]  # left, top, right and bottom in pixels of the upright image
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -55,7 +58,14 @@ class Frame:
         return math.floor(self.size / self.crop)
 
 
-def decode(path: Path, *, channels: int, resize: int | Frame | None, white: float | None = None) -> Tensor:
+def decode(path: Path, *, channels: int, resize: int | Frame | None, white: float | None = None) -> "Tensor":
+    """Decode a file into uint8 pixels, C×H×W, as `decode_array` does."""
+    import torch
+
+    return torch.from_numpy(decode_array(path, channels=channels, resize=resize, white=white))
+
+
+def decode_array(path: Path, *, channels: int, resize: int | Frame | None, white: float | None = None) -> "Array":
     """Decode a file into uint8 pixels, C×H×W, upright, in colour or greyscale.
 
     Animations yield their first frame; transparent pixels become white.
@@ -72,10 +82,10 @@ def decode(path: Path, *, channels: int, resize: int | Frame | None, white: floa
     frame = Frame(size=resize) if isinstance(resize, int) else resize
     with open_image(path) as image:
         decoded = _DecodedImage.of(image, channels, white, 2 * frame.side if frame else None)
-        return _pixels(decoded.image if frame is None else _resized_and_cropped(decoded, frame))
+        return _array(decoded.image if frame is None else _resized_and_cropped(decoded, frame))
 
 
-def decode_within(path: Path, most: int, *, channels: int, white: float | None = None) -> Tensor:
+def decode_within(path: Path, most: int, *, channels: int, white: float | None = None) -> "Tensor":
     """Decode a file as `decode` does, with each side longer than `most` resized to it, ignoring the aspect ratio."""
     from PIL import Image
 
@@ -95,12 +105,13 @@ def decode_crops(
     *,
     channels: int,
     white: float | None = None,
-) -> Tensor:
+) -> "Tensor":
     """Decode crops of an image, each resized to `size` (width, height): uint8, V×C×H×W.
 
     `draw` maps the width and height of the upright image to the boxes. As in torchvision, each box is cut before it is
     resized, so that no pixel outside it contributes.
     """
+    import torch
     from PIL import Image
 
     with open_image(path) as image:
@@ -125,8 +136,10 @@ def open_image(path: Path) -> "Iterator[Image]":
     from PIL import Image
 
     try:
-        check_regular(path)
-        with Image.open(BytesIO(image_bytes(path)) if is_packed(path) else path) as image:
+        with (
+            BytesIO(image_bytes(path)) if is_packed(path) else open_regular(path) as file,
+            Image.open(file) as image,
+        ):
             yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UserError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
@@ -172,9 +185,16 @@ class _DecodedImage:
         return x + left, y + top, x + right, y + bottom
 
 
-def _pixels(image: "Image") -> Tensor:
-    pixels = torch.from_numpy(np.array(image))
-    return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+def _array(image: "Image") -> "Array":
+    """The pixels of an image, C×H×W."""
+    pixels = np.array(image)
+    return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+
+
+def _pixels(image: "Image") -> "Tensor":
+    import torch
+
+    return torch.from_numpy(_array(image))
 
 
 def plain_image(image: "Image", mode: str, white: float | None) -> "Image":

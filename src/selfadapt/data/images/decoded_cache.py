@@ -1,26 +1,30 @@
 """A cache of decoded images: files are decoded once into a memory-mapped file that later epochs and runs read.
 
     $SELFADAPT_HOME/decoded/KEY/pixels.bin    N×C×H×W, uint8
-    $SELFADAPT_HOME/decoded/KEY/broken.json   [[position, reason], …], files that could not be decoded
+    $SELFADAPT_HOME/decoded/KEY/index.json    files that could not be decoded, and the checksum of each chunk of pixels
 
-KEY is a hash of paths, sizes and modification times, so a changed file is decoded again. Sets larger than `MOST_BYTES`
-are not cached but decoded on demand.
+KEY is a hash of paths, sizes and modification times, so a changed file is decoded again. So are all files if a checksum
+does not match; checksums are compared when a process first uses the pixels. Sets larger than `MOST_BYTES` are not
+cached but decoded on demand.
 
 Pixels are written to a folder .draft-KEY, flushed to disk, and renamed, under a lock: of several processes, whether of
 one run or not, one decodes and the others wait for it. A draft whose lock is free was left by a process that died.
 """
 
-import json
 import math
 import shutil
+import warnings
+import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.cache_dir import cache_dir
+from selfadapt.core.checksummed_json import from_line, to_line
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_lock import exclusive
 from selfadapt.core.progress import ProgressCallback, no_progress
@@ -30,6 +34,8 @@ from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 
 MOST_BYTES = 4 << 30
+_CHUNK_BYTES = 64 << 20  # of pixels with one checksum
+_VERIFIED: set[tuple[Path, int, int]] = set()  # pixels that this process has verified, with inode and time of change
 
 
 def cache_decoded(
@@ -63,13 +69,53 @@ def _decoded(images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorI
     scale = () if images.white is None else (images.white,)
     final = cache_dir() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
     _remove_stale_drafts(final.parent)
-    if not final.exists():
-        with exclusive(_lock_of(final)):
-            if not final.exists():
-                _decode_into(final, images, on_progress)
-    broken = dict(json.loads((final / "broken.json").read_text()))
-    flat = torch.from_file(str(final / "pixels.bin"), shared=False, size=_num_bytes(images), dtype=torch.uint8)
-    return TensorImages(flat.view(len(images), *images.shape)), broken
+    if final.exists() and (images_of := _intact(final, images, on_progress)):
+        return images_of
+    with exclusive(_lock_of(final)):
+        if final.exists() and (images_of := _intact(final, images, on_progress)):
+            return images_of  # another process has decoded them meanwhile
+        shutil.rmtree(final, ignore_errors=True)
+        _decode_into(final, images, on_progress)
+        return _verified(final, images, on_progress)
+
+
+def _intact(
+    final: Path, images: ImageFiles, on_progress: ProgressCallback
+) -> tuple[TensorImages, dict[int, str]] | None:
+    """Map the pixels and return them, or None with a warning if they are damaged."""
+    try:
+        return _verified(final, images, on_progress)
+    except (OSError, ValueError) as error:
+        if final.exists():
+            warnings.warn(f"{final} is damaged: {error}; the images are decoded again", stacklevel=2)
+        return None
+
+
+def _verified(final: Path, images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorImages, dict[int, str]]:
+    """Map the pixels. Raises an OSError or a ValueError if they or the index were changed."""
+    index = from_line((final / "index.json").read_bytes())
+    status = (final / "pixels.bin").stat()
+    if status.st_size != _num_bytes(images):
+        raise ValueError(f"pixels.bin has {status.st_size:,} of {_num_bytes(images):,} bytes")
+    pixels = _mapped(final / "pixels.bin", images)
+    version = (final, status.st_ino, status.st_mtime_ns)
+    if version not in _VERIFIED and _checksums(pixels, on_progress) != index["chunks"]:
+        raise ValueError("pixels.bin does not match its checksums")
+    _VERIFIED.add(version)
+    return TensorImages(pixels.view(len(images), *images.shape)), dict(index["broken"])
+
+
+def _mapped(path: Path, images: ImageFiles) -> Tensor:
+    return torch.from_file(str(path), shared=False, size=_num_bytes(images), dtype=torch.uint8)
+
+
+def _checksums(pixels: Tensor, on_progress: ProgressCallback = no_progress) -> list[int]:
+    found, chunks = [], pixels.split(_CHUNK_BYTES)
+    for number, chunk in enumerate(chunks):
+        if number:
+            on_progress(number, len(chunks))
+        found.append(zlib.crc32(chunk.numpy()))
+    return found
 
 
 def _lock_of(final: Path) -> Path:
@@ -94,9 +140,9 @@ def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback)
     try:
         draft.mkdir(parents=True)
         with open(draft / "pixels.bin", "wb") as file:
-            broken = _write_pixels(file, images, on_progress)
-        (draft / "broken.json").write_text(json.dumps(broken))
-        for path in (draft / "pixels.bin", draft / "broken.json", draft):
+            index = _write_pixels(file, images, on_progress)
+        (draft / "index.json").write_text(to_line(index))
+        for path in (draft / "pixels.bin", draft / "index.json", draft):
             fsync_path(path)
         draft.rename(final)
         fsync_path(final.parent)
@@ -109,8 +155,8 @@ def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback)
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _write_pixels(file: IO[bytes], images: ImageFiles, on_progress: ProgressCallback) -> list[tuple[int, str]]:
-    """Write each image at its offset; return the positions of unreadable files, with the reason."""
+def _write_pixels(file: IO[bytes], images: ImageFiles, on_progress: ProgressCallback) -> dict[str, Any]:
+    """Write each image at its offset; return the index."""
     broken: list[tuple[int, str]] = []
     done, size = 0, math.prod(images.shape)
     file.truncate(_num_bytes(images))
@@ -121,4 +167,5 @@ def _write_pixels(file: IO[bytes], images: ImageFiles, on_progress: ProgressCall
         broken += read.broken
         done += len(read.index_B) + len(read.broken)
         on_progress(done, len(images))
-    return broken
+    file.flush()
+    return {"broken": broken, "chunks": _checksums(_mapped(Path(file.name), images))}

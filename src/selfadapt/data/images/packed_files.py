@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfadapt.core.regular_files import check_regular
+from selfadapt.core.regular_files import check_regular, read_regular
 
 INDEX_ROWS, INDEX_NAMES = "index.npy", "index.json"
 INDEX_ROW = np.dtype(
@@ -35,7 +35,7 @@ def is_packed(path: Path) -> bool:
 def image_bytes(path: Path) -> bytes:
     """Read an image file, packed or not; raise OSError if that fails."""
     if not is_packed(path):
-        return path.read_bytes()
+        return read_regular(path)
     row = _row_of(path)
     start, size = int(row["offset"]), int(row["bytes"])
     content = bytes(_mapped(path.parent)[start : start + size])

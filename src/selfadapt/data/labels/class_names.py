@@ -14,6 +14,7 @@ UNLABELLED = "unlabelled"  # the only class of data without labels
 ONE_COLUMN_EACH = "multi-label data are not supported; audit one binary column per label (has it, or not)"
 LEAVE_OUT = "leave those samples out"
 _SEPARATORS = ";|"
+_LONGEST = 1000  # characters of a class name
 _NO_LABEL = frozenset({"", "nan", "NaN"})
 
 
@@ -27,7 +28,12 @@ def class_names(name: str, labels: Sequence[str]) -> tuple[str, ...]:
         raise UserError(f"{name}: the label {several!r} lists several classes; {ONE_COLUMN_EACH}")
     for label in names:
         if not label.strip() or not label.isprintable():
-            raise UserError(f"{name}: {label!r} is not a valid class name; use printable characters")
+            raise UserError(f"{name}: {label[:_LONGEST]!r} is not a valid class name; use printable characters")
+        if len(label) > _LONGEST:
+            raise UserError(
+                f"{name}: the label {label[:20]!r}… has {len(label):,} characters; use at most {_LONGEST:,}, and check "
+                "that this is the column of labels"
+            )
     return tuple(sorted(names, key=int) if all(label.isdecimal() for label in names) else sorted(names))
 
 

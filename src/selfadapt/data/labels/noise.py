@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.prefetch import read_batches
@@ -117,6 +118,7 @@ def flips(classes: Sequence[str]) -> Tensor:
 
 def transition_matrix(path: Path, num_classes: int) -> Tensor:
     """Read a matrix of P(given label | true label) from .npy or .csv: K rows that sum to 1."""
+    check_regular(path)
     try:
         loaded: Any = (
             np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)

@@ -4,15 +4,19 @@ import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
+from selfadapt.data.forms.plain_tables import csv_rows
 from selfadapt.data.labels.class_names import check_label_array, check_labels, numbered
-from selfadapt.data.tabular.table_file import csv_rows
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def apply_labels(data: Data, path: Path) -> Data:
@@ -21,12 +25,33 @@ def apply_labels(data: Data, path: Path) -> Data:
     A .npy contains one label for each training sample, in order. A .csv has the columns id and label; samples that it
     does not list keep their label.
     """
+    check_labels_file(path)
+    labels = _npy_labels(data, path) if path.suffix == ".npy" else _csv_labels(data, path)
+    return replace(data, train=data.train.with_labels(labels))
+
+
+def check_labels_file(path: Path) -> None:
     if not path.exists():
         raise UserError(f"there is no file {path}; check --labels")
     if path.suffix not in (".npy", ".csv"):
         raise UserError(f"--labels {path}: give a .npy or a .csv file")
-    labels = _npy_labels(data, path) if path.suffix == ".npy" else _csv_labels(data, path)
-    return replace(data, train=data.train.with_labels(labels))
+
+
+def labels_by_id(path: Path, ids: Sequence[str]) -> Array:
+    """Read the labels of these samples, all of which a .csv with the columns id and label must list."""
+    found = _read_labels(path, frozenset(ids), ())
+    missing = [sample_id for sample_id in ids if sample_id not in found]
+    if missing:
+        raise UserError(f"{path} lacks the labels of {len(missing)} of {len(ids)} samples, such as {missing[0]!r}")
+    return np.array([found[sample_id].label for sample_id in ids])
+
+
+def labels_in_order(path: Path, count: int) -> Array:
+    """Read the labels of all samples from a .npy."""
+    labels = _label_array(path)
+    if labels.shape != (count,):
+        raise UserError(f"{path} contains labels of shape {labels.shape}, but there are {count} samples")
+    return labels
 
 
 def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
@@ -123,18 +148,24 @@ def _class_indices(
     return numbered(labels, classes, lambda i: f"{path}, row {found[ids[i]].row} ({ids[i]})")
 
 
-def _npy_labels(data: Data, path: Path) -> Tensor:
+def _label_array(path: Path) -> Array:
+    check_regular(path)
     try:
-        values = np.load(path, allow_pickle=False)
+        values: Array = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
     check_label_array(path, "the array", values)
+    if values.dtype.kind not in "iuU":
+        raise UserError(f"{path} contains {values.dtype}; labels must be integers or text")
+    return values
+
+
+def _npy_labels(data: Data, path: Path) -> Tensor:
+    values = _label_array(path)
     if values.shape != (len(data.train),):
         raise UserError(
             f"{path} contains labels of shape {values.shape}, but the training set has {len(data.train)} samples"
         )
-    if values.dtype.kind not in "iuU":
-        raise UserError(f"{path} contains {values.dtype}; labels must be integers or text")
     # Classes named by numbers are matched by name, since the numbers need not count from 0.
     if values.dtype.kind == "U" or all(name.isdecimal() for name in data.classes):
         return numbered([str(value) for value in values], data.classes, lambda i: f"{path}, entry {i}")

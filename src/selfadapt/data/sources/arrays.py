@@ -38,7 +38,7 @@ def npz_data(path: Path, *, unlabelled: bool = False) -> Data:
     Raises:
         UserError: An array is missing or invalid.
     """
-    arrays = _read_npz(path, unlabelled=unlabelled)
+    arrays = read_npz(path, unlabelled=unlabelled)
     classes = _array_classes(path, arrays["y_train"])
     vectors = _are_vectors(arrays["x_train"].dtype, arrays["x_train"].shape)
 
@@ -88,7 +88,8 @@ def _are_vectors(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bool:
     return dtype.kind == "f" and len(shape) == 2
 
 
-def _read_npz(path: Path, *, unlabelled: bool) -> dict[str, Array]:
+def read_npz(path: Path, *, unlabelled: bool = False) -> dict[str, Array]:
+    """Read the arrays of an .npz file, in which x_train and y_train must be."""
     check_regular(path)
     try:
         file = np.load(path, allow_pickle=False)
@@ -96,7 +97,7 @@ def _read_npz(path: Path, *, unlabelled: bool) -> dict[str, Array]:
             raise ValueError("it is a single array")
         with file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, BadZipFile, KeyError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile, KeyError, MemoryError) as error:
         raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
     if unlabelled and "x_train" in arrays and "y_train" not in arrays:
         arrays = {"x_train": arrays["x_train"], "y_train": np.full(len(arrays["x_train"]), UNLABELLED)}

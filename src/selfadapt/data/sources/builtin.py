@@ -14,6 +14,7 @@ import torch
 from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
+from selfadapt.core.regular_files import check_regular
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.storage import TensorImages
@@ -170,6 +171,8 @@ def cifar10c(folder: Path, corruption: str, level: int) -> Samples:
     Raises:
         UserError: A file is missing, or there is no such level.
     """
+    for name in (corruption, "labels"):
+        check_regular(folder / f"{name}.npy")
     try:
         images = np.load(folder / f"{corruption}.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy")

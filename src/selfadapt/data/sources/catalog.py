@@ -12,13 +12,15 @@ from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
+from selfadapt.data.forms.known_forms import form_of, read_table
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.data.sources.image_folder import are_photo_sizes, are_photos, folder_data, image_table_data
 from selfadapt.data.sources.packed_folder import first_sizes, is_packed_folder, packed_data
+from selfadapt.data.sources.shard_folder import has_shards, shard_data
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
-from selfadapt.data.tabular.table_file import TABLE_SUFFIXES, TableColumns, column_names, read_table
+from selfadapt.data.tabular.table_file import TableColumns
 
 DataKind = Literal["named", "photos", "small images", "vectors"]
 
@@ -28,15 +30,18 @@ def kind_of(source: str, columns: TableColumns) -> DataKind:
     path = Path(source)
     if source in SOURCES:
         return "named"
+    if is_packed_folder(path):
+        return "photos" if are_photo_sizes(first_sizes(path)) else "small images"
+    if has_shards(path):
+        return "vectors"
     if path.suffix == ".npz" and path.is_file():
         return "vectors" if has_vectors(path) else "small images"
-    if path.suffix in TABLE_SUFFIXES and path.is_file():
-        if columns.text is not None or "path" not in column_names(path):
+    form = form_of(path) if path.exists() else None
+    if form is not None:
+        if columns.text is not None or "path" not in form.column_names(path):
             return "vectors"
         files = (path.parent / str(row.get("path")) for row in read_table(path))
         return "photos" if are_photos(files) else "small images"
-    if is_packed_folder(path):
-        return "photos" if are_photo_sizes(first_sizes(path)) else "small images"
     return "photos" if not path.is_dir() or are_photos(path.rglob("*")) else "small images"
 
 
@@ -67,21 +72,27 @@ def open_data(
     columns = columns or TableColumns()
     check_available(source)
     path = Path(source)
-    if source in SOURCES or path.suffix not in TABLE_SUFFIXES:
+    form = None if source in SOURCES else form_of(path)
+    if form is None:
         columns.check_unused(source)
     if source in SOURCES:
         return replace(SOURCES[source].open(_folder(source), resize), mixed=SOURCES[source].mixed)
     if is_packed_folder(path):
         return packed_data(path, resize=resize, white=white)
-    if path.is_dir():
-        return folder_data(path, resize=resize, unlabelled=unlabelled, white=white)
-    if path.suffix in TABLE_SUFFIXES:
+    if has_shards(path):
+        return shard_data(path)
+    if form is not None:
         if kind_of(source, columns) == "vectors":
             return _encoded_table(path, columns, reader, on_progress)
         return image_table_data(path, columns, resize=resize, unlabelled=unlabelled, white=white)
+    if path.is_dir():
+        return folder_data(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix == ".npz":
         return npz_data(path, unlabelled=unlabelled)
-    raise UserError(f"{source} is not a supported kind of data; give a folder of class folders, .csv, .parquet or .npz")
+    raise UserError(
+        f"{source} is not a supported kind of data; give a folder of class folders, .csv, .parquet, .npz, a dataset "
+        "saved to disk, or an export of Label Studio (.json) or CVAT (.xml)"
+    )
 
 
 def _encoded_table(
@@ -102,6 +113,8 @@ def _encoded_table(
 def check_available(source: str) -> None:
     """Raise a UserError if a named data set or a path is not on this machine; the message says how to get it."""
     if source not in SOURCES:
+        if not source:
+            raise UserError("the name of the data is empty; give a data set or a path, or . for the current folder")
         if not Path(source).exists():
             raise UserError(f"there is no data set or path {source!r}; the data sets are {', '.join(SOURCES)}")
     elif not _is_available(source):

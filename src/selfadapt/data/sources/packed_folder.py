@@ -23,6 +23,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data
+from selfadapt.data.forms.known_forms import form_of
 from selfadapt.data.images.metadata import Header
 from selfadapt.data.images.packed_files import INDEX_NAMES, INDEX_ROW, INDEX_ROWS, IndexRows, index_rows
 from selfadapt.data.sources.image_folder import (
@@ -32,7 +33,7 @@ from selfadapt.data.sources.image_folder import (
     image_table_entries,
     read_headers,
 )
-from selfadapt.data.tabular.table_file import TABLE_SUFFIXES, TableColumns
+from selfadapt.data.tabular.table_file import TableColumns
 
 FORMAT = 1
 _SPLITS = ("train", "validation", "test")
@@ -61,7 +62,7 @@ def pack(
     name = path.name if path.is_dir() else path.stem
     if path.is_dir():
         entries = folder_entries(path)
-    elif path.suffix in TABLE_SUFFIXES and path.is_file():
+    elif path.exists() and form_of(path) is not None:
         entries = image_table_entries(path, columns or TableColumns())
     else:
         raise UserError(f"{source} cannot be packed; give a folder of class folders, or a table of image files")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 from selfadapt.data.images.decode import UnreadableImage, decode, open_image
 
 VOID = 255
@@ -141,7 +142,7 @@ def _samples(roots: Sequence[Path], kind: str) -> tuple[list[Sample], list[Sampl
 
 def _read_list(root: Path, kind: str, split: str) -> list[Sample]:
     path = root / "ImageSets" / kind / f"{split}.txt"
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_regular(path).decode().splitlines()
     samples = [Sample(root, line.split()[0]) for line in lines if line.strip()]
     if not samples:
         raise UserError(f"{path} lists no images")
@@ -152,9 +153,9 @@ def _objects(sample: Sample) -> list[tuple[str, list[float], bool]]:
     """Return name, corners and difficulty of each object. VOC counts pixels from 1 and includes the last one."""
     path = sample.root / "Annotations" / f"{sample.id}.xml"
     try:
-        tree = ElementTree.parse(path)
+        tree = ElementTree.fromstring(read_regular(path))
         found = []
-        for entry in tree.getroot().iter("object"):
+        for entry in tree.iter("object"):
             box, name = entry.find("bndbox"), entry.findtext("name")
             corners = (
                 [float(box.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []

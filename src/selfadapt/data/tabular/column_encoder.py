@@ -16,13 +16,13 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.tabular.row_encoder import Row, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _NUMERIC_SHARE = 0.9  # share of numbers above which any other value in the column is an error
@@ -65,10 +65,16 @@ class ColumnEncoder:
 
     columns: Sequence[Column]
 
-    def encode(self, table: Table) -> Tensor:
+    def encode(self, table: Table) -> "Tensor":
+        import torch
+
+        return torch.tensor(self.encode_rows(table), dtype=torch.float32)
+
+    def encode_rows(self, table: Table) -> list[list[float]]:
+        """Encode rows without torch."""
         vectors = [self._encode_row(row, table.location(position)) for position, row in enumerate(table.rows)]
         self._warn_of_unknown_categories(table)
-        return torch.tensor(vectors, dtype=torch.float32)
+        return vectors
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -7,9 +7,12 @@ Shapes: N rows, D values of each.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+from selfadapt.core.errors import UserError
 
 Row = Mapping[str, Any]
 
@@ -31,7 +34,7 @@ class RowEncoder(Protocol):
         >>> vectors_ND = restored.encode(Table(rows=new_rows, location=str))
     """
 
-    def encode(self, table: Table) -> Tensor:
+    def encode(self, table: Table) -> "Tensor":
         """Encode rows.
 
         Args:
@@ -54,13 +57,16 @@ def row_encoder_from_state(state: Mapping[str, Any]) -> RowEncoder:
     """Restore an encoder from its `state_dict`.
 
     Raises:
-        ValueError: The kind of encoder is unknown.
+        UserError: This is not the state of an encoder.
     """
     from selfadapt.data.tabular.column_encoder import ColumnEncoder
     from selfadapt.data.text.text_encoder import TextEncoder
 
-    if state["reader"] == "columns":
-        return ColumnEncoder.from_state(state)
-    if state["reader"] == "text":
-        return TextEncoder.from_state(state)
-    raise ValueError(f"{state['reader']!r} is not a kind of row encoder")
+    restore: Mapping[str, Callable[[Mapping[str, Any]], RowEncoder]] = {
+        "columns": ColumnEncoder.from_state,
+        "text": TextEncoder.from_state,
+    }
+    try:
+        return restore[state["reader"]](state)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the encoder of rows that run.json holds is damaged: {error!r}") from error

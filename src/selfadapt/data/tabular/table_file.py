@@ -1,4 +1,4 @@
-"""Tables of samples: one reader for .csv and .parquet, and the columns that have a special meaning.
+"""Tables of samples, in any form that `data/forms` reads, and the columns that have a special meaning.
 
     path    image file, relative to the folder of the table; only in tables of images
     label   class; --label-column names another column
@@ -10,22 +10,18 @@
 Row 1 of a table is its header.
 """
 
-import csv
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
-from selfadapt.data.labels.class_names import UNLABELLED, check_labels
+from selfadapt.data.forms.known_forms import form_of, read_table
+from selfadapt.data.labels.class_names import UNLABELLED, check_labels, is_missing
 from selfadapt.data.sample_ids import content_ids
 from selfadapt.data.tabular.row_encoder import Row
 
 SPLIT_NAMES = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
-TABLE_SUFFIXES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +54,13 @@ class SampleRow:
     values: Row  # all columns
 
 
-def read_table(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a .csv or .parquet file."""
-    return parquet_rows(path) if path.suffix == ".parquet" else csv_rows(path)
-
-
 def read_sample_rows(
     path: Path, columns: TableColumns, *, images: bool = False, unlabelled: bool = False
 ) -> list[SampleRow]:
     """Read a table of samples.
 
     Args:
-        path: A .csv or .parquet file.
+        path: A table in one of the known forms.
         columns: Names of the label and group columns.
         images: Whether the table lists image files in the column `path`.
         unlabelled: Accept a table without labels; then only its training rows are returned.
@@ -81,6 +72,8 @@ def read_sample_rows(
     if not rows:
         raise UserError(f"{path} has no rows; add one for each sample")
     unlabelled = unlabelled and all(row.get(columns.label) in (None, "") for row in rows)
+    positions = list(range(len(rows))) if unlabelled else _labelled(path, rows, columns.label)
+    rows = [rows[position] for position in positions]
     wanted = ("path" if images else None, None if unlabelled else columns.label, columns.group)
     required = [name for name in wanted if name is not None]
     if missing := [name for name in required if name not in rows[0]]:
@@ -88,13 +81,14 @@ def read_sample_rows(
             f"{path} has no column {' and '.join(map(repr, missing))}; it has {', '.join(map(str, rows[0]))}. "
             "Name others with --label-column and --group-column"
         )
-    splits = [_split(path, number, row) for number, row in enumerate(rows, start=2)]
+    numbers = [position + 2 for position in positions]
+    splits = [_split(path, number, row) for number, row in zip(numbers, rows, strict=True)]
     if not images and "id" not in rows[0]:
         ids = _hashed_ids(rows, splits, {columns.label, columns.group, "split"})
-        locations = [f"{path}, row {number}" for number in range(2, len(rows) + 2)]
+        locations = [f"{path}, row {number}" for number in numbers]
     else:
         ids = [str(row.get("id") or row["path"] if images else row["id"]) for row in rows]
-        locations = [f"{path}, row {n} ({sample_id})" for n, sample_id in enumerate(ids, start=2)]
+        locations = [f"{path}, row {n} ({sample_id})" for n, sample_id in zip(numbers, ids, strict=True)]
     if not unlabelled:
         check_labels([row[columns.label] for row in rows], columns.label, locations.__getitem__)
     _check_filled(path, rows, required if images or "id" not in rows[0] else [*required, "id"])
@@ -109,11 +103,22 @@ def read_sample_rows(
             group=None if columns.group is None else str(row[columns.group]),
             values=row,
         )
-        for number, (row, sample_id, split, location) in enumerate(
-            zip(rows, ids, splits, locations, strict=True), start=2
-        )
+        for number, row, sample_id, split, location in zip(numbers, rows, ids, splits, locations, strict=True)
         if split == "train" or not unlabelled
     ]
+
+
+def _labelled(path: Path, rows: Sequence[Row], label: str) -> list[int]:
+    """Positions of the rows to use: all but the unlabelled items of a form in which these are usual."""
+    form = form_of(path)
+    if form is None or not form.may_lack_labels or label not in rows[0]:
+        return list(range(len(rows)))
+    labelled = [position for position, row in enumerate(rows) if not is_missing(row[label])]
+    if not labelled:
+        raise UserError(f"{path}: none of its {len(rows)} items has a label; label some, or name --label-column")
+    if len(labelled) < len(rows):
+        warnings.warn(f"{path}: {len(rows) - len(labelled)} items without a label are left out", stacklevel=2)
+    return labelled
 
 
 def _split(path: Path, number: int, row: Row) -> str:
@@ -143,53 +148,3 @@ def _check_unique(path: Path, ids: Sequence[str]) -> None:
             raise UserError(
                 f"{path}: the id {sample_id!r} is used in rows {first[sample_id]} and {number}; make ids unique"
             )
-
-
-def csv_rows(path: Path, *, exact: bool = False) -> list[dict[str, Any]]:
-    """Read a .csv file as one dictionary for each row. Spaces before a value are ignored unless `exact`."""
-    with _open_csv(path) as file:
-        reader = csv.DictReader(file, skipinitialspace=not exact)
-        rows = list(reader)
-    names = list(reader.fieldnames or ())
-    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
-    if count > 1:
-        raise UserError(f"{path} has {count} columns named {name!r}; rename all but one")
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            more = "more" if None in row else "fewer"
-            raise UserError(
-                f"{path}, row {number} has {more} values than the {len(names)} columns of the header; correct the row"
-            )
-    return rows
-
-
-def parquet_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise UserError("reading .parquet needs pyarrow: pip install 'selfadapt[parquet]'") from error
-    check_regular(path)
-    try:
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-        return rows
-    except (OSError, ArrowException) as error:
-        raise UserError(f"{path} cannot be read as a .parquet file: {error}") from error
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the column names of a .csv or .parquet file; of a .csv, only the header is read."""
-    if path.suffix == ".parquet":
-        rows = parquet_rows(path)
-        return list(rows[0]) if rows else []
-    with _open_csv(path) as file:
-        return next(csv.reader(file, skipinitialspace=True), [])
-
-
-@contextmanager
-def _open_csv(path: Path) -> Iterator[IO[str]]:
-    check_regular(path)
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            yield file
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a .csv file: {error}") from error

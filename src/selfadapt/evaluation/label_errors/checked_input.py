@@ -10,10 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.errors import UserError
+from selfadapt.data.forms.frames import is_numeric, package_of, table_rows
 from selfadapt.data.labels.class_names import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
+from selfadapt.data.tabular.column_encoder import fit_columns
+from selfadapt.data.tabular.row_encoder import Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ROUNDING = 0.01  # in the sum of probabilities
+_LARGEST = 2.0**53  # from which on a float stands for several whole numbers
 
 
 def checked_labels(labels: Any) -> Array:
@@ -28,7 +33,9 @@ def checked_labels(labels: Any) -> Array:
 
 def _array(labels: Any) -> Array:
     if isinstance(labels, Tensor):
-        labels = labels.detach().cpu().numpy()
+        labels = _numpy(labels)
+    elif not hasattr(labels, "__array__") and (isinstance(labels, str) or not isinstance(labels, Sequence)):
+        raise ValueError(f"labels are a {type(labels).__name__}; pass a list, an array, a tensor or a pandas Series")
     if getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 1:
         raise ValueError(f"labels have the shape {labels.shape}; {ONE_COLUMN_EACH}")
     if getattr(getattr(labels, "dtype", None), "kind", "O") == "O" and getattr(labels, "ndim", 1) == 1:
@@ -38,20 +45,40 @@ def _array(labels: Any) -> Array:
         _check_none_missing(np.isnan(array), "labels", LEAVE_OUT)
         if not (np.isfinite(array) & (array == np.round(array))).all():
             raise ValueError("labels must be class names or whole numbers, but they hold fractions or infinity")
+        if not (abs(array) < _LARGEST).all():
+            raise ValueError(
+                f"the label {array[abs(array).argmax()]:.0f} is too large to be told from others as a float"
+            )
         array = array.astype(np.int64)
     if array.dtype.kind == "O":
         array = _words(array)
     if array.dtype.kind == "U":
         _check_none_missing(np.char.strip(array) == "", "labels", LEAVE_OUT)
+        if array is labels:
+            remedy = f"numpy writes a missing value among words as 'nan'; {LEAVE_OUT}, or rename that class"
+            _check_none_missing(array == "nan", "labels", remedy)
     return array
 
 
+def _numpy(values: Tensor) -> Array:
+    values = values.detach().cpu()
+    # numpy has no bfloat16, and float32 holds each of its values
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+
 def _check_objects(labels: Sequence[Any]) -> None:
-    """Before numpy makes words of what a list holds: each must be one label, and none may be missing."""
+    """Before numpy makes words of what a list holds: each must be one label of one type, and none may be missing."""
     several = next((i for i, own in enumerate(labels) if isinstance(own, list | tuple | set | np.ndarray)), None)
     if several is not None:
         raise ValueError(f"the label of sample {several} is {labels[several]}; {ONE_COLUMN_EACH}")
     _check_none_missing(np.array([_is_missing(own) for own in labels]), "labels", LEAVE_OUT)
+    word = next((i for i, own in enumerate(labels) if isinstance(own, str)), None)
+    other = next((i for i, own in enumerate(labels) if not isinstance(own, str)), None)
+    if word is not None and other is not None:
+        raise ValueError(
+            f"labels mix words and other values: {labels[word]!r} of sample {word} and {labels[other]!r} of sample "
+            f"{other}; make them all words, or all numbers"
+        )
 
 
 def _words(values_N: Array) -> Array:
@@ -72,8 +99,10 @@ def _check_none_missing(missing_N: Array, name: str, remedy: str) -> None:
 def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     """Features or probabilities, as many rows as there are labels."""
     name = "pred_probs" if probabilities else "features"
+    if not probabilities and package_of(values) is not None and not is_numeric(values):
+        values = _encoded(values)
     try:
-        array = np.array(values.detach().cpu().numpy() if isinstance(values, Tensor) else values, dtype=np.float64)
+        array = np.array(_numpy(values) if isinstance(values, Tensor) else values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be a table of numbers: {error}") from error
     table_NX = torch.from_numpy(array.astype(np.float32))
@@ -94,31 +123,61 @@ def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     return table_NX
 
 
+def _encoded(frame: Any) -> Tensor:
+    """A frame with categories or missing numbers, encoded as the columns of a table are."""
+    table = Table(rows=table_rows(frame), location=lambda i: f"features, row {i}")
+    try:
+        return fit_columns(table).encode(table)
+    except UserError as error:
+        raise ValueError(str(error)) from error
+
+
+def index_of(labels: Any) -> Any:
+    """The index of a pandas Series; None for anything else, such as a list, whose `index` is a method."""
+    index = getattr(labels, "index", None)
+    return index if hasattr(index, "__len__") else None
+
+
 def coded_labels(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:
     """The names of the classes, and each label as a number among them."""
-    names = np.unique(given_N) if classes is None else np.array(list(classes))
+    values, value_N = np.unique(given_N, return_inverse=True)
+    names = values if classes is None else np.array(list(classes))
     whole = given_N.dtype.kind in "iu"
     if classes is None and columns is not None and whole and given_N.min() >= 0 and given_N.max() < columns:
         names = np.arange(columns)
-    if len(np.unique(given_N)) < 2:
+    if len(values) < 2:
         raise ValueError(f"all labels are {given_N.tolist()[0]!r}; pass samples of at least two classes together")
     if len(set(names.tolist())) < len(names):
         raise ValueError("class_names= names a class twice")
     if columns is not None and columns != len(names):
         raise ValueError(f"pred_probs have {columns} columns but there are {len(names)} classes; pass class_names=")
     place = {name: position for position, name in enumerate(names.tolist())}
-    unknown = [label for label in given_N.tolist() if label not in place]
-    if unknown:
+    known = np.array([value in place for value in values.tolist()])
+    if not known.all():
+        unknown = given_N[(~known[value_N]).argmax()]
         raise ValueError(
-            f"label {unknown[0]!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
+            f"label {unknown.item()!r} is not among class_names={names.tolist()[:5]}…; they must be of one type"
         )
-    return names, torch.tensor([place[label] for label in given_N.tolist()])
+    return names, torch.from_numpy(np.array([place[value] for value in values.tolist()])[value_N])
+
+
+def check_columns(probabilities_NK: Tensor, labels_N: Tensor) -> None:
+    """Raise a ValueError if labels that are column numbers seem to be counted from one."""
+    if labels_N.min() > 0:
+        as_given, from_one = (
+            float(probabilities_NK.gather(1, (labels_N - shift).unsqueeze(1)).mean()) for shift in (0, 1)
+        )
+        if from_one > as_given:
+            raise ValueError(
+                "no label is 0, and the labels fit the columns of pred_probs better if they count from 1; subtract 1, "
+                "or pass class_names= in the order of the columns"
+            )
 
 
 def group_codes(groups: Any, count: int) -> Tensor:
     """A number for each sample's group."""
     # As objects: numpy would make words of a list that holds words and NaN, and NaN one more group.
-    values = np.asarray(groups.detach().cpu().numpy() if isinstance(groups, Tensor) else groups, dtype=object)
+    values = np.asarray(_numpy(groups) if isinstance(groups, Tensor) else groups, dtype=object)
     if values.shape != (count,):
         raise ValueError(f"groups must be one for each of the {count} labels, but their shape is {values.shape}")
     words_N = _words(values)

@@ -1,15 +1,16 @@
 """P(wrong) of every label from out-of-sample predictions, and the likely label errors.
 
-    odds_i = (sum over k other than y of prior_ik V[k, y]) / (prior_iy V[y, y])
-             + c (max over k other than y of q_ik) / q_iy
+    odds_i = (sum over k other than y of prior_ik V[k, y]) / (prior_iy V[y, y])  +  c w_iy (1 - q_iy) / q_iy
+    w_ik ∝ q_ik^(1/4) f_k^(3/4)
     P(wrong)_i = odds_i / (1 + odds_i)
 
 The first term is Bayes' rule. The prior is the prediction (for duplicates, the evidence of the whole group:
 duplicate_evidence.py) and V is the estimated transition matrix (noise_model.py). The second term models errors between
-classes that the predictions q confuse anyway. Such errors do not change the likelihood of the labels, so their rate
-cannot be estimated. Instead, c is set so that the expected share of wrong labels is at least m / (2 + 30 m), where m is
-the mean probability that predictions give to classes other than the label. So without evidence at most half of the
-disagreement, and at most one label in 30, counts as wrong.
+classes that the predictions q confuse anyway: labels w of an annotator who is less certain than q and tends towards the
+class frequencies f, the mean of q. Such errors hardly change the likelihood of the labels, so their rate cannot be
+estimated. Instead, c is set so that the expected share of wrong labels is at least m / (2 + 30 m), where m is the mean
+probability that predictions give to classes other than the label. So without evidence at most half of the disagreement,
+and at most one label in 30, counts as wrong.
 
 The number of likely errors is the expected number of wrong labels. They are the labels with the largest P(wrong) for
 which the prediction prefers another class. Classes with fewer than five samples are not judged.
@@ -26,10 +27,12 @@ from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.duplicate_evidence import group_of_each, with_duplicates
 from selfadapt.evaluation.label_errors.list_quality import expected_quality
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
+from selfadapt.models.linear.softmax_regression import pieces_of
 from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
 from selfadapt.objectives.cross_fitting.transition import log_odds_wrong, posterior
 
 _TINY = 1e-30
+_CERTAINTY = 0.25  # of w: the exponent of the prediction
 _HALVINGS = 60
 
 
@@ -56,16 +59,18 @@ def judge_out_of_sample(
     known_n = judged_N[first].nonzero().flatten()
     single_n = known_n[group_of_each(duplicates, len(labels_N))[known_n] < 0]
     least = least_rate(prior_NK[single_n], labels_N[single_n])
-    share = _confusion_share(visible_N[single_n], confusion_N[single_n], least)
-    p_wrong_N = _probability(visible_N + share * confusion_N)
+    share = confusion_share(visible_N[single_n], confusion_N[single_n], least)
+    p_wrong_N = probability(visible_N + share * confusion_N)
     if len(known_n):
         p_wrong_N = torch.where(judged_N, p_wrong_N, p_wrong_N[known_n].mean())  # the mean for labels not judged
     disagrees_N = judged_N & (prior_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1) < prior_NK.amax(1))
-    is_error_N = _likely_errors(p_wrong_N, disagrees_N, judged_N, known_n)
+    is_error_N = likely_errors(p_wrong_N, disagrees_N, judged_N, known_n)
     rows_NK = _class_probabilities(prior_NK, labels_N, matrix_KK, p_wrong_N)
     alternative_N = rows_NK.scatter(1, labels_N.unsqueeze(1), -1.0).argmax(1)
     suggested_N = torch.where(is_error_N, alternative_N, labels_N)
-    quality = expected_quality(p_wrong_N[known_n], *_bounds(visible_N[known_n], prior_NK[known_n], labels_N[known_n]))
+    label_n = prior_NK[known_n].gather(1, labels_N[known_n].unsqueeze(1)).squeeze(1)
+    limits = bounds(visible_N[known_n], label_n, prior_NK[known_n].amax(1), labels_N[known_n])
+    quality = expected_quality(p_wrong_N[known_n], *limits)
     return new_report(
         labels_N,
         len(matrix_KK),
@@ -84,37 +89,48 @@ def judge_out_of_sample(
 
 def least_rate(prior_nK: Tensor, labels_n: Tensor) -> float:
     """The smallest expected share of wrong labels, used if the likelihood indicates fewer."""
-    if not len(labels_n):
+    return least_rate_of(prior_nK.gather(1, labels_n.unsqueeze(1)))
+
+
+def least_rate_of(label_n: Tensor) -> float:
+    """The same from the probability of each label."""
+    if not len(label_n):
         return 0.0
-    disagreeing = float((1 - prior_nK.gather(1, labels_n.unsqueeze(1))).mean())
+    disagreeing = float((1 - label_n).mean())
     return disagreeing / (2 + 30 * disagreeing)
 
 
 def _odds(prior_NK: Tensor, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> tuple[Tensor, Tensor]:
     """Both terms of odds_i, the second with c = 1."""
     visible_N = log_odds_wrong(prior_NK, labels_N, matrix_KK)[0].double().exp()
-    labels_N1 = labels_N.unsqueeze(1)
-    label_N = predicted_NK.gather(1, labels_N1).squeeze(1).double().clamp_min(_TINY)
-    return visible_N, predicted_NK.scatter(1, labels_N1, 0.0).amax(1).double() / label_N
+    log_share_K, confusion_N = predicted_NK.mean(0).clamp_min(_TINY).log(), torch.empty_like(visible_N)
+    for piece in pieces_of(*predicted_NK.shape):
+        predicted_nK, labels_n1 = predicted_NK[piece], labels_N[piece].unsqueeze(1)
+        uncertain_nK = _CERTAINTY * predicted_nK.clamp_min(_TINY).log() + (1 - _CERTAINTY) * log_share_K
+        drawn_n1 = uncertain_nK.softmax(1).gather(1, labels_n1).double()
+        label_n1 = predicted_nK.gather(1, labels_n1).double().clamp_min(_TINY)
+        others_n1 = predicted_nK.scatter(1, labels_n1, 0.0).double().sum(1, keepdim=True)  # 1 - label would round to 0
+        confusion_N[piece] = (drawn_n1 * others_n1 / label_n1).squeeze(1)
+    return visible_N, confusion_N
 
 
-def _probability(odds_N: Tensor) -> Tensor:
+def probability(odds_N: Tensor) -> Tensor:
     return (odds_N / (1 + odds_N)).nan_to_num(1.0).float()
 
 
-def _confusion_share(visible_n: Tensor, confusion_n: Tensor, rate: float) -> float:
+def confusion_share(visible_n: Tensor, confusion_n: Tensor, rate: float) -> float:
     """c, by bisection; 0 if the first term alone gives a mean P(wrong) of at least `rate`."""
-    if not len(visible_n) or float(_probability(visible_n).mean()) >= rate:
+    if not len(visible_n) or float(probability(visible_n).mean()) >= rate:
         return 0.0
     low, high = -40.0, 10.0  # bounds of log c
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        mean = float(_probability(visible_n + torch.tensor(middle).exp() * confusion_n).mean())
+        mean = float(probability(visible_n + torch.tensor(middle).exp() * confusion_n).mean())
         low, high = (middle, high) if mean < rate else (low, middle)
     return float(torch.tensor((low + high) / 2).exp())
 
 
-def _likely_errors(p_wrong_N: Tensor, disagrees_N: Tensor, judged_N: Tensor, known_n: Tensor) -> Tensor:
+def likely_errors(p_wrong_N: Tensor, disagrees_N: Tensor, judged_N: Tensor, known_n: Tensor) -> Tensor:
     """A mask of the labels with the largest P(wrong), as many as are expected to be wrong in `known_n`."""
     expected = round(float(p_wrong_N[known_n].double().sum()))
     if not expected:
@@ -130,15 +146,16 @@ def _class_probabilities(prior_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, 
     return rows_NK.scatter(1, labels_N.unsqueeze(1), (1 - p_wrong_N).unsqueeze(1))
 
 
-def _bounds(visible_n: Tensor, prior_nK: Tensor, labels_n: Tensor) -> tuple[Tensor, Tensor]:
+def bounds(visible_n: Tensor, label_n: Tensor, largest_n: Tensor, labels_n: Tensor) -> tuple[Tensor, Tensor]:
     """Lower bounds of P(wrong), and a mask of all labels that may be wrong.
+
+    `label_n` and `largest_n` are the probabilities of the label and of the likeliest class.
 
     The bounds come from the likelihood. The mask selects labels that are far less likely than another class. If
     predictions agree with the labels no better than chance, it selects all labels that they disagree with.
     """
-    given_n = prior_nK.gather(1, labels_n.unsqueeze(1)).squeeze(1)
-    agrees_n = given_n >= prior_nK.amax(1)
+    agrees_n = label_n >= largest_n
     chance = float(torch.bincount(labels_n).max()) / len(labels_n) if len(labels_n) else 0.0
     if len(labels_n) and float(agrees_n.float().mean()) < chance + 2 * (chance * (1 - chance) / len(labels_n)) ** 0.5:
-        return torch.zeros_like(given_n), ~agrees_n
-    return _probability(visible_n), prior_nK.amax(1) > 3 * given_n
+        return torch.zeros_like(label_n), ~agrees_n
+    return probability(visible_n), largest_n > 3 * label_n

@@ -32,7 +32,11 @@ _ROWS = 4096
 def outlier_scores(features_NF: Tensor, predicted_NK: Tensor, class_N: Tensor) -> Tensor:
     """Scores from 0 (typical) to 1 (far from every class). `class_N` is the likeliest class given the label."""
     distance_N = _distance(features_NF.float(), class_N, predicted_NK.shape[1])
-    entropy_N = -(predicted_NK * predicted_NK.clamp_min(1e-12).log()).sum(1)
+    return combined_scores(distance_N, -(predicted_NK * predicted_NK.clamp_min(1e-12).log()).sum(1))
+
+
+def combined_scores(distance_N: Tensor, entropy_N: Tensor) -> Tensor:
+    """The score from a relative distance and the entropy of the prediction."""
     return torch.sigmoid((_robust_z(distance_N, 0.05) + _robust_z(entropy_N, 0.2) - _THRESHOLD) / _SLOPE)
 
 

@@ -10,14 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from selfadapt.core.atomic_files import atomic_write
+from selfadapt.data.forms.frames import corrected_copy, label_spellings, row_ids
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.list_quality import Interval, ListQuality
+
+if TYPE_CHECKING:
+    from selfadapt.evaluation.label_errors.feature_map import FeatureMap
 
 Array = np.ndarray[Any, np.dtype[Any]]
 REASONS = np.array(["", "prediction", "duplicate", "outlier"])
@@ -132,12 +136,20 @@ class LabelErrorReport:
     paths: Array
     split_names: Sequence[str]
     split_codes: Array  # positions in `split_names`
+    samples: Sequence[Any] | None = None  # what a notebook shows of each sample: images or texts
+    feature_map: "FeatureMap | None" = None
 
     def __len__(self) -> int:
         return len(self.given_codes)
 
     def __repr__(self) -> str:
         return f"LabelErrorReport: {self.summary}"
+
+    def _repr_html_(self) -> str:
+        from selfadapt.evaluation.label_errors.notebook_view import report_html, sample_html
+
+        samples = self.samples
+        return report_html(self, None if samples is None else lambda i: sample_html(samples[i]), self.feature_map)
 
     @cached_property
     def ranked_indices(self) -> Array:
@@ -159,6 +171,47 @@ class LabelErrorReport:
     def _names_of(self, codes: Array) -> Array:
         names = self.class_names[codes]
         return names if (codes >= 0).all() else np.where(codes >= 0, names, "")
+
+    def apply_to(self, table: Any, column: str, *, confidence: float = 0.6) -> Any:
+        """Return a copy of a table with the suggested labels, and everything else as it is.
+
+        Args:
+            table: A pandas or polars DataFrame or a Dataset of `datasets`, whose rows are found by their ids: the index
+                in pandas, else the column `id`, else the position.
+            column: Name of the label column.
+            confidence: Suggestions below this confidence are not taken.
+
+        Raises:
+            ValueError: If the ids or the given labels are not those of this report.
+
+        Example:
+            >>> report = find_label_errors(frame["label"], features=frame[["height", "weight"]])
+            >>> corrected = report.apply_to(frame, "label")
+        """
+        spellings, own = label_spellings(table, column), [str(label) for label in self.given_labels.tolist()]
+        if len(own) == len(spellings) and all(map(tuple.__contains__, spellings, own)):
+            rows = dict(enumerate(range(len(own))))  # the table of this report, row by row
+        else:
+            rows = self._rows_by_id(row_ids(table))
+        for row, i in rows.items():
+            if own[i] not in spellings[row]:
+                raise ValueError(
+                    f"the label of {self.ids[i]!r} is {spellings[row][-1]!r} here, but {own[i]!r} in the report; pass "
+                    "the table that the report was made from"
+                )
+        taken = self.is_error & (self.confidence >= confidence)
+        return corrected_copy(
+            table, column, {row: str(self.suggested_labels[i]) for row, i in rows.items() if taken[i]}
+        )
+
+    def _rows_by_id(self, ids: Sequence[str]) -> dict[int, int]:
+        """The position in this report of each row of a table that it has."""
+        rows = {row: self.position[sample_id] for row, sample_id in enumerate(ids) if sample_id in self.position}
+        if not rows:
+            raise ValueError(f"no row has an id of this report, such as {self.ids[0]!r}; pass the table of its labels")
+        if len(set(ids)) < len(ids) or len(self.position) < len(self):
+            raise ValueError("the index repeats a value, so rows cannot be found by it; pass the whole table, in order")
+        return rows
 
     @cached_property
     def reason(self) -> Array:
@@ -189,7 +242,9 @@ class LabelErrorReport:
     def of_split(self, split: str) -> "LabelErrorReport":
         """The report on one split alone."""
         rows = self.rows_of(split)
-        return replace(self, **{name: getattr(self, name)[rows] for name in PER_SAMPLE}, index=None)
+        return replace(
+            self, **{name: getattr(self, name)[rows] for name in PER_SAMPLE}, index=None, samples=None, feature_map=None
+        )
 
     @cached_property
     def summary(self) -> LabelErrorSummary:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9)
-_TEMPERATURES = tuple(0.05 * 30 ** (step / 23) for step in range(24))  # factors of the scores, 0.05 to 1.5
+TEMPERATURES = tuple(0.05 * 30 ** (step / 23) for step in range(24))  # factors of the scores, 0.05 to 1.5
 _ABSENT_SCORE = -1e4  # for a class without samples in the other folds
 _LEAST_COUNT = 1e-3  # samples of a class, as a sum of soft targets
 _ROWS = 8192
@@ -124,22 +124,22 @@ def held_out_discriminant(sums: FoldSums, targets_NTK: Tensor) -> HeldOut:
     others = max(1, targets_NTK.shape[1] - 1)
     every = max(1, len(sums.axes_ND) // _COMPARED)
     expected_nK = targets_NTK[::every].float().sum(1) / others
-    candidates, index = [], len(_TEMPERATURES) // 2
+    candidates, index = [], len(TEMPERATURES) // 2
     for shrinkage, scores_NK in scores.items():
-        likelihood, index = _best_temperature(scores_NK[::every], expected_nK, index)
-        candidates.append((likelihood, shrinkage, _TEMPERATURES[index]))
+        likelihood, index = best_temperature(scores_NK[::every], expected_nK, index)
+        candidates.append((likelihood, shrinkage, TEMPERATURES[index]))
     likelihood, shrinkage, temperature = max(candidates)
     return HeldOut((scores[shrinkage] * temperature).log_softmax(1), likelihood, shrinkage)
 
 
-def _best_temperature(scores_nK: Tensor, expected_nK: Tensor, index: int) -> tuple[float, int]:
+def best_temperature(scores_nK: Tensor, expected_nK: Tensor, index: int) -> tuple[float, int]:
     """The maximum likelihood and its index, by hill climbing from `index`: it is concave in the temperature."""
 
     @cache
     def likelihood(index: int) -> float:
-        if not 0 <= index < len(_TEMPERATURES):
+        if not 0 <= index < len(TEMPERATURES):
             return -math.inf
-        return float((expected_nK * (scores_nK * _TEMPERATURES[index]).log_softmax(1)).sum(1).mean())
+        return float((expected_nK * (scores_nK * TEMPERATURES[index]).log_softmax(1)).sum(1).mean())
 
     while (better := max((index, index - 1, index + 1), key=likelihood)) != index:
         index = better

@@ -4,8 +4,9 @@ The cache key is the content of the image, the network, its weights and its prep
 therefore needs no work, and ten more photos need the work of ten. Features are written as they are computed, so an
 interruption loses at most a batch or two.
 
-On a CPU each core decodes and computes separately, in small batches that fit its cache: two processes with one thread
-each are faster than two threads on one batch. On other devices, workers decode and the device computes.
+Several processes, on any number of machines, share the images and exchange the rows. On a CPU each core decodes and
+computes separately, in small batches that fit its cache: two processes with one thread each are faster than two threads
+on one batch. On other devices, workers decode and the device computes.
 
 Shapes: N images, B of a batch, C channels, H by W pixels, F features.
 """
@@ -15,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -40,6 +40,8 @@ from selfadapt.models.pretrained.timm_models import Pretrained
 _CPU_BATCH = 4  # fits the widest maps of lite0 at 224 pixels into the cache of a core
 _DEVICE_BATCH = 64
 _MIN_FOR_WORKERS = 32  # images below which starting processes costs more than it saves
+_ROUND = 16  # batches after which processes that share the images wait for each other
+_BLOCK = 65_536  # rows that are exchanged at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +112,13 @@ def features_of(
 ) -> Features:
     """Compute the features of all images, with the network in evaluation mode and batch normalisation folded.
 
+    A collective call: each process computes a share, and all get the whole result.
+
     Args:
         images: Images of any size.
         network: The pretrained network.
         device: Where to compute; the CPU by default.
-        workers: Number of processes, one for each core by default; 0 computes in this process.
+        workers: Number of worker processes, one for each core by default; 0 computes in this process.
         keep: Whether to use the cache.
         on_progress: Called with the number of finished images, including cached ones, and the total.
 
@@ -127,21 +131,27 @@ def features_of(
     digests = _digests(images)
     cache = RowCache(network.about(), network.backbone.num_features) if keep else None
     found = cache.find(digests) if cache else {}
-    first = {digest: position for position, digest in reversed(list(enumerate(digests))) if digest not in found}
+    rank, world_size = distributed.rank(), distributed.world_size()
+    # The row of an image comes from the first process whose cache has it, as each machine may have its own cache.
+    lowest_N = torch.tensor([world_size - rank if digest in found else 0 for digest in digests], dtype=torch.int64)
+    owner_N = world_size - distributed.all_reduce_max(lowest_N)
+    values_NF = torch.zeros(len(digests), network.backbone.num_features)
+    for position in (owner_N == rank).nonzero().flatten().tolist():
+        values_NF[position] = torch.from_numpy(found[digests[position]])
+    cached = (owner_N < world_size).tolist()
+    first = {digest: position for position, digest in reversed(list(enumerate(digests))) if not cached[position]}
     wanted = torch.tensor(sorted(first.values()), dtype=torch.int64)
     reasons: dict[bytes, str] = {}
-    done = sum(digest in found for digest in digests)
+    done = sum(cached)
     on_progress(done, len(digests))
     try:
-        for index_B, rows_BF, broken in _compute(ready, wanted, network, device, workers):
-            chosen = [digests[position] for position in index_B.tolist()]
-            rows = rows_BF.numpy()
-            if cache and chosen:
-                cache.add(chosen, rows)
-            found.update(zip(chosen, rows, strict=True))
+        for index_B, rows_BF, broken in _compute_shared(ready, wanted, network, device, workers):
+            values_NF[index_B] = rows_BF
+            if cache and len(index_B):
+                cache.add([digests[position] for position in index_B.tolist()], rows_BF.numpy())
             reasons |= {digests[position]: reason for position, reason in broken}
-            done += len(chosen) + len(broken)
-            on_progress(done, len(digests))
+            done += (len(index_B) + len(broken)) * world_size
+            on_progress(min(done, len(digests)), len(digests))
     except Interrupted as interruption:
         if cache is None or cache.refused:
             raise
@@ -150,17 +160,34 @@ def features_of(
         ) from None
     if cache:
         cache.trim()
-    missing = np.full(network.backbone.num_features, np.nan, np.float32)
-    values = np.stack([found.get(digest, missing) for digest in digests]) if digests else missing[None][:0]
-    on_progress(len(digests), len(digests))  # duplicates are computed once
+    for others in distributed.all_gather_objects(reasons):
+        reasons |= cast(dict[bytes, str], others)
+    for block_BF in values_NF.split(_BLOCK):
+        distributed.all_reduce_sum(block_BF)  # each row is zero in all processes but one
+    for position, digest in enumerate(digests):
+        if digest in reasons:
+            values_NF[position] = torch.nan
+        elif first.get(digest, position) != position:  # duplicates are computed once
+            values_NF[position] = values_NF[first[digest]]
+    on_progress(len(digests), len(digests))
     return Features(
-        values_NF=torch.from_numpy(values),
+        values_NF=values_NF,
         broken=[(position, reasons[digest]) for position, digest in enumerate(digests) if digest in reasons],
         taken=len(wanted) - len(reasons),
     )
 
 
 def _digests(images: Inputs) -> list[bytes]:
+    """The content hash of each image. Each process reads a share of them."""
+    rank, world_size = distributed.rank(), distributed.world_size()
+    own = _own_digests(images.take(torch.arange(rank, len(images), world_size)) if world_size > 1 else images)
+    digests = [b""] * len(images)
+    for other, found in enumerate(distributed.all_gather_objects(own)):
+        digests[other::world_size] = cast(list[bytes], found)
+    return digests
+
+
+def _own_digests(images: Inputs) -> list[bytes]:
     if isinstance(images, ImageFiles):
         with ThreadPoolExecutor() as pool:
             return list(pool.map(lambda path: _file_digest(path, images.white), images.paths))
@@ -176,11 +203,21 @@ def _file_digest(path: Path, white: float | None) -> bytes:
     """Hash the content of the file and, for images of more than 8 bits, the white level."""
     try:
         return content_digest(image_bytes(path), *([] if white is None else [repr(white).encode()]))
-    except OSError:
+    except (OSError, UserError):
         return content_digest(b"unreadable", os.fsencode(path))  # decoding reports the reason
 
 
 _Chunk = tuple[Tensor, Tensor, Sequence[tuple[int, str]]]
+
+
+def _compute_shared(
+    images: Inputs, wanted: Tensor, network: Pretrained, device: torch.device, workers: int | None
+) -> Iterator[_Chunk]:
+    """Yield the share of this process, batch by batch. The shares differ by one image at most."""
+    rank, world_size = distributed.rank(), distributed.world_size()
+    batch = _CPU_BATCH if device.type == "cpu" else _DEVICE_BATCH
+    most = -(-len(wanted[::world_size]) // batch)
+    return distributed.in_step(_compute(images, wanted[rank::world_size], network, device, workers), most, every=_ROUND)
 
 
 def _compute(

@@ -260,7 +260,11 @@ def keeps_to(labels_N: Tensor, plain_NK: Tensor, moved_NK: Tensor, matrix_KK: Te
 def best_kernel(features_NF: Tensor, labels_N: Tensor, fold_N: Tensor, num_classes: int) -> KernelAxes:
     """The kernel that maximises the likelihood of held-out labels, selected on a subset of large data."""
     chosen_n = torch.randperm(len(labels_N), generator=seeded(0, "kernel"))[:_KERNEL_SAMPLES].sort().values
-    features_nF, labels_n1K = features_NF[chosen_n], one_hot(labels_N[chosen_n], num_classes).unsqueeze(1)
+    features_nF, labels_n = features_NF[chosen_n], labels_N[chosen_n]
+    if num_classes > _KERNEL_SAMPLES:  # most of them are absent, but would cost as much as the others
+        labels_n = labels_n.unique(return_inverse=True)[1]
+        num_classes = int(labels_n.max()) + 1
+    labels_n1K = one_hot(labels_n, num_classes).unsqueeze(1)
 
     def likelihood(candidate: tuple[bool, float]) -> float:
         root, width = candidate

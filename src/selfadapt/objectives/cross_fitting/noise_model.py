@@ -33,7 +33,7 @@ _STEPS = 40  # EM steps for the rate
 _COMPARED = 10_000  # number of samples used to fit temperature and rate
 _LEAST_GAIN = 0.06  # of V over symmetric noise, in nats per label
 _MARGIN = 3.0  # standard errors by which the gain must exceed 0
-_LEAST_GAIN_OF_MEAN, _MARGIN_OF_MEAN = 0.003, 2.0  # where V only affects P(wrong)
+LEAST_GAIN_OF_MEAN, MARGIN_OF_MEAN = 0.003, 2.0  # where V only affects P(wrong)
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the first of two predictions
 _TINY = 1e-30
 _SMALLEST = 1e-9  # class probability
@@ -105,7 +105,7 @@ def noise_of_mean(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> Noi
 
     Targets do not depend on V here, and `class_noise` shrinks V, so a small gain is enough to select it.
     """
-    if prefers_classes(predicted_NK, labels_N, fold_N, least=_LEAST_GAIN_OF_MEAN, errors=_MARGIN_OF_MEAN):
+    if prefers_classes(predicted_NK, labels_N, fold_N, least=LEAST_GAIN_OF_MEAN, errors=MARGIN_OF_MEAN):
         return class_noise(predicted_NK, labels_N, fold_N)
     return symmetric_noise(predicted_NK, labels_N)
 
@@ -130,14 +130,19 @@ def prefers_classes(
 
 def mean_by_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) -> Tensor:
     """The weighted mean of two predictions that maximises the likelihood of the labels under symmetric noise."""
+    share = likeliest_share(first_NK, second_NK, labels_N)
+    return share * first_NK + (1 - share) * second_NK
+
+
+def likeliest_share(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) -> float:
+    """The weight of the first of two predictions in that mean."""
     every = max(1, len(labels_N) // _COMPARED)
 
     def likelihood(share: float) -> float:
         mixed_nK = share * first_NK[::every] + (1 - share) * second_NK[::every]
         return fit_symmetric(mixed_nK, labels_N[::every]).likelihood
 
-    share = max(_SHARES, key=likelihood)
-    return share * first_NK + (1 - share) * second_NK
+    return max(_SHARES, key=likelihood)
 
 
 def mean_by_class_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> Tensor:

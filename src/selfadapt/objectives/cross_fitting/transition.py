@@ -29,13 +29,13 @@ from torch import Tensor
 
 from selfadapt.models.linear.softmax_regression import pieces_of
 
-_STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
 _STANDARD_ERRORS = 2.0  # by which less shrinkage must be better
 _CHUNK = 16_384
-_POWER = 4
+CONFIDENCE_POWER = 4
 _START_RATE = 0.1
 _FEW_STEPS = 4
-_RATES = (1e-4, 1 - 1e-4)
+RATES = (1e-4, 1 - 1e-4)
 _TINY = 1e-30
 
 
@@ -46,7 +46,7 @@ class Transition:
 
     @classmethod
     def at_first(cls, num_classes: int) -> "Transition":
-        return cls(symmetric(_START_RATE, num_classes), _STRENGTHS[-1])
+        return cls(symmetric(_START_RATE, num_classes), STRENGTHS[-1])
 
 
 def posterior(predicted_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def update_symmetric(predicted_NK: Tensor, labels_N: Tensor, _: Tensor, start: T
     rate = float(1 - start.matrix_KK[0, 0])
     for _step in range(_FEW_STEPS):
         rate = float(wrong_share(given_N, rate, classes).mean())
-    return Transition(symmetric(rate, classes), _STRENGTHS[-1])
+    return Transition(symmetric(rate, classes), STRENGTHS[-1])
 
 
 def wrong_share(given_N: Tensor, rate: float | Tensor, num_classes: int) -> Tensor:
@@ -86,15 +86,15 @@ def shrunk(counts_FKK: Tensor) -> Transition:
     """V from the counts C of each fold, with the strength selected by cross-validation over folds."""
     whole_KK = counts_FKK.sum(0)
     others_FKK = (whole_KK - counts_FKK).clamp_min(0)
-    tried_S111 = torch.tensor(_STRENGTHS, dtype=counts_FKK.dtype).view(-1, 1, 1, 1)
+    tried_S111 = torch.tensor(STRENGTHS, dtype=counts_FKK.dtype).view(-1, 1, 1, 1)
     likelihood_S = (counts_FKK * _towards_symmetric(others_FKK, tried_S111).log()).sum((1, 2, 3))
-    strength = _STRENGTHS[int(likelihood_S.argmax())]
+    strength = STRENGTHS[int(likelihood_S.argmax())]
     return Transition(_towards_symmetric(whole_KK, strength), strength)
 
 
 def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int) -> Transition:
     """V after `steps` EM steps, with the strength selected on held-out labels."""
-    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]  # weakest first
+    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in STRENGTHS]  # weakest first
     best = max(range(len(tried)), key=lambda index: float(tried[index][1].mean()))
     for index in reversed(range(best, len(tried))):
         loss_N = tried[best][1] - tried[index][1]
@@ -107,7 +107,7 @@ def likeliest_transition(
     predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int = 10
 ) -> tuple[Transition, Tensor]:
     """V at the strength that maximises the likelihood of held-out labels, and the log-likelihood of each."""
-    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in _STRENGTHS]
+    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in STRENGTHS]
     return max(tried, key=lambda found: float(found[1].mean()))
 
 
@@ -136,7 +136,7 @@ def _counts(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, matrix_KK: T
     counts = torch.zeros(folds * classes, classes)
     for piece in pieces_of(len(labels_N), classes):
         rows_nK = posterior(predicted_NK[piece], labels_N[piece], matrix_KK)
-        rows_nK *= predicted_NK[piece].amax(1, keepdim=True) ** _POWER
+        rows_nK *= predicted_NK[piece].amax(1, keepdim=True) ** CONFIDENCE_POWER
         counts.index_add_(0, fold_N[piece] * classes + labels_N[piece], rows_nK)
     return counts.view(folds, classes, classes).transpose(1, 2)
 
@@ -145,14 +145,14 @@ def _towards_symmetric(counts_XKK: Tensor, strength: float | Tensor) -> Tensor:
     """V from counts, shrunk towards symmetric noise. Leading dimensions are batch dimensions."""
     classes = counts_XKK.shape[-1]
     right_X11 = counts_XKK.diagonal(dim1=-2, dim2=-1).sum(-1) / counts_XKK.sum((-2, -1)).clamp_min(1e-12)
-    right_X11 = right_X11.clamp(1 - _RATES[1], 1 - _RATES[0])[..., None, None]
+    right_X11 = right_X11.clamp(1 - RATES[1], 1 - RATES[0])[..., None, None]
     prior_XKK = torch.where(torch.eye(classes, dtype=torch.bool), right_X11, (1 - right_X11) / max(1, classes - 1))
     return (counts_XKK + strength * prior_XKK) / (counts_XKK.sum(-1, keepdim=True) + strength)
 
 
 def symmetric(rate: float, num_classes: int) -> Tensor:
     """V of symmetric noise."""
-    rate = min(max(rate, _RATES[0]), _RATES[1])
+    rate = min(max(rate, RATES[0]), RATES[1])
     return torch.full((num_classes, num_classes), rate / max(1, num_classes - 1)).fill_diagonal_(1 - rate)
 
 

@@ -120,8 +120,8 @@ class Pretraining(ERM):
 
     normalised_heads: ClassVar[bool] = True  # with batch normalisation
 
-    hidden: int = setting(4096, "width of the hidden layer of projector and predictor", least=1)
-    dimensions: int = setting(256, "dimensions of a projection and a target (D)", least=1)
+    hidden: int = setting(4096, "width of the hidden layer of projector and predictor", least=1, most=2**16)
+    dimensions: int = setting(256, "dimensions of a projection and a target (D)", least=1, most=2**16)
     predictor: bool = setting(True, "use a predictor after the projector")
     beta: Ramp = setting(
         SLOW,

@@ -66,7 +66,11 @@ class MoCo(Pretraining):
     temperature: float = setting(0.2, "temperature of the similarities (tau)", above=0)
     batch_norm_parts: int = setting(8, "parts of a batch to normalise separately, 1 for none", least=1)
     queue: int | None = setting(
-        None, "length of the queue of keys", least=1, unset="4096, or an eighth of the images if that is less"
+        None,
+        "length of the queue of keys",
+        least=1,
+        most=2**22,
+        unset="4096, or an eighth of the images if that is less",
     )
 
     def suited(self, task: Task) -> Self:

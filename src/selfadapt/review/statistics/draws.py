@@ -19,7 +19,6 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.statistics.precision_bound import Numbers, depth_grid
-from selfadapt.run_folder.csv_tables import read_table, write_table
 from selfadapt.run_folder.folder import RunFolder
 
 SUGGESTIONS = "suggestions"
@@ -47,7 +46,7 @@ class Draw:
 def read_draw(folder: RunFolder, of: str) -> Draw | None:
     """The sample that was drawn; None before the first draw."""
     path = folder.draw_file(of)
-    rows = read_table(path, _COLUMNS) if path.exists() else []
+    rows = folder.read_rows(path, _COLUMNS)
     return _parse(path, of, rows) if rows else None
 
 
@@ -101,6 +100,5 @@ def draw(folder: RunFolder, of: str, report: LabelErrorReport, decided: Containe
         for row, depth, turn in zip(rows, depth_N.tolist(), turn_N.tolist(), strict=True)
     ]
     path = folder.draw_file(of)
-    path.parent.mkdir(exist_ok=True)
-    write_table(path, _COLUMNS, lines)
+    folder.write_rows(path, _COLUMNS, lines)
     return _parse(path, of, [dict(zip(_COLUMNS, line, strict=True)) for line in lines])

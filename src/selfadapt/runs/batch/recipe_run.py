@@ -4,7 +4,6 @@ The output folder has a run folder for each trial and seed, with the results of 
 rows.csv, table.md, the figure and report.html. Trials that are only timed write times-SEED.json instead.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.attacks.by_name import named_attack
-from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
@@ -24,6 +22,7 @@ from selfadapt.recipes.paper_claims import PAPER_CLAIMS
 from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Trial
 from selfadapt.report.reproduction import write_reproduction
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.metrics_file import measured_seconds, write_records
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.batch.timing import time_trials
@@ -191,7 +190,7 @@ def _outcome(
     given = {**trial.settings, "seed": seed}
     result = finished(folder, trial.kind, train_to_end, given, progress_bar, description)
     metrics, content = folder.read_metrics(), folder.read_run()
-    result = {"seconds": round(sum(record["seconds"] for record in metrics), 3), **result}
+    result = {"seconds": round(sum(measured_seconds(metrics)), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
     evaluated = {}
     for evaluation in trial.evaluations:
@@ -213,9 +212,7 @@ def _over_epochs(metrics: Sequence[Mapping[str, Any]]) -> Outcome:
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Outcome:
     result, residuals = simulate(**trial.settings, seed=seed)
     folder.path.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder.metrics_file) as file:
-        records = ({"epoch": step, "residual": residual} for step, residual in enumerate(residuals))
-        file.writelines(json.dumps(record) + "\n" for record in records)
+    write_records(folder.metrics_file, ({"epoch": step, "residual": own} for step, own in enumerate(residuals)))
     return {"result": result, "run": folder.path.name, "commit": None}
 
 

@@ -14,6 +14,7 @@ from selfadapt.data.inputs import InputSpec
 from selfadapt.engine.fit import FitSettings
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.method import Method, Task
+from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Kind, method_class, values_by_name
 from selfadapt.runs.config.sections import (
     DataSettings,
@@ -27,6 +28,12 @@ _ANOTHER_KIND = {
     "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
     "pretraining": "this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe",
 }
+
+
+def _check_kind(run: Mapping[str, Any], kind: Kind) -> None:
+    own = run["settings"]["kind"]
+    if own != kind:
+        raise UserError(_ANOTHER_KIND[own])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +131,28 @@ class Plan(ReadingPlan):
         }
 
     @classmethod
+    def of(cls, folder: RunFolder, kind: Kind) -> Self:
+        """The plan of a run, which must be of this kind.
+
+        Raises:
+            UserError: if the run is of the other kind, or its run.json does not hold a plan.
+        """
+        run = folder.read_run()
+        _check_kind(run, kind)
+        try:
+            return cls.from_json(run, kind)
+        except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{folder.settings_file} does not hold the settings of a run: {error}") from error
+
+    @classmethod
     def from_json(cls, run: Mapping[str, Any], kind: Kind) -> Self:
         """The plan in a run.json, which must be of this kind.
 
         Raises:
-            UserError: if the run is of the other kind, or a setting is unknown.
+            UserError: if the run is of the other kind, or a setting is unknown or invalid.
         """
+        _check_kind(run, kind)
         content = run["settings"]
-        if content["kind"] != kind:
-            raise UserError(_ANOTHER_KIND[content["kind"]])
         method = dict(content["method"])
         name = method.pop("name")
         model = {word: value for word, value in content["model"].items() if value is not None}

@@ -120,7 +120,9 @@ class ModelSettings:
     head: Literal["linear", "mlp"] = advanced(
         "linear", "Head on frozen features: linear, or mlp with one hidden layer."
     )
-    width: int | None = advanced(None, "Width of the first stage of the model.", least=1, unset="depends on the model")
+    width: int | None = advanced(
+        None, "Width of the first stage of the model.", least=1, most=2**14, unset="depends on the model"
+    )
     dropout: float = advanced(0.0, "Dropout rate before the last layer.", least=0, below=1)
     mirror: bool = advanced(
         False,

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
-from selfadapt.engine import checkpoint
 from selfadapt.models.registry import LARGE_IMAGE
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.network import load_pretrained
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 
-_SUFFIXES = (".onnx", ".safetensors", ".pt", ".pth")
+_SUFFIXES = (".onnx", ".pt2", ".safetensors", ".pt", ".pth")
 TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
 
 
@@ -27,7 +27,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
 
     Args:
         folder: The run.
-        form: "safetensors", "torchvision" or "onnx".
+        form: "safetensors", "torchvision", "onnx" or "torch-export".
         out: The file; None for one in the run folder.
 
     Returns:
@@ -35,20 +35,20 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
     """
     content = folder.read_run()
     name = content["settings"]["model"]["name"].replace("/", "-")
-    saved = checkpoint.load_newest(folder.checkpoints, torch.device("cpu"))
-    if saved is None:
-        raise UserError(f"{folder.path} does not contain a trained network")
-    if out is not None and (out.suffix == ".onnx") != (form == "onnx") and out.suffix in _SUFFIXES:
+    saved = newest_checkpoint(folder)
+    known = {"onnx": (".onnx",), "torch-export": (".pt2",)}.get(form, (".safetensors", ".pt", ".pth"))
+    if out is not None and out.suffix in _SUFFIXES and out.suffix not in known:
         raise UserError(f"--out {out} has the suffix of another format than --format {form}; give another name")
-    if form == "onnx":
-        from selfadapt.runs.export.onnx_file import write_onnx  # imports this module
+    if form in ("onnx", "torch-export"):
+        from selfadapt.runs.export.exported_network import write_onnx, write_torch_program
 
-        path = out or folder.path / f"{name}.onnx"
-        write_onnx(folder, path)
+        path = out or folder.path / f"{name}{'.onnx' if form == 'onnx' else '.pt2'}"
+        (write_onnx if form == "onnx" else write_torch_program)(folder, path)
         return path
     normalised = saved.model
     if form == "safetensors":
         weights = saved.model
+        folder.check_recorded(folder.backbone_file)
         if folder.backbone_file.exists():
             normalised = _backbone(content, folder)
             weights = {**normalised, **weights}
@@ -58,7 +58,7 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
         except UserError as error:
             raise UserError(f"{error}; export as safetensors") from None
     else:
-        raise UserError(f"--format {form!r} is not known; choose onnx, torchvision or safetensors")
+        raise UserError(f"--format {form!r} is not known; choose onnx, torch-export, torchvision or safetensors")
     suffix = "" if form == "safetensors" else f"-{form}"
     path = out or folder.path / f"{name}{suffix}.safetensors"
     metadata = {
@@ -73,8 +73,8 @@ def export(folder: RunFolder, form: str, out: Path | None) -> Path:
 
 def _backbone(content: Mapping[str, Any], folder: RunFolder) -> dict[str, Tensor]:
     """The network whose features a head was trained on, named `features.…`, with the normalisation of its images."""
-    plan = Plan.from_json(content, "labels")
-    network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
+    plan = Plan.of(folder, "labels")
+    network = load_pretrained(plan.model, plan.data.image_size, folder)
     return {f"features.{name}": tensor for name, tensor in network.backbone.state_dict().items()}
 
 

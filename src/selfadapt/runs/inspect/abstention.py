@@ -205,7 +205,7 @@ def calibrate(
     }
     if found is None:
         earlier = run.folder.calibration_file.exists()
-        run.folder.calibration_file.unlink(missing_ok=True)
+        run.folder.remove(run.folder.calibration_file)
         every = candidates(confidence_n, wrong_n, risk=1.0, confidence=confidence)
         nearest = min(every, key=lambda one: one.guaranteed_risk)
         return {

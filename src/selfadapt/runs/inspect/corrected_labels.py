@@ -8,10 +8,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from selfadapt.core.errors import UserError
+from selfadapt.data.forms.frames import corrected_copy, label_spellings
+from selfadapt.data.forms.known_forms import form_of
+from selfadapt.data.sources.write_back import Corrections, check_out, rows_and_changes, write_back
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.review.decisions import read_decisions, write_decisions
 from selfadapt.review.journal import Decision
@@ -20,6 +24,9 @@ from selfadapt.review.statistics.measurement import Depth, SuggestionPrecision, 
 from selfadapt.run_folder.csv_tables import write_table
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
+from selfadapt.runs.config.facts import columns_of
+from selfadapt.runs.config.plan import Plan
+from selfadapt.runs.config.sections import DataSettings
 
 COLUMNS = ("id", "path", "part", "label", "given", "by")
 CONFIDENT = 0.6  # default confidence from which a suggestion is taken
@@ -36,6 +43,7 @@ class Corrected:
     """The table that was written."""
 
     path: Path
+    corrections: Corrections
     labels: int
     changed: int
     removed: int
@@ -70,7 +78,7 @@ def write_corrected_labels(
     else:
         found, depth, taken = _guaranteed(folder, decided, precision, 0.95 if confidence is None else confidence)
     unsure = "below_confidence" if precision is None else "not_promised"
-    table, removed, passed_over = [], 0, Counter[str]()
+    table, removed, passed_over = [], set[str](), Counter[str]()
     for row in _rows_in_order(folder, report):
         sample_id, given = report.ids[row], report.given_labels[row]
         split = report.split_names[report.split_codes[row]]
@@ -78,7 +86,7 @@ def write_corrected_labels(
         if sample_id in decided:
             chosen = decided[sample_id].label
             if chosen is None:
-                removed += 1
+                removed.add(str(sample_id))
                 continue
             label, by = chosen, "person"
         elif split == "train" and sample_id in taken:
@@ -92,15 +100,48 @@ def write_corrected_labels(
     write_decisions(folder, decided, report)
     return Corrected(
         path=path,
+        corrections=Corrections(labels={row[0]: row[3] for row in table}, removed=removed),
         labels=len(table),
         changed=sum(label != given for _, _, _, label, given, _ in table),
-        removed=removed,
+        removed=len(removed),
         by=Counter(row[-1] for row in table),
         passed_over={reason: passed_over[reason] for reason in PASSED_OVER if passed_over[reason]},
         promise=found,
         left=_left(report, decided) if found is None else found.depths[-1].rest,
         depth=depth,
     )
+
+
+def check_data_out(folder: RunFolder, out: Path) -> None:
+    """Check that the data of a run can be written to `out`, before anything is written."""
+    check_out(_data_settings(folder).source, out)
+
+
+def write_corrected_data(folder: RunFolder, corrections: Corrections, out: Path) -> None:
+    """Write the data of a run again with corrected labels, in the form in which they came."""
+    settings = _data_settings(folder)
+    write_back(settings.source, columns_of(settings), corrections, out)
+
+
+def corrected_table(folder: RunFolder, corrections: Corrections, table: Any) -> Any:
+    """A copy of the table in memory that a run was trained on, with corrected labels."""
+    settings = _data_settings(folder)
+    path, columns = Path(settings.source), columns_of(settings)
+    form = form_of(path)
+    if form is None:
+        raise ValueError(f"{folder.path} was trained on {path}, which is not a table")
+    given, changes = rows_and_changes(path, form, columns, corrections)
+    spellings = label_spellings(table, columns.label)
+    if len(spellings) < len(given) or any(label not in spellings[row] for row, label in given.items()):
+        raise ValueError(f"the rows of the table are not those of {path}; pass the table that the run was trained on")
+    return corrected_copy(table, columns.label, changes)
+
+
+def _data_settings(folder: RunFolder) -> DataSettings:
+    settings = Plan.from_json(folder.read_run(), "labels").data
+    if settings.noise is not None:
+        raise UserError(f"{folder.path} was trained with --noise, so its given labels are not those of the data")
+    return settings
 
 
 def _left(report: LabelErrorReport, decided: Mapping[str, Decision]) -> int:

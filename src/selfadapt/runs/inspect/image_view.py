@@ -29,7 +29,7 @@ def image_view(run: OpenedRun) -> ImageView:
         return ImageView(model, test)
     if not run.plan.on_features or test.display_images is None:
         raise UserError(f"{run.folder.path} was trained on vectors; this needs a network that takes images")
-    network = load_pretrained(run.plan.model, run.plan.data.image_size, run.folder.backbone_file)
+    network = load_pretrained(run.plan.model, run.plan.data.image_size, run.folder)
     whole = nn.Sequential(network.backbone, model).to(run.device)
     return ImageView(whole, replace(test, inputs=framed(test.display_images, network), display_images=None))
 

@@ -8,7 +8,7 @@ Shapes: N samples, K classes.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -21,19 +21,19 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import single_image_classes
-from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
+from selfadapt.evaluation.classification import predict, predicted_classes
 from selfadapt.evaluation.label_errors.build_report import expand, in_conflict, join_splits
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
-from selfadapt.evaluation.label_errors.list_quality import Interval
 from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
-from selfadapt.evaluation.label_errors.recovery import average_precision, judge
+from selfadapt.evaluation.label_errors.recovery import judge
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.objective import Evidence
-from selfadapt.review.statistics.label_figures import Share, label_figures
+from selfadapt.review.statistics.label_figures import label_figures
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.inspect.audit.audit_summary import MOST_CLASSES, audit_summary
 from selfadapt.runs.inspect.label_table import write_label_table
 from selfadapt.runs.lifecycle.data_duplicates import places_of
 from selfadapt.runs.lifecycle.lifecycle import list_unreadable
@@ -41,7 +41,6 @@ from selfadapt.runs.lifecycle.opened_run import TrainedState
 from selfadapt.targets.store import TargetStore
 
 _BLOCK = 65_536  # samples whose targets are read at a time
-_MOST_CLASSES = 1000  # up to which the probability of every pair of classes is written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +66,11 @@ def audit_training(folder: RunFolder, data: Data, training: TrainedState) -> Aud
     list_unreadable(folder, data)
     write_label_table(folder, data, report)
     train = report.of_split("train")
-    summary = {**_summary(folder, data, train), "labels": str(folder.labels_file)}
-    if data.num_classes <= _MOST_CLASSES:
+    figures = None if distributed.rank() else label_figures(folder)  # the first process wrote labels.csv, and reports
+    summary = {
+        **audit_summary(train, figures, len(data.duplicates), data.train.truth), "labels": str(folder.labels_file)
+    }  # fmt: skip
+    if data.num_classes <= MOST_CLASSES:
         suggested_n = torch.from_numpy(train.suggested_codes[train.is_judged])
         given_n = torch.from_numpy(train.given_codes[train.is_judged])
         folder.write_transition(data.classes, transition_matrix(suggested_n, given_n, data.num_classes).tolist())
@@ -188,68 +190,3 @@ def _label_shares(training: TrainedState, before: Evidence) -> Tensor:
     """The share of each target that is still its label. Within an epoch, some have moved once more than others."""
     after = training.objective.evidence(replace(training.progress, epoch=training.epoch + 1)) or before
     return torch.where(training.visited_N, after.label_share, before.label_share)
-
-
-def _summary(folder: RunFolder, data: Data, train: LabelErrorReport) -> dict[str, Any]:
-    """The figures of the training split and of each split, and the comparison with the truth where it is known."""
-    judged_N, is_error_N = train.is_judged, train.is_error
-    errors, quality = int(is_error_N.sum()), train.quality
-    summary: dict[str, Any] = {
-        "suspects": errors,
-        **_expected(folder, train),
-        "not_judged": int((~judged_N).sum()),
-        "duplicates": len(data.duplicates),
-        "classes": [
-            {"class": own.name, "given": own.given, "judged_wrong": own.judged_wrong, "too_few": own.too_few}
-            for own in train.summary.classes
-        ],
-    }
-    truth = data.train.truth
-    if truth is not None:
-        wrong_N = (train.given_codes != truth.numpy()) & judged_N
-        caught, wrong = int((is_error_N & wrong_N).sum()), int(wrong_N.sum())
-        ranked = train.ranked_indices
-        summary |= {
-            "wrong": wrong,
-            "precision": caught / errors if errors else None,
-            "recall": caught / wrong if wrong else None,
-            "recovery": accuracy(torch.from_numpy(train.suggested_codes[judged_N]), truth[torch.from_numpy(judged_N)]),
-            "average_precision": average_precision(
-                torch.from_numpy(ranked[judged_N[ranked]]), torch.from_numpy(wrong_N)
-            ),
-        }
-    if train.is_calibrated:
-        summary["quality"] = [
-            {"depth": depth, "precision": asdict(precision), "recall": asdict(recall)}
-            for depth, precision, recall in zip(quality.depths, quality.precision, quality.recall, strict=True)
-        ]
-    return summary
-
-
-def _expected(folder: RunFolder, train: LabelErrorReport) -> dict[str, Any]:
-    """The figures that are shown everywhere (label_figures.py), with the audit's intervals until a review has some."""
-    if distributed.rank():  # the first process has written labels.csv, and reports
-        return {}
-    figures = label_figures(folder)
-    own, expected = figures.splits[0], train.summary
-    calibrated = train.is_calibrated
-    return {
-        **_interval("estimated_noise_rate", own.error_rate, expected.error_rate if calibrated else None),
-        **_interval("expected_precision", own.precision, expected.precision if calibrated else None),
-        **_interval("expected_recall", own.recall, expected.recall if calibrated else None),
-        "parts": {
-            split.split: {"labels": split.labels, "suspects": split.likely_errors, **split.to_json()}
-            for split in figures.splits
-        },
-        "summary": " ".join(figures.sentences),
-    }
-
-
-def _interval(name: str, share: Share | None, expected: Interval | None) -> dict[str, float | None]:
-    """A share with its measured interval or, before that, the expected one."""
-    if share is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    low, high = share.low, share.high
-    if low is None and expected is not None:
-        low, high = min(share.value, expected.low), max(share.value, expected.high)
-    return {name: share.value, f"{name}_low": low, f"{name}_high": high}

@@ -25,9 +25,10 @@ def draw_label_sheets(folder: RunFolder, data: Data, audit: Audit) -> None:
     errors, groups = _likely_errors(data, audit), _conflicts(folder, data)
     for cells, path in ((errors, folder.errors_sheet), (groups, folder.duplicates_sheet)):
         if any(cells):
-            contact_sheet(cells, path)
+            with folder.recorded(path) as draft:
+                contact_sheet(cells, draft)
         else:
-            path.unlink(missing_ok=True)
+            folder.remove(path)
 
 
 def _likely_errors(data: Data, audit: Audit) -> list[list[Cell]]:

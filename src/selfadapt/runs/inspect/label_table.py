@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from selfadapt.core.cache_dir import cache_dir
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
@@ -15,22 +16,24 @@ def write_label_table(folder: RunFolder, data: Data, report: LabelErrorReport) -
     relative_paths = [path for own in samples for path in _relative_paths(folder, own)]
     truth = [int(k) for own in samples for k in (own.labels if own.truth is None else own.truth)]
     truth_known = data.train.truth is not None
+    folder.write_labels(table_rows(report, relative_paths, truth, truth_known=truth_known), truth_known=truth_known)
 
+
+def table_rows(
+    report: LabelErrorReport, relative_paths: Sequence[str], truth: Sequence[int], *, truth_known: bool
+) -> Iterator[Sequence[str]]:
+    """The rows of labels.csv; paths and true classes in the order of the report."""
     columns = LABEL_COLUMNS if truth_known else LABEL_COLUMNS[:-1]
-
-    def rows() -> Iterator[Sequence[str]]:
-        for i, row in zip(report.ranked_indices.tolist(), report.rows(), strict=True):
-            predicted = int(report.predicted_codes[i])
-            row |= {
-                "path": str(report.paths[i]),
-                "part": report.split_names[report.split_codes[i]],
-                "predicted": data.classes[predicted] if predicted >= 0 else "",
-                "relative_path": relative_paths[i],
-                "truth": data.classes[truth[i]],
-            }
-            yield [row[name] for name in columns]
-
-    folder.write_labels(rows(), truth_known=truth_known)
+    for i, row in zip(report.ranked_indices.tolist(), report.rows(), strict=True):
+        predicted = int(report.predicted_codes[i])
+        row |= {
+            "path": str(report.paths[i]),
+            "part": report.split_names[report.split_codes[i]],
+            "predicted": str(report.class_names[predicted]) if predicted >= 0 else "",
+            "relative_path": relative_paths[i],
+            "truth": str(report.class_names[truth[i]]) if truth_known else "",
+        }
+        yield [row[name] for name in columns]
 
 
 def _relative_paths(folder: RunFolder, samples: Samples) -> Sequence[str]:
@@ -39,7 +42,11 @@ def _relative_paths(folder: RunFolder, samples: Samples) -> Sequence[str]:
     source = Path(folder.read_run()["settings"]["data"]["source"]).absolute()
     if source.exists():
         base = source if source.is_dir() else source.parent
-        return [os.path.relpath(path, base) if os.path.isabs(path) else path for path in paths]
+        extracted = str(cache_dir())  # images out of a file are named by their ids
+        return [
+            sample_id if path.startswith(extracted) else os.path.relpath(path, base) if os.path.isabs(path) else path
+            for sample_id, path in zip(samples.ids, paths, strict=True)
+        ]
     return [  # a named data set, whose ids are paths
         sample_id if os.path.isabs(path) else path for sample_id, path in zip(samples.ids, paths, strict=True)
     ]

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples
@@ -32,12 +33,14 @@ from selfadapt.evaluation.linear_probe import (
 )
 from selfadapt.models.backbone import Backbone
 from selfadapt.report.page import write_run_page
+from selfadapt.run_folder.contents import Probe
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
 from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.prepare_data import with_center_crops
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.runs.train.unlabelled import load_backbone
 
@@ -74,7 +77,8 @@ def probe(
     content = folder.read_run()
     own, shape = choose_device(device), tuple(content["data"]["shape"])
     _check(settings, shape)
-    set_useful_threads(Plan.from_json(content, "pretraining"), shape, own)
+    with restoring(folder.checkpoints, newest_checkpoint(folder)):
+        set_useful_threads(Plan.of(folder, "pretraining"), shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_split(data, shape)
@@ -88,8 +92,11 @@ def probe(
         from_files = content["settings"]["data"].get("crops") in ("original", "picture")
         found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
     result = {**found, "data": data.name, "settings": asdict(settings)}
-    folder.write_json(folder.probe_file, {**(folder.read_if_there(folder.probe_file) or {}), data.name: result})
-    write_run_page(folder)
+    folder.write_json(
+        folder.probe_file, {**(folder.read_json(folder.probe_file, dict[str, Probe]) or {}), data.name: result}
+    )
+    if distributed.rank() == 0:
+        write_run_page(folder)
     return result
 
 
@@ -187,13 +194,14 @@ class _Bench:
         classifier = LinearClassifier(network.num_features, self.data.num_classes, self.device)
         determined_by = repr((asdict(settings), area, train.labels.tolist()))
         path = self.cache / f"classifier-{_key(network, train, determined_by)}.safetensors"
-        if path.exists():
-            classifier.load(load_file(path))
+        saved = _saved(path)
+        if saved is not None:
+            classifier.load(saved)
         classifier.learn_all(
             network,
             loader,
             settings,
-            after_epoch=lambda: write_tensors(path, classifier.state()),
+            after_epoch=lambda: _save(path, classifier.state()),
             on_progress=self.on_progress,
         )
         test_nF, read_n = self._features(network, self.test)
@@ -202,13 +210,24 @@ class _Bench:
     def _features(self, network: Backbone, samples: Samples) -> tuple[Tensor, Tensor]:
         """Features of each image, from the cache if possible, and a mask of the images that could be read."""
         path = self.cache / f"{_key(network, samples)}.safetensors"
-        if path.exists():
-            features_NF = load_file(path)["features"]
+        saved = _saved(path)
+        if saved is not None:
+            features_NF = saved["features"]
         else:
             features_NF = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
             if not features_NF.isnan().any():  # a file that cannot be read now may be readable later
-                write_tensors(path, {"features": features_NF})
+                _save(path, {"features": features_NF})
         return features_NF, features_NF.isfinite().all(1)
+
+
+def _saved(path: Path) -> dict[str, Tensor] | None:
+    """The tensors of a file; None unless all processes see it."""
+    return load_file(path) if all(distributed.all_gather_objects(path.exists())) else None
+
+
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+    if distributed.rank() == 0:
+        write_tensors(path, tensors)
 
 
 def _key(network: Backbone, samples: Samples, salt: str = "") -> str:

@@ -1,6 +1,5 @@
 """Apply a trained run to new inputs: a prediction for each, or abstention."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,30 +11,28 @@ from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
-from selfadapt.data.images.decode import Frame, UnreadableImage, decode
+from selfadapt.data.forms.known_forms import read_table
+from selfadapt.data.images.decode import Frame, UnreadableImage
+from selfadapt.data.images.preprocessing import Preprocessing
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.sources.arrays import read_images, read_vectors
 from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
-from selfadapt.data.tabular.table_file import read_table
 from selfadapt.data.tabular.vectors import VectorInputs
-from selfadapt.engine import checkpoint
 from selfadapt.evaluation.classification import outputs
 from selfadapt.evaluation.selective.mc_dropout import mc_dropout
 from selfadapt.models.pretrained.features import FramedImages, features_of
 from selfadapt.models.pretrained.timm_models import Pretrained
 from selfadapt.objectives.objective import Objective
+from selfadapt.run_folder.contents import Calibration
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
+from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
-
-_TABLES = (".csv", ".parquet")
-_ARRAYS = (".npy", ".npz")
-_EMPTY = "it is empty"
-_NOT_A_NUMBER = "the output of the network is NaN; check that its values are scaled like the training data"
 
 
 @dataclass(frozen=True)
@@ -59,20 +56,19 @@ class Predictor:
     def of_run(cls, folder: RunFolder, device: str, *, abstain: bool = True) -> "Predictor":
         """The network of the newest checkpoint of a run. The training data are not needed."""
         content = folder.read_run()
-        plan, classes = Plan.from_json(content, "labels"), content["data"]["classes"]
+        plan, classes = Plan.of(folder, "labels"), content["data"]["classes"]
         shape = tuple(content["data"]["shape"])
         own = choose_device(device)
-        set_useful_threads(plan, shape, own)
+        saved = newest_checkpoint(folder, own)
         statistics = torch.zeros(shape[0]), torch.ones(shape[0])  # replaced by those of the checkpoint
-        model = build_model(plan, plan.method, shape, statistics, len(classes))
-        saved = checkpoint.load_newest(folder.checkpoints, own)
-        if saved is None:
-            raise UserError(f"{folder.path} does not contain a trained network; train it with: selfadapt train")
-        model.to(own).load_state_dict(saved.model)
+        with restoring(folder.checkpoints, saved):
+            set_useful_threads(plan, shape, own)
+            model = build_model(plan, plan.method, shape, statistics, len(classes))
+            model.to(own).load_state_dict(saved.model)
         network = None
         if plan.on_features:
-            network = load_pretrained(plan.model, plan.data.image_size, folder.backbone_file)
-        rule = (folder.read_if_there(folder.calibration_file) if abstain else None) or {}
+            network = load_pretrained(plan.model, plan.data.image_size, folder)
+        rule = (folder.read_json(folder.calibration_file, Calibration) if abstain else None) or {}
         return cls(
             model=model,
             objective=plan.method,
@@ -88,13 +84,17 @@ class Predictor:
             reader=content["data"].get("reader"),
         )
 
+    def shares_rows(self, path: Path) -> bool:
+        """Whether several processes share the rows of this file, because it has more than one."""
+        return path.suffix in (*ARRAYS, *TABLES) and not by_dropout(self.selector)
+
     def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         """One record per file, or per row of a table or array, in order."""
         if len(self.shape) == 1 and self.network is None:
             for path in paths:
                 yield from self._rows(path)
             return
-        for in_arrays, group in groupby(paths, lambda path: path.suffix in _ARRAYS):
+        for in_arrays, group in groupby(paths, lambda path: path.suffix in ARRAYS):
             if in_arrays:
                 for path in group:
                     yield from self._numbered(path, self._images(path))
@@ -111,25 +111,29 @@ class Predictor:
 
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
         """One record per vector, or per row of a table."""
-        if self.reader is None and path.suffix in _ARRAYS:
+        if self.reader is None and path.suffix in ARRAYS:
             yield from self._numbered(path, read_vectors(path, self.shape[0]))
             return
-        if self.reader is None or path.suffix not in _TABLES:
+        if self.reader is None or path.suffix not in TABLES:
             wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
             raise UserError(f"{path} cannot be read: this run was trained on vectors; give {wanted}")
         rows = read_table(path)
         if not rows:
-            yield {"path": str(path), "error": _EMPTY}
+            yield {"path": str(path), "error": EMPTY}
         else:
             table = Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")
             values_ND = row_encoder_from_state(self.reader).encode(table)
+            if values_ND.shape[1:] != self.shape:
+                raise UserError(
+                    f"the rows of {path} have {values_ND.shape[1]} values, but the run takes {self.shape[0]}"
+                )
             for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
                 yield {"path": str(path), "row": number, **record}
 
     def _numbered(self, path: Path, inputs: Inputs) -> Iterator[dict[str, Any]]:
         """One record per input of an array."""
         if not len(inputs):
-            yield {"path": str(path), "error": _EMPTY}
+            yield {"path": str(path), "error": EMPTY}
             return
         for place, record in enumerate(self._records(inputs)):
             yield {"path": f"{path}[{place}]", **record}
@@ -159,7 +163,7 @@ class Predictor:
         errors: dict[int, str] = {}
         for position, path in enumerate(paths):
             try:
-                pixels[position] = self._read(path)
+                pixels[position] = torch.from_numpy(self.preprocessing.read(path))
             except UnreadableImage as error:
                 errors[position] = str(error)
         stacked = torch.stack(list(pixels.values())) if pixels else torch.zeros(0, *self.shape, dtype=torch.uint8)
@@ -168,17 +172,7 @@ class Predictor:
     def _records(self, inputs: Inputs) -> Iterator[dict[str, Any]]:
         own = self._answers(inputs)
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
-            if math.isnan(confidence):
-                yield {"error": _NOT_A_NUMBER}
-                continue
-            abstains = self.threshold is not None and confidence <= self.threshold
-            guess = self.classes[number]
-            yield {
-                "class": None if abstains else guess,
-                "abstained": abstains,
-                "confidence": confidence,
-                "guess": guess,
-            }
+            yield prediction(self.classes[number], confidence, self.threshold)
 
     def _answers(self, inputs: Inputs) -> Answers:
         if by_dropout(self.selector):
@@ -186,16 +180,9 @@ class Predictor:
             return Answers(predicted_N, found[self.selector])
         return answers(outputs(self.model, inputs, self.device), self.objective, len(self.classes))[self.selector]
 
-    def _read(self, path: Path) -> Tensor:
-        """An image file, in the shape that the network takes."""
-        channels, height, width = self.shape
-        if self.frame is not None:
-            return decode(path, channels=channels, resize=self.frame, white=self.white)
-        pixels = decode(path, channels=channels, resize=None, white=self.white)
-        if tuple(pixels.shape[1:]) == (height, width):
-            return pixels
-        if height != width:
-            raise UnreadableImage(
-                f"it is {pixels.shape[2]}×{pixels.shape[1]}, but the network takes only {width}×{height}"
-            )
-        return decode(path, channels=channels, resize=height, white=self.white)
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How image files are read for the network."""
+        if self.network is not None:
+            return Preprocessing(shape=self.network.shape, frame=self.network.frame, white=self.white)
+        return Preprocessing(shape=self.shape, frame=self.frame, white=self.white)

@@ -37,6 +37,7 @@ from selfadapt.evaluation.robustness import (
     stratified_subset,
 )
 from selfadapt.objectives.method import AttackAfterEpoch
+from selfadapt.run_folder.contents import Attacked, Outcomes
 from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
 from selfadapt.runs.lifecycle.lifecycle import Run
@@ -125,7 +126,7 @@ def attack_run(
             }  # fmt: skip
     label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
     file = run.folder.attack_file
-    run.folder.write_json(file, {**(run.folder.read_if_there(file) or {}), label: result})
+    run.folder.write_json(file, {**(run.folder.read_json(file, dict[str, Attacked]) or {}), label: result})
     return result
 
 
@@ -160,6 +161,7 @@ def load_moment(run: OpenedRun, moment: str) -> int:
             f"{run.folder.path} has not saved its {moment} network; adversarial training does, if it logs a curve and, "
             "for the best, has a validation split"
         )
+    run.folder.check_recorded(file)
     run.model.load_state_dict(load_file(file, device=str(run.device)))
     chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_VALIDATED])
     return int(chosen["epoch"])
@@ -191,7 +193,8 @@ def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any
     if _VALIDATED in found and all(found[_VALIDATED] > record.get(_VALIDATED, -1) for record in before):
         moments.append("best")
     for moment in moments if distributed.rank() == 0 else ():
-        write_tensors(run.folder.network_file(moment), training.model.state_dict())
+        with run.folder.recorded(run.folder.network_file(moment)) as draft:
+            write_tensors(draft, training.model.state_dict())
     return found
 
 
@@ -218,7 +221,7 @@ class _CachedRobustness:
         }  # fmt: skip
         key = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:24]
         folder = self.run.folder
-        known = folder.read_if_there(folder.attacks / f"{key}.json")
+        known = folder.read_json(folder.attacks / f"{key}.json", Outcomes)
         with evaluation_mode(self.model):
             return robustness(
                 self.model,

@@ -13,8 +13,10 @@ from typing import Any, cast, get_args
 import torch
 from torch import nn
 
+from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.core.typed_json import Share
 from selfadapt.data.dataset import Samples
 from selfadapt.data.imagenet_c.corruptions import KINDS, LEVELS, LevelsName, ShiftedImages, frost_textures, levels_for
 from selfadapt.data.images.prefetch import read_batches
@@ -97,7 +99,8 @@ def _cached_accuracy(
 ) -> Callable[[str, Callable[[], Samples]], float]:
     """A function that returns the accuracy on samples by name, and caches it in the run folder."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-    known: dict[str, float] = run.folder.read_if_there(run.folder.shifts / f"{key}.json") or {}
+    found = run.folder.read_json(run.folder.shifts / f"{key}.json", dict[str, Share]) or {}
+    known = cast(dict[str, float], distributed.all_gather_objects(found)[0])  # the file may be older for another one
 
     def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:
         if name not in known:
@@ -138,12 +141,14 @@ def _decoded(samples: Samples) -> Samples:
     size = len(samples) * int(torch.tensor(samples.inputs.shape).prod())
     if size > _MOST_BYTES:
         raise UserError(f"{len(samples)} test images take {size >> 30} GB; try fewer with --images")
-    reads = list(read_batches(samples.inputs, torch.arange(len(samples)).split(256)))
-    readable = [read for read in reads if len(read.index_B)]
-    if not readable:
+    own_n = torch.arange(len(samples)).tensor_split(distributed.world_size())[distributed.rank()]
+    readable = [read for read in read_batches(samples.inputs, own_n.split(256)) if len(read.index_B)]
+    none = torch.zeros(0, *samples.inputs.shape, dtype=torch.uint8)
+    index_n = distributed.all_gather_rows(torch.cat([torch.arange(0), *(read.index_B for read in readable)]))
+    images_nCHW = distributed.all_gather_rows(torch.cat([none, *(read.images_BCHW for read in readable)]))
+    if not len(index_n):
         raise UserError(f"no test image can be read, such as {samples.ids[0]}; are the data still there?")
-    decoded = samples.take(torch.cat([read.index_B for read in readable]))
-    return _with_inputs(decoded, TensorImages(torch.cat([read.images_BCHW for read in readable]).contiguous()))
+    return _with_inputs(samples.take(index_n), TensorImages(images_nCHW.contiguous()))
 
 
 def _with_inputs(samples: Samples, inputs: Inputs) -> Samples:

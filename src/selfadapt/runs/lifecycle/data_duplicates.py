@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import (
     DuplicateGroup,
@@ -122,7 +123,7 @@ class _ImagesOf:
             return blake2b(own.read(torch.tensor([place])).numpy().tobytes()).hexdigest()
         try:
             return blake2b(image_bytes(own.paths[place])).hexdigest()
-        except OSError:
+        except (OSError, UserError):
             return f"unreadable {own.paths[place]}"
 
     def _find(self, place: int) -> tuple[Inputs, int]:

@@ -92,7 +92,7 @@ def check_same(folder: RunFolder, kind: Kind, given: Mapping[str, Any]) -> Plan:
     Raises:
         UserError: if the run was started with another value of a given setting.
     """
-    plan = Plan.from_json(folder.read_run(), kind)
+    plan = Plan.of(folder, kind)
     device = device_name(given.get("device", plan.device))
     if device != plan.device:
         warnings.warn(f"the run was started on {plan.device}, so results may differ slightly on {device}", stacklevel=2)
@@ -113,12 +113,14 @@ def _write_start(run: Run) -> None:
     folder, plan, data = run.folder, run.plan, run.data
     if plan.on_features and distributed.rank() == 0:
         network = load_pretrained(plan.model, plan.data.image_size)
-        write_tensors(folder.backbone_file, network.weights())
+        with folder.recorded(folder.backbone_file) as draft:
+            write_tensors(draft, network.weights())
     folder.write_samples(sample_rows(data))
     if data.duplicates:
         folder.write_duplicates(duplicate_rows(data))
     if plan.data.corrected is not None and distributed.rank() == 0:
-        shutil.copyfile(plan.data.corrected, folder.trained_on_file)
+        with folder.recorded(folder.trained_on_file) as draft:
+            shutil.copyfile(plan.data.corrected, draft)
     folder.forget_unreadable()  # of a start that was interrupted
     list_unreadable(folder, data)
     distributed.barrier()

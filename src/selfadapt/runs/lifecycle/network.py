@@ -14,7 +14,6 @@ from selfadapt.data.dataset import Data, Samples, readable
 from selfadapt.data.input_statistics import channel_statistics, examples
 from selfadapt.data.inputs import Inputs, InputSpec
 from selfadapt.data.tabular.vectors import VectorInputs
-from selfadapt.engine import checkpoint
 from selfadapt.models.backbone import Backbone, FineTuned, Normalised
 from selfadapt.models.batch_norm.sync_batch_norm import sync_batch_norms
 from selfadapt.models.pretrained.features import features_of
@@ -24,13 +23,17 @@ from selfadapt.objectives.objective import Objective
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import ModelPlan, Plan, ReadingPlan
 from selfadapt.runs.lifecycle.environment import choose_device, make_deterministic
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 
 
 def load_pretrained(
-    model: ModelPlan, size: int | None, file: Path | None = None, channels: int | None = None
+    model: ModelPlan, size: int | None, started: RunFolder | None = None, channels: int | None = None
 ) -> Pretrained:
-    """Load the pretrained network of a plan, with the weights that a run saved in `file`, if it did."""
-    weights = str(file) if file is not None and file.exists() else model.weights
+    """Load the pretrained network of a plan, with the weights that a run which was `started` saved, if it did."""
+    weights = model.weights
+    if started is not None:
+        started.check_recorded(started.backbone_file)
+        weights = str(started.backbone_file) if started.backbone_file.exists() else weights
     return pretrained(timm_name(model.name) or model.name, weights=weights, size=size, channels=channels)
 
 
@@ -96,10 +99,7 @@ def build_model(
 
 def copy_backbone(folder: RunFolder, model: nn.Module) -> None:
     """Copy the backbone of a run without labels, with its normalisation, into a new model."""
-    saved = checkpoint.load_newest(folder.checkpoints)
-    folder.read_run()
-    if saved is None:
-        raise UserError(f"{folder.path} is not trained yet; train it with: selfadapt pretrain")
+    saved = newest_checkpoint(folder)
     learned = {name: value for name, value in saved.model.items() if name.startswith("backbone.")}
     own = {name: value for name, value in model.state_dict().items() if name.startswith("backbone.")}
     different = sorted(set(own) ^ set(learned)) or [n for n, value in own.items() if learned[n].shape != value.shape]
@@ -118,13 +118,12 @@ def with_features(
 
     `folder` is that of a run that was started before; all of its samples must be readable.
     """
-    network = load_pretrained(reading.model, reading.data.image_size, None if folder is None else folder.backbone_file)
+    network = load_pretrained(reading.model, reading.data.image_size, folder)
     device = choose_device(reading.device)
     unreadable = list(data.unreadable)
 
     def featurised(name: str, samples: Samples) -> Samples:
-        with distributed.first_on_machine():  # the others read its features from the cache
-            found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
+        found = features_of(samples.inputs, network, device=device, on_progress=on_progress)
         vectors = replace(samples, inputs=VectorInputs(found.values_NF), display_images=samples.inputs)
         if not found.broken:
             return vectors

@@ -11,7 +11,6 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
 from selfadapt.data.input_statistics import channel_statistics
-from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.fit import Training
 from selfadapt.objectives.objective import Metrics, Objective, Progress
@@ -21,6 +20,7 @@ from selfadapt.runs.config.request import Kind
 from selfadapt.runs.lifecycle.environment import choose_device, device_name, make_deterministic, warn_of_versions
 from selfadapt.runs.lifecycle.network import build_model
 from selfadapt.runs.lifecycle.prepare_data import recall
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -88,34 +88,21 @@ def open_folder(
     Raises:
         UserError: if the folder is not that of a run of this kind, or has not been trained yet, or its data are gone.
     """
-    plan = replace(Plan.from_json(folder.read_run(), kind), device=device_name(device))
+    plan = replace(Plan.of(folder, kind), device=device_name(device))
     data = recall(plan, folder, on_progress)
     warn_of_versions(folder.read_run())
     own = choose_device(plan.device)
     make_deterministic(own)
-    set_useful_threads(plan, data.train.inputs.shape, own)
     saved = newest_checkpoint(folder, own)
     inputs = data.train.inputs
-    model = build_model(plan, plan.method, inputs.shape, channel_statistics(inputs), data.num_classes).to(own)
     targets = plan.method.initial_targets(
         data.train.labels, data.num_classes, Storage.parse(plan.fit.targets, device=own)
     )
-    return OpenedRun(folder, plan, data, state_from(saved, plan, plan.method, model, targets, len(data.train)))
-
-
-def newest_checkpoint(folder: RunFolder, device: torch.device) -> Checkpoint:
-    """The newest checkpoint of a run.
-
-    Raises:
-        UserError: if there is none.
-    """
-    command = "train" if folder.read_run()["settings"]["kind"] == "labels" else "pretrain"
-    saved = checkpoint.load_newest(folder.checkpoints, device)
-    if saved is None:
-        raise UserError(
-            f"{folder.path} is not trained yet; resume it with: selfadapt {command} --resume --out {folder.path}"
-        )
-    return saved
+    with restoring(folder.checkpoints, saved):
+        set_useful_threads(plan, inputs.shape, own)
+        model = build_model(plan, plan.method, inputs.shape, channel_statistics(inputs), data.num_classes).to(own)
+        state = state_from(saved, plan, plan.method, model, targets, len(data.train))
+    return OpenedRun(folder, plan, data, state)
 
 
 def state_from(
@@ -127,6 +114,8 @@ def state_from(
         targets.rows.load_state_dict(saved.targets)
     running = saved.state.get("accumulator")  # not in the checkpoint of a solve
     visited_N = torch.zeros(samples, dtype=torch.bool) if running is None else running["predicted"].cpu() >= 0
+    if len(visited_N) != samples:
+        raise ValueError(f"it is about {len(visited_N)} samples instead of {samples}")
     return TrainedState(
         objective=objective,
         model=model,

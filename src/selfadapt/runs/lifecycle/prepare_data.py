@@ -83,7 +83,10 @@ def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFol
         data = cache_decoded(data, stream=stream, stream_train=from_images, on_progress=on_progress)
     if reading.data.corrected is not None:
         # A run keeps the table that it was started with, as the file that was named may have changed.
-        table = Path(reading.data.corrected) if started is None else started.trained_on_file
+        table = Path(reading.data.corrected)
+        if started is not None:
+            table = started.trained_on_file
+            started.check_recorded(table)
         data = apply_corrected(data, table, quiet=started is not None)
     if unlabelled and data.unlabelled is not None:
         return _of_unlabelled(data, data.unlabelled)

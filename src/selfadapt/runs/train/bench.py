@@ -7,7 +7,8 @@ resumed.
 
 import json
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,11 +28,13 @@ from selfadapt.evaluation.classification import UNKNOWN, accuracy, outputs, pred
 from selfadapt.evaluation.selective.risk_coverage import aurc
 from selfadapt.objectives.method import Problem, Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
+from selfadapt.run_folder.metrics_file import append_record, rebuild_records
 from selfadapt.runs.inspect.abstention import answers
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.lifecycle import Run, list_unreadable
 from selfadapt.runs.lifecycle.network import new_model
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, TrainedState, state_from
+from selfadapt.runs.lifecycle.saved_network import restoring
 from selfadapt.runs.train.build_training import build_training, restore, training_of
 from selfadapt.targets.sharded import ShardedRows
 from selfadapt.targets.store import Storage, TargetStore
@@ -110,15 +113,16 @@ class RunBench:
             metrics: dict[str, Any] = {"solve": name, "epoch": 1}
             if main:
                 metrics |= self.after_solve(run, model, predicted_NK.argmax(1))
-                self._record(metrics, 0)
+                self._record(metrics, [])
             else:
                 self._note_seconds(name, self._lap())
             self._list_broken()
             saved = _solution(model, targets, metrics)
             checkpoint.save(folder, saved, sharded=targets is not None and isinstance(targets.rows, ShardedRows))()
-        state = state_from(saved, run.plan, problem, model, targets, len(run.data.train))
+        with restoring(folder, saved):
+            state = state_from(saved, run.plan, problem, model, targets, len(run.data.train))
         if main:
-            self._main = state
+            self._finish_main(state)
         return state
 
     def _solved(self, problem: Problem, model: nn.Module) -> Tensor:
@@ -179,14 +183,18 @@ class RunBench:
 
         def after_epoch(training: Training) -> Metrics:
             metrics = self.after_epoch(run, training)
-            self._record(metrics, training.epoch)
+            self._record(metrics, training.history)
             self._note("start_epoch", objective.started([*training.history, metrics], run.plan.epochs))
             return metrics
 
         self._fit(training, run.folder.checkpoints, initialise, after_epoch)
-        distributed.barrier()
-        self._main = TrainedState.of(training)
+        self._finish_main(TrainedState.of(training))
         return training
+
+    def _finish_main(self, state: TrainedState) -> None:
+        self._rebuild_metrics(state.history)
+        distributed.barrier()  # until then, the other processes must not read the metrics
+        self._main = state
 
     def _fit_other(
         self, name: str, objective: Objective, initialise: Initialise | None, constant_rate: bool
@@ -233,10 +241,22 @@ class RunBench:
         seconds, self._clock = now - self._clock, now
         return seconds
 
-    def _record(self, metrics: Metrics, epoch: int) -> None:
-        """Write the metrics of an epoch, or of a solve, into metrics.jsonl."""
-        self.run.folder.forget_metrics_after(epoch)
-        self.run.folder.append_metrics({**metrics, "seconds": round(self._lap(), 3)})
+    def _record(self, metrics: Metrics, history: Sequence[Metrics]) -> None:
+        """Add the metrics of an epoch, or of a solve, to those of the epochs before."""
+        self._rebuild_metrics(history)
+        seconds = round(self._lap(), 3)
+        if distributed.rank() == 0:
+            append_record(self.run.folder.metrics_file, {**metrics, "seconds": seconds})
+
+    def _rebuild_metrics(self, history: Sequence[Metrics]) -> None:
+        """Make metrics.jsonl hold the epochs of the checkpoint, whatever happened to the file."""
+        path = self.run.folder.metrics_file
+        rebuilt = rebuild_records(path, history) if distributed.rank() == 0 else 0
+        if rebuilt:
+            warnings.warn(
+                f"{path} was damaged; {rebuilt} of its epochs were rebuilt from the checkpoint, without their seconds",
+                stacklevel=2,
+            )
 
     def _note(self, key: str, value: Any) -> None:
         """Write a value into run.json, unless it is there."""

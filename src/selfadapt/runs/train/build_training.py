@@ -18,6 +18,7 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.sections import parse_progressive
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import new_model
+from selfadapt.runs.lifecycle.saved_network import restoring
 from selfadapt.targets.store import Storage, TargetStore
 
 
@@ -49,7 +50,8 @@ def restore(training: Training, checkpoints: Path) -> None:
     """Load the newest checkpoint into a training, if there is one."""
     saved = checkpoint.load_newest(checkpoints, training.device)
     if saved is not None:
-        training.restore(saved)
+        with restoring(checkpoints, saved):
+            training.restore(saved)
 
 
 def _loader(plan: Plan, data: Data) -> SampleLoader:

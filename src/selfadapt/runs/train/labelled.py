@@ -17,6 +17,7 @@ from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, balanced_accuracy, predict, predicted_classes
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.inspect.abstention import measure_coverage
 from selfadapt.runs.inspect.label_audit import audit_training
@@ -134,6 +135,7 @@ def _result(run: OpenedRun) -> dict[str, Any]:
     validation = [record["validation_accuracy_given"] for record in metrics if "validation_accuracy_given" in record]
     kept = [epoch for epoch in range(1, len(metrics) + 1) if run.objective.keeps(metrics[:epoch])]
     others = sum(content.get("other_trainings_seconds", {}).values())
+    seconds = measured_seconds(metrics)
     return {
         "run": str(run.folder.path),
         "method": run.plan.method_name,
@@ -146,8 +148,8 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "label_recovery": audit.summary.get("recovery"),
         "noise": content["noise"],
         "start_epoch": content["start_epoch"],
-        "seconds": round(sum(record["seconds"] for record in metrics) + others, 3),
-        "images_per_second": round(len(run.data.train) / median(record["seconds"] for record in metrics), 1),
+        "seconds": round(sum(seconds) + others, 3),
+        "images_per_second": round(len(run.data.train) / median(seconds), 1) if seconds else None,
         "unreadable": list_unreadable(run.folder, run.data),
         "audit": audit.summary,
     }

@@ -17,10 +17,12 @@ from selfadapt.models.backbone import Backbone, Normalised, unwrapped
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
 from selfadapt.runs.lifecycle.network import bare_backbone
-from selfadapt.runs.lifecycle.opened_run import OpenedRun, newest_checkpoint
+from selfadapt.runs.lifecycle.opened_run import OpenedRun
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages
 
 _MEASURED = 2_000  # images whose features are measured after each epoch
@@ -85,7 +87,7 @@ def _probe_accuracy(model: nn.Module, samples: Samples, device: torch.device) ->
 
 def _result(run: OpenedRun) -> dict[str, Any]:
     metrics, held_out = all_metrics(run.folder, run.plan.epochs), run.data.test or run.data.validation
-    last = metrics[-1]
+    last, seconds = metrics[-1], measured_seconds(metrics)
     return {
         "run": str(run.folder.path),
         "method": run.plan.method_name,
@@ -99,8 +101,8 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "effective_rank": last["effective_rank"],
         "collapsed": last["collapsed"],
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
-        "seconds": round(sum(record["seconds"] for record in metrics), 3),
-        "seconds_per_epoch": round(median(record["seconds"] for record in metrics), 3),
+        "seconds": round(sum(seconds), 3),
+        "seconds_per_epoch": round(median(seconds), 3) if seconds else None,
         "unreadable": list_unreadable(run.folder, run.data),
     }
 
@@ -108,15 +110,16 @@ def _result(run: OpenedRun) -> dict[str, Any]:
 def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = True) -> Backbone:
     """The backbone of a run without labels, as in its newest checkpoint, or as it was before training."""
     content = folder.read_run()
-    plan = Plan.from_json(content, "pretraining")
+    plan = Plan.of(folder, "pretraining")
     saved = newest_checkpoint(folder, device)
     own = {name.removeprefix("backbone."): value for name, value in saved.model.items() if name.startswith("backbone.")}
     torch.manual_seed(plan.seed)
     spec = InputSpec.of(tuple(content["data"]["shape"]))
-    network = bare_backbone(plan.model, spec)
-    if timm_name(plan.model.name) is None:  # timm networks have their own scale
-        mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
-        network = Normalised(network, mean_C, std_C, spatial=spec.kind == "images")
-    if trained:
-        network.load_state_dict(own)
+    with restoring(folder.checkpoints, saved):
+        network = bare_backbone(plan.model, spec)
+        if timm_name(plan.model.name) is None:  # timm networks have their own scale
+            mean_C, std_C = own["mean_C11"].flatten(), own["std_C11"].flatten()
+            network = Normalised(network, mean_C, std_C, spatial=spec.kind == "images")
+        if trained:
+            network.load_state_dict(own)
     return network.to(device)

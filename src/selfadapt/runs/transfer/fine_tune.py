@@ -31,6 +31,7 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.export.network_files import torchvision_weights
 from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import bare_backbone
+from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 from selfadapt.runs.transfer.detection_task import Detection, pyramid_detector
 from selfadapt.runs.transfer.segmentation_task import Segmentation
 from selfadapt.runs.transfer.transfer_settings import TransferPlan, TransferSettings
@@ -81,16 +82,16 @@ def transfer(
     detector = plan.detector if plan.detector != "pyramid" else None
     count = len(downstream.data.test)
     result = {"task": plan.task, "detector": detector, "scratch": plan.scratch, "images": count, **scores}
-    folder.write_json(folder.transfer_file, {**(folder.read_if_there(folder.transfer_file) or {}), key: result})
+    folder.write_json(
+        folder.transfer_file, {**(folder.read_json(folder.transfer_file, dict[str, Any]) or {}), key: result}
+    )
     shutil.rmtree(checkpoints, ignore_errors=True)
     return result
 
 
 def _task_and_model(folder: RunFolder, roots: Sequence[Path], plan: TransferPlan) -> tuple[Downstream, nn.Module]:
     content = folder.read_run()
-    saved = checkpoint.load_newest(folder.checkpoints)
-    if saved is None:
-        raise UserError(f"{folder.path} does not contain a trained network")
+    saved = newest_checkpoint(folder)
     scale = _normalisation(saved.model)
     if plan.task == "detection" and plan.detector == "pyramid":
         body = {k: v for k, v in torchvision_weights(content, saved.model).items() if not k.startswith("fc.")}
@@ -114,7 +115,7 @@ def _normalisation(model: dict[str, Tensor]) -> dict[str, list[float]]:
 
 def _network(folder: RunFolder, content: dict[str, Any], weights: dict[str, Tensor] | None) -> ResNet:
     """The backbone of a run with these weights, or with random ones."""
-    model, shape = Plan.from_json(content, content["settings"]["kind"]).model, tuple(content["data"]["shape"])
+    model, shape = Plan.of(folder, content["settings"]["kind"]).model, tuple(content["data"]["shape"])
     network = bare_backbone(model, InputSpec.of(shape)) if len(shape) == 3 else None
     if not isinstance(network, ResNet):
         raise UserError(

@@ -1,0 +1,48 @@
+"""Commands in several processes: `--devices N` starts them on this machine, torchrun on any number of machines."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+
+from selfadapt.cli.output import OUTPUT
+from selfadapt.core.errors import UserError
+from selfadapt.core.launched import follow_launcher, is_launched
+
+SHARED_COMMANDS = ("train", "pretrain", "embed", "audit", "predict", "probe", "attack", "shift")
+
+
+def check_shared(command: str) -> None:
+    """Raise a UserError if a launcher started this command, which runs in one process."""
+    if is_launched() and command not in SHARED_COMMANDS:
+        raise UserError(
+            f"`selfadapt {command}` runs in one process; these run in several: {', '.join(SHARED_COMMANDS)}"
+        )
+
+
+def start_processes(devices: int, arguments: Sequence[str]) -> None:
+    """With --devices, run the program with these arguments in that many processes, and exit as they do."""
+    if devices < 1:
+        raise UserError(f"--devices {devices} must be at least 1")
+    if devices > 1 and not is_launched():
+        from selfadapt.engine.elastic import launch
+
+        raise typer.Exit(launch(devices, arguments))
+
+
+@contextmanager
+def in_processes(devices: int, device: str) -> Iterator[bool]:
+    """Run the block in each process, and yield whether this one is the first, which reports."""
+    start_processes(devices, sys.argv[1:])
+    from selfadapt.core import distributed
+    from selfadapt.runs.lifecycle.environment import choose_device
+
+    follow_launcher()
+    distributed.init(choose_device(device))
+    first = distributed.rank() == 0
+    OUTPUT.quiet = OUTPUT.quiet or not first
+    try:
+        yield first
+    finally:
+        distributed.shutdown()

@@ -1,0 +1,216 @@
+"""Cross-fitting in a few passes over features that are too many to hold.
+
+Two linear discriminants predict each fold from the sums of the others (fold_moments.py): one on the standardised
+features, one on the axes of a Gaussian kernel, as in cross_fit.py. They suffice alone for many classes.
+
+With few classes a pilot joins them: cross_fit.py on a sample of 8,192. Its head predicts all other samples, and
+predictions are weighted means of all three. If the pilot finds that the noise depends on the class, closed-form heads
+that are fitted to the labels learn it too. Then they are fitted to targets instead,
+
+    r_ik ∝ q_ik V[k, y_i],   q and V from the pilot
+
+whose sums X'R are taken in one more pass, in which targets are computed and forgotten. A sample of the pilot keeps the
+prediction of the pilot's folds, because the targets of others depend on its label.
+
+Sample, shrinkage, kernel, weights and temperatures depend on ids and features, not on files or processes.
+
+Shapes: N samples, n of a block, s of the sample, F features, D axes, f folds, K classes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from selfadapt.core import distributed
+from selfadapt.data.shards.passes import Passes
+from selfadapt.data.shards.scan import Scan
+from selfadapt.models.linear.fold_moments import FoldMoments, ShrunkDiscriminant
+from selfadapt.objectives.cross_fitting.cross_fit import CrossFitted, best_kernel, cross_fit
+from selfadapt.objectives.cross_fitting.nested_heads import is_large, one_hot
+from selfadapt.objectives.cross_fitting.noise_model import (
+    LEAST_GAIN_OF_MEAN,
+    MARGIN_OF_MEAN,
+    fit_symmetric,
+    likeliest_share,
+    prefers_classes,
+)
+from selfadapt.objectives.cross_fitting.streamed.fold_heads import FoldHeads
+from selfadapt.objectives.cross_fitting.streamed.sparse_predictions import SparsePredictions
+from selfadapt.objectives.cross_fitting.streamed.sparse_transition import (
+    SparseNoise,
+    SparseTransition,
+    estimate_sparse_transition,
+    gain_of_classes,
+)
+from selfadapt.objectives.cross_fitting.transition import posterior
+
+STREAMED_FOLDS = 5
+SAMPLE = 8192  # samples of the pilot, on which everything else is selected as well
+_SAMPLE_NUMBERS = 2**24  # class probabilities of the sample
+_LEAST_PER_CLASS = 50  # samples of the pilot
+_MANY_SAMPLES, _MANY_NUMBERS, _MANY_PRODUCTS = 50_000, 2**26, 2e9
+_COMPARED = 100_000  # samples on which V is estimated
+
+
+@dataclass(frozen=True)
+class StreamedFit:
+    """Out-of-sample predictions of the samples of this process, before their temperature."""
+
+    predictions: SparsePredictions
+    noise: SparseNoise
+    distance_n: Tensor  # squared Mahalanobis distance to the nearest class mean
+
+
+class StreamedFitting:
+    """Labels 0, 1, …, folds 0 to 4, and the positions of a random sample."""
+
+    def __init__(
+        self, passes: Passes, scan: Scan, labels_N: Tensor, fold_N: Tensor, sample_s: Tensor, num_classes: int
+    ) -> None:
+        self.passes, self.labels_N, self.fold_N, self.num_classes = passes, labels_N, fold_N, num_classes
+        sample_sF, mean_F, scale_F = passes.shards.take(sample_s), scan.mean_F, scan.scale_F
+        kernel = best_kernel(sample_sF, labels_N[sample_s], fold_N[sample_s].long(), num_classes)
+        maps: list[Callable[[Tensor], Tensor]] = [lambda features_nF: (features_nF - mean_F) / scale_F, kernel]
+        widths = [axes(sample_sF[:1]).shape[1] for axes in maps]
+        self.views = [
+            FoldHeads(axes, FoldMoments.zero(STREAMED_FOLDS, num_classes, width))
+            for axes, width in zip(maps, widths, strict=True)
+        ]
+        self.weights = [1.0, 0.0]
+        every = -(-len(sample_s) * num_classes // _SAMPLE_NUMBERS)  # fewer for many classes
+        self.sample_s, self.sample_sF = sample_s[::every], sample_sF[::every]
+        self.sample_labels_s, self.sample_fold_s = labels_N[self.sample_s], fold_N[self.sample_s]
+        self.pilot = self._pilot()
+
+    def _pilot(self) -> CrossFitted | None:
+        fold_s = self.sample_fold_s.long()
+        enough = len(self.sample_s) >= _LEAST_PER_CLASS * self.num_classes
+        if not enough or is_large(self.sample_sF, fold_s, self.num_classes):
+            return None
+        steps = self.passes.on_progress
+
+        def on_progress(done: int, total: int) -> None:
+            steps("cross-fitting a sample", done, total)
+
+        on_progress(0, 1)
+        return cross_fit(self.sample_sF, self.sample_labels_s, fold_s, self.num_classes, on_progress=on_progress)
+
+    def fit(self) -> StreamedFit:
+        for block, features_nF in self.passes.blocks("summing folds"):
+            for view in self.views:
+                view.moments.add(view.axes(features_nF), self.labels_N[block], self.fold_N[block])
+        for view in self.views:
+            view.moments.all_reduce()
+        plain = [[view.moments.discriminant_without([f]) for f in range(STREAMED_FOLDS)] for view in self.views]
+        sample_sK = self._select(plain, one_hot(self.sample_labels_s, self.num_classes).float())
+        linear = replace(self.views[0])  # which measures distances, whatever its targets become
+        moves = self.pilot is not None and prefers_classes(
+            self.pilot.predicted_NK, self.sample_labels_s, self.sample_fold_s.long()
+        )
+        if self.pilot is not None and moves:
+            sample_sK = self._select(self._moved(self.pilot), self._targets(self.sample_sF, self.sample_s, self.pilot))
+        shares_fK = torch.stack([own.log_share_K for own in plain[0]]).float()
+        predictions, distance_n = SparsePredictions(self.passes, self.num_classes), self.passes.own(torch.float32)
+        for block, features_nF in self.passes.blocks("predicting"):
+            predictions.put(block, self._predict(features_nF, block, closed_of_pilot=not moves), self.labels_N[block])
+            axes_nD = linear.axes(features_nF)
+            distance_n[self.passes.place(block)] = linear.distance(axes_nD, self.fold_N[block], shares_fK)
+        return StreamedFit(predictions, self._noise(predictions, sample_sK), distance_n)
+
+    def _select(self, discriminants: Sequence[Sequence[ShrunkDiscriminant]], targets_sK: Tensor) -> Tensor:
+        """Select all heads and the weights of the predictors on the sample, and return its predictions."""
+        predicted = []
+        for view, own in zip(self.views, discriminants, strict=True):
+            view.fit(own, self.sample_sF, self.sample_fold_s, targets_sK)
+            predicted.append(view.predict(view.axes(self.sample_sF), self.sample_fold_s))
+        first = likeliest_share(predicted[0], predicted[1], self.sample_labels_s)
+        mixed_sK = first * predicted[0] + (1 - first) * predicted[1]
+        closed = 1.0
+        if self.pilot is not None:
+            closed = likeliest_share(mixed_sK, self.pilot.predicted_NK, self.sample_labels_s)
+            mixed_sK = closed * mixed_sK + (1 - closed) * self.pilot.predicted_NK
+        self.weights = [closed * first, closed * (1 - first), 1 - closed]
+        return mixed_sK
+
+    def _moved(self, pilot: CrossFitted) -> list[list[ShrunkDiscriminant]]:
+        """The discriminants of all folds, from targets of the pilot."""
+        counts_fK = torch.zeros(STREAMED_FOLDS, self.num_classes).double()
+        sums = [torch.zeros_like(view.moments.sums_FKD) for view in self.views]
+        for block, features_nF in self.passes.blocks("updating targets"):
+            targets_nK = self._targets(features_nF, torch.arange(block.start, block.stop), pilot)
+            for fold in range(STREAMED_FOLDS):
+                rows = (self.fold_N[block] == fold).nonzero().flatten()
+                counts_fK[fold] += targets_nK[rows].sum(0)
+                for sums_fKD, view in zip(sums, self.views, strict=True):
+                    sums_fKD[fold] += targets_nK[rows].T @ view.axes(features_nF[rows])
+        for values in (counts_fK, *sums):
+            distributed.all_reduce_sum(values)
+        others_fK = counts_fK.sum(0) - counts_fK
+        return [
+            [
+                ShrunkDiscriminant.of(others_fK[f], sums_fKD.sum(0) - sums_fKD[f], view.moments.gram_without(f))
+                for f in range(STREAMED_FOLDS)
+            ]
+            for view, sums_fKD in zip(self.views, sums, strict=True)
+        ]
+
+    def _targets(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
+        """r of these samples."""
+        return posterior(
+            self._predicted_by_pilot(features_nF, position_n, pilot)[0],
+            self.labels_N[position_n],
+            pilot.noise.matrix_KK,
+        )
+
+    def _predicted_by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> tuple[Tensor, Tensor]:
+        """Predictions by the head of the pilot, by its folds for its own samples; and the rows of these."""
+        predicted_nK = pilot.noise.sharpened(pilot.predict(features_nF))
+        row_n, place_n = _common(position_n, self.sample_s)
+        predicted_nK[row_n] = pilot.predicted_NK[place_n]
+        return predicted_nK, row_n
+
+    def _predict(self, features_nF: Tensor, block: slice, *, closed_of_pilot: bool) -> Tensor:
+        """The weighted mean of all predictors; with `closed_of_pilot`, for the samples of the pilot as well."""
+        predicted_nK = torch.zeros(len(features_nF), self.num_classes)
+        for view, weight in zip(self.views, self.weights, strict=False):
+            if weight:
+                predicted_nK.add_(view.predict(view.axes(features_nF), self.fold_N[block]), alpha=weight)
+        if self.pilot is not None:
+            position_n = torch.arange(block.start, block.stop)
+            pilot_nK, row_n = self._predicted_by_pilot(features_nF, position_n, self.pilot)
+            predicted_nK.add_(pilot_nK, alpha=self.weights[2])
+            if not closed_of_pilot:
+                predicted_nK[row_n] = pilot_nK[row_n]
+        return predicted_nK
+
+    def _noise(self, predictions: SparsePredictions, sample_sK: Tensor) -> SparseNoise:
+        """Symmetric noise, or class-dependent noise if it explains held-out labels better."""
+        fitted = fit_symmetric(sample_sK, self.sample_labels_s)
+        every = -(-len(self.labels_N) // _COMPARED)
+        self.passes.on_progress("estimating label noise", 0, 1)
+        rows = predictions.take(torch.arange(0, len(self.labels_N), every))
+        fold_n = self.fold_N[rows.position_n]
+        gain, standard_error = gain_of_classes(rows, fold_n)
+        if gain <= max(LEAST_GAIN_OF_MEAN, MARGIN_OF_MEAN * standard_error):
+            return SparseNoise(SparseTransition.symmetric(fitted.rate, self.num_classes), fitted.temperature)
+        temperature = max(1.0, fitted.temperature)
+        return SparseNoise(estimate_sparse_transition(rows.sharpened(temperature), fold_n), temperature)
+
+
+def _common(position_n: Tensor, sorted_s: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the positions that occur in both are in each of them."""
+    place_n = torch.searchsorted(sorted_s, position_n).clamp_max(len(sorted_s) - 1)
+    row_n = (sorted_s[place_n] == position_n).nonzero().flatten()
+    return row_n, place_n[row_n]
+
+
+def is_streamed(samples: int, dimensions: int, num_classes: int) -> bool:
+    """Whether data is so large that it is fitted from sums, in blocks.
+
+    From 50,000 samples, or 2^26 numbers (256 MB). Smaller data of many classes is, too, if the heads of cross_fit.py
+    would have to be cut to a few axes: from 2e9 products of samples, features and classes.
+    """
+    products = samples * min(samples, dimensions) * num_classes
+    return samples >= _MANY_SAMPLES or samples * dimensions >= _MANY_NUMBERS or products > _MANY_PRODUCTS

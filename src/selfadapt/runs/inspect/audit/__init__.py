@@ -1,0 +1,1 @@
+"""The audit of features, and the figures of every audit."""

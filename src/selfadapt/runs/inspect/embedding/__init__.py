@@ -1,0 +1,1 @@
+"""Features of a pretrained network, written as a file or as shards."""

@@ -1,0 +1,139 @@
+"""Predictions of an exported ONNX file with onnxruntime, without torch.
+
+Everything it needs is in the metadata of the file: class names, how inputs are read, and the threshold up to which to
+abstain. Its answers are those of the run, within rounding.
+
+Shapes: B inputs, K classes, C channels, H by W pixels, D values of a vector.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfadapt.core.errors import UserError
+from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
+from selfadapt.data.forms.known_forms import read_table
+from selfadapt.data.images.decode import UnreadableImage
+from selfadapt.data.images.preprocessing import Preprocessing
+from selfadapt.data.tabular.column_encoder import ColumnEncoder
+from selfadapt.data.tabular.row_encoder import Table
+from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class OnnxPredictor:
+    """An ONNX file that `selfadapt export --format onnx` wrote, ready to predict.
+
+    Example:
+        >>> predictor = OnnxPredictor.open(Path("model.onnx"))
+        >>> list(predictor.answer([Path("photo.jpg")]))
+    """
+
+    session: Any
+    classes: Sequence[str]
+    shape: tuple[int, ...]
+    preprocessing: Preprocessing | None  # None for vectors
+    reader: Mapping[str, Any] | None  # state of the encoder that turns rows into vectors
+    threshold: float | None
+
+    @classmethod
+    def open(cls, path: Path, *, abstain: bool = True) -> "OnnxPredictor":
+        """Open a file.
+
+        Raises:
+            UserError: If onnxruntime is missing, or this is not a file that selfadapt exported.
+        """
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise UserError("predicting with ONNX needs an extra: pip install 'selfadapt[onnx]'") from error
+        try:
+            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            about = session.get_modelmeta().custom_metadata_map
+            inputs = json.loads(about["inputs"])
+            shape = tuple(int(side) for side in inputs["shape"])
+            read = inputs["preprocessing"]
+            return cls(
+                session=session,
+                classes=json.loads(about["classes"]),
+                shape=shape,
+                preprocessing=None if read is None else Preprocessing.from_state(read),
+                reader=inputs["reader"],
+                threshold=float(about["threshold"]) if abstain and "threshold" in about else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} lacks the metadata of `selfadapt export`; export it again") from error
+        except Exception as error:  # onnxruntime has its own exceptions, with no common class
+            raise UserError(f"{path} cannot be read as an ONNX file: {str(error).splitlines()[0]}") from error
+
+    def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+        """One record per file, or per row of a table or array, in order."""
+        for path in paths:
+            if path.suffix in ARRAYS:
+                values = self._array(path)
+                for place, record in enumerate(self.records(values)):
+                    yield {"path": f"{path}[{place}]", **record}
+                if not len(values):
+                    yield {"path": str(path), "error": EMPTY}
+            elif self.preprocessing is None:
+                yield from self._rows(path)
+            else:
+                yield self._file(path)
+
+    def records(self, inputs: Array) -> Iterator[dict[str, Any]]:
+        """Predict inputs as the network takes them: uint8 images B×C×H×W, or vectors B×D."""
+        for first in range(0, len(inputs), _BATCH):
+            batch = inputs[first : first + _BATCH]
+            values = batch.astype(np.float32) / 255 if batch.dtype == np.uint8 else batch.astype(np.float32)
+            probabilities_BK, confidence_B = self.session.run(["probabilities", "confidence"], {"inputs": values})
+            for number, confidence in zip(probabilities_BK.argmax(1).tolist(), confidence_B.tolist(), strict=True):
+                yield prediction(self.classes[number], confidence, self.threshold)
+
+    def _file(self, path: Path) -> dict[str, Any]:
+        assert self.preprocessing is not None
+        name = as_text(str(path))
+        if name != str(path):
+            return {"path": name, "error": INVALID_FILE_NAME}
+        try:
+            pixels = self.preprocessing.read(path)
+        except UnreadableImage as error:
+            return {"path": name, "error": str(error)}
+        return {"path": name, **next(self.records(pixels[None]))}
+
+    def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
+        if self.reader is None or self.reader["reader"] != "columns" or path.suffix not in TABLES:
+            wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
+            if self.reader is not None and self.reader["reader"] != "columns":
+                wanted = "an .npy of N×D embeddings, or predict texts with the run"
+            raise UserError(f"{path} cannot be read: this model takes vectors; give {wanted}")
+        rows = read_table(path)
+        if not rows:
+            yield {"path": str(path), "error": EMPTY}
+            return
+        encoder = ColumnEncoder.from_state(self.reader)
+        values = np.array(encoder.encode_rows(Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")), np.float32)
+        for number, record in enumerate(self.records(values), start=2):
+            yield {"path": str(path), "row": number, **record}
+
+    def _array(self, path: Path) -> Array:
+        try:
+            loaded = np.load(path, allow_pickle=False)
+            values: Array = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+        except (ValueError, OSError, EOFError, KeyError) as error:
+            raise UserError(f"{path} cannot be read as an .npy, or an .npz with the array x: {error}") from error
+        if len(self.shape) == 3 and values.ndim in (3, 4) and values.dtype == np.uint8:
+            values = np.moveaxis(values if values.ndim == 4 else values[..., None], -1, 1)
+        kinds = "u" if len(self.shape) == 3 else "f"
+        if values.shape[1:] != self.shape or values.dtype.kind not in kinds:
+            raise UserError(
+                f"{path} holds {values.dtype} of shape {values.shape[1:]}, but the model takes "
+                f"{'uint8 images' if kinds == 'u' else 'float vectors'} of {self.shape}"
+            )
+        return values

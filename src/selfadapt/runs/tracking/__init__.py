@@ -1,0 +1,1 @@
+"""Experiment trackers that follow the metrics of a run."""
