@@ -71,7 +71,7 @@ def test_opening_reads_neither_shards_nor_files(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(builtins, "open", noted)
     monkeypatch.setattr(io, "open", noted)
     data = open_data(str(folder / "packed"))
-    assert {Path(path).name for path in opened} <= {"index.json", "index.npy"}
+    assert {Path(path).name for path in opened} <= {"index.json", "index.rows"}
     monkeypatch.undo()
     expected = open_data(str(folder / "zoo"))
     assert kind_of(str(folder / "packed"), TableColumns()) == "small images"
@@ -112,11 +112,12 @@ def test_damage_is_reported(folder: Path, tmp_path: Path) -> None:
 
     shard = next(damaged("cut").glob("train*.tar"))
     shard.write_bytes(shard.read_bytes()[:-1000])
-    rows = damaged("rows") / "index.npy"
+    rows = damaged("rows") / "index.rows"
     rows.write_bytes(rows.read_bytes()[:-5])
     (damaged("names") / "index.json").write_text("{}")
-    pickled = damaged("pickled") / "index.npy"
-    np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
+    pickled = damaged("pickled") / "index.rows"
+    with open(pickled, "wb") as file:
+        np.save(file, np.array([{}], dtype=object), allow_pickle=True)
     for name, expected in (("cut", "missing or incomplete"), *((n, "damaged") for n in ("rows", "names", "pickled"))):
         result = run("train", name, "--model", "mlp", "--out", "run", folder=tmp_path)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr

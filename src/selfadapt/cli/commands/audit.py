@@ -79,7 +79,9 @@ def _audit_data(source: str, labels: Path | None, out: Path | None, device: str,
     run_in_processes(devices, source, out, resume=False)
     given = {"data": source, "device": device, **({} if labels is None else {"labels": str(labels)})}
     started = out is not None and RunFolder(out).exists
-    done = run_to_the_end("labels", "train", train, given, out, resume=started, devices=devices, quiet=OUTPUT.quiet)
+    done = run_to_the_end(
+        "labels", "train", train, given, out, resume=started, devices=devices, log_to=None, quiet=OUTPUT.quiet
+    )
     if done is not None:
         run, result = done
         yield {**result["audit"], "run": result["run"]}

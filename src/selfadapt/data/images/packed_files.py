@@ -1,7 +1,7 @@
 """Image files inside tar shards, addressed as SHARD.tar/MEMBER, and ordinary files by the same functions.
 
     FOLDER/train-000000.tar    members 000000012.jpg, 000000012.cls, …: the layout of WebDataset
-    FOLDER/index.npy           a row for each sample, memory-mapped: its shard, the place of its image, size and kind
+    FOLDER/index.rows           a row for each sample, memory-mapped: its shard, the place of its image, size and kind
     FOLDER/index.json          what the rows refer to (packed_folder.py)
 
 The number in a member's name is its row in the index, so an image is found without reading the headers of a shard.
@@ -17,7 +17,7 @@ import numpy as np
 
 from selfadapt.core.regular_files import check_regular, read_regular
 
-INDEX_ROWS, INDEX_NAMES = "index.npy", "index.json"
+INDEX_ROWS, INDEX_NAMES = "index.rows", "index.json"
 INDEX_ROW = np.dtype(
     [
         ("shard", "<u4"), ("offset", "<u8"), ("bytes", "<u8"), ("label", "<i4"), ("split", "u1"), ("suffix", "u1"),

@@ -71,7 +71,8 @@ def pack(
     try:
         with atomic_folder(out) as draft:
             rows, shard_names = _write_shards(draft, readable, data.classes, shard_bytes, on_progress)
-            np.save(draft / INDEX_ROWS, rows, allow_pickle=False)
+            with open(draft / INDEX_ROWS, "wb") as file:
+                np.save(file, rows, allow_pickle=False)
             groups = [entry.group for entry, _ in readable]
             shards = {shard: (draft / shard).stat().st_size for shard in shard_names}
             index = {
@@ -87,8 +88,8 @@ def pack(
             }
             size = sum(shards.values())
             (draft / INDEX_NAMES).write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
-            for file in (*draft.iterdir(), draft):
-                fsync_path(file)
+            for written in (*draft.iterdir(), draft):
+                fsync_path(written)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}; free some space and try again") from error
     return {"images": len(rows), "shards": len(shard_names), "bytes": size, "unreadable": data.unreadable}
