@@ -3,7 +3,8 @@
 ImageNet's shape is 1,281,167 × 1,000. An update is that of one batch of 256. "copy" is a plain copy of the bytes that
 an update must move at least: the rows read and written. Growth is the time of an update with 10^7 rows over that with
 10^4. "sharded / replicated" is an update by two processes on this machine, on rows of 1,000 classes. "sent" is the
-number of bytes that a process passes to torch for the others in an update, over the formulas of docs/scale.md.
+number of bytes that a process passes to torch for the others in a step of the training loop, over the formulas of
+docs/scale.md.
 """
 
 import json
@@ -13,7 +14,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,8 @@ from torch import Tensor
 from benchmarks.timing import time_ratio
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
+from selfadapt.data.batch import Dealt
+from selfadapt.targets.traffic import step_bytes
 
 BATCH, CLASSES = 256, 1_000
 IMAGENET = 1_281_167
@@ -97,17 +99,20 @@ def _growth() -> dict[str, float]:
 
 
 class _Count:
-    """Replaces a call of torch and counts the bytes that this process sends to others."""
+    """Replaces calls of torch and counts the bytes that this process sends to others."""
 
     def __init__(self) -> None:
         self.sent = 0
-        self.exchange = dist.all_to_all_single
+        self._exchange, self._gather = dist.all_to_all_single, dist.all_gather
+        dist.all_to_all_single, dist.all_gather = self.exchange, self.gather  # type: ignore[assignment]
 
-    def __call__(self, received: Tensor, given: Tensor, sizes_in: Any = None, sizes_out: Any = None) -> None:
-        sizes = sizes_out or [len(given) // distributed.world_size()] * distributed.world_size()
-        elsewhere = sum(sizes) - sizes[distributed.rank()]
-        self.sent += elsewhere * (given.nbytes // max(len(given), 1))
-        self.exchange(received, given, sizes_in, sizes_out)
+    def exchange(self, received: Tensor, given: Tensor, sizes_in: list[int], sizes_out: list[int]) -> None:
+        self.sent += (sum(sizes_out) - sizes_out[distributed.rank()]) * given[:1].nbytes
+        self._exchange(received, given, sizes_in, sizes_out)
+
+    def gather(self, received: list[Tensor], given: Tensor) -> None:
+        self.sent += (distributed.world_size() - 1) * given.nbytes
+        self._gather(received, given)
 
 
 def _worker(kind: str, rounds: int) -> None:
@@ -115,19 +120,19 @@ def _worker(kind: str, rounds: int) -> None:
     torch.set_num_threads(1)
     distributed.init()
     count = _Count()
-    dist.all_to_all_single = count  # type: ignore[assignment]
-    folder, parts = Path(os.environ["FOLDER"]), distributed.world_size()
+    folder, parts, rank = Path(os.environ["FOLDER"]), distributed.world_size(), distributed.rank()
     stores = (_store(f"sharded:{kind}", 20_000, CLASSES, folder), _store(kind, 20_000, CLASSES, folder))
     prediction = torch.randn(BATCH // parts, CLASSES).softmax(1)
     ratios, sent = [], [0, 0]
     for turn in range(rounds):
         index = torch.randperm(20_000, generator=torch.Generator().manual_seed(turn))[:BATCH]
-        own = index.tensor_split(parts)[distributed.rank()]
+        dealt = Dealt(index.tensor_split(parts), index.tensor_split(parts)[rank], rank)
         seconds = []
         for number, store in enumerate(stores):
             distributed.barrier()
             before, began = count.sent, time.perf_counter()
-            store.update(own, prediction)
+            with store.step(dealt):
+                store.move(dealt.own, prediction)
             distributed.barrier()
             seconds.append(time.perf_counter() - began)
             sent[number] += count.sent - before
@@ -135,13 +140,6 @@ def _worker(kind: str, rounds: int) -> None:
     if distributed.rank() == 0:
         print(json.dumps([sorted(ratios)[len(ratios) // 2], *(total / rounds for total in sent)]))
     distributed.shutdown()
-
-
-def _by_formula(kind: str, parts: int) -> tuple[float, float]:
-    """The bytes that a process sends in an update: sharded, replicated (docs/scale.md)."""
-    row = {"float32": 4 * CLASSES, "topk:8": 48}[kind]
-    own, lengths = BATCH / parts, 8 * (parts - 1)
-    return 2 * own * (parts - 1) / parts * (row + 8) + 4 * lengths, own * (parts - 1) * (row + 8) + 2 * lengths
 
 
 def _sharded() -> dict[str, float]:
@@ -167,9 +165,8 @@ def _sharded() -> dict[str, float]:
             ratio, *counted = json.loads(said[0])
             if parts == 2:
                 ratios[f"update of two processes, sharded / replicated, {kind}"] = ratio
-            for how, bytes_sent, formula in zip(
-                ("sharded", "replicated"), counted, _by_formula(kind, parts), strict=True
-            ):
+            for how, prefix, bytes_sent in zip(("sharded", "replicated"), ("sharded:", ""), counted, strict=True):
+                formula = step_bytes(f"{prefix}{kind}", BATCH, CLASSES, parts)
                 sent[f"sent by each of {parts} processes, counted / by formula, {how} {kind}"] = bytes_sent / formula
     return ratios | sent
 

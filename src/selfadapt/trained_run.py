@@ -119,7 +119,7 @@ class TrainedRun:
 
         Args:
             paths: image files, .npy files of images or vectors, or tables of rows.
-            device: auto, cpu, cuda or mps.
+            device: auto, cpu, cuda, rocm, xpu or mps.
             abstain: whether to abstain below the threshold of `selfadapt calibrate`, if there is one.
 
         Returns:

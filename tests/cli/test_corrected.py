@@ -49,8 +49,8 @@ def _truth(sample_id: str) -> str:
 @pytest.fixture
 def audited(vectors: Path, tmp_path: Path) -> Path:
     """A copy of the run, to decide about."""
-    for file in ("run.json", "samples.csv", "labels.csv"):
-        (tmp_path / "run").mkdir(exist_ok=True)
+    RunFolder(tmp_path / "run").write_run(RunFolder(vectors / "run").read_run())
+    for file in ("samples.csv", "labels.csv"):
         (tmp_path / "run" / file).write_bytes((vectors / "run" / file).read_bytes())
     return tmp_path
 

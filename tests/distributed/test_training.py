@@ -26,7 +26,7 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine import checkpoint
-from selfadapt.engine.fit import FitSettings, Training, fit
+from selfadapt.engine.fit import CompileMode, FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.objective import Metrics
@@ -51,7 +51,7 @@ def _samples() -> Samples:
 
 
 def _training(
-    store: str, folder: Path, *, micro_batches: int = 1, auto: bool = False, compile: bool = False
+    store: str, folder: Path, *, micro_batches: int = 1, auto: bool = False, compile: CompileMode = "none"
 ) -> Training:
     torch.manual_seed(0)
     samples = _samples()
@@ -117,7 +117,7 @@ def test_processes_equal_one(count: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 def test_compiled_processes_equal_one(tmp_path: Path) -> None:
-    in_processes(2, _train_each, tmp_path, [{"store": "float32", "compile": True}])
+    in_processes(2, _train_each, tmp_path, [{"store": "float32", "compile": "default"}])
     (tmp_path / "one").mkdir()
     expected = _outcome(_training("float32", tmp_path / "one"))
     found = torch.load(tmp_path / "outcome-0.pt")

@@ -213,7 +213,7 @@ def test_float16_gives_about_what_float32_does(tiny_samples: Samples) -> None:
 
 @pytest.mark.slow
 def test_a_compiled_model_trains_alike(tiny_samples: Samples) -> None:
-    plain, compiled = _training(tiny_samples), _training(tiny_samples, compile=True)
+    plain, compiled = _training(tiny_samples), _training(tiny_samples, compile="default")
     fit(plain)
     fit(compiled)
     for name, tensor in plain.model.state_dict().items():

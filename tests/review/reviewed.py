@@ -99,7 +99,7 @@ class Server:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.program = Program("review", run, "--no-browser", "--json", folder=run.parent)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while "\n" not in self.program.said():
             if self.program.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(self.program.communicate())

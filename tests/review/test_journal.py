@@ -135,10 +135,13 @@ def test_nothing_is_confirmed_once_the_file_is_damaged_and_nothing_confirmed_is_
         with pytest.raises(JournalLost, match="changed, replaced or removed by another program"):
             attempt()
     assert _state(journal) == {"a": "cat", "b": "ä"}
-    with pytest.raises(JournalLost, match=r"2 confirmed lines are in .*decisions-rescued.jsonl"):
+    earlier, rescued = tmp_path / "decisions-rescued.jsonl", tmp_path / "decisions-rescued-2.jsonl"
+    earlier.write_text("of another review")
+    with pytest.raises(JournalLost, match=r"2 confirmed lines are in .*decisions-rescued-2.jsonl"):
         journal.close()
-    assert journal.rescue_path.read_bytes() == whole
-    assert _state(Journal.read(journal.rescue_path)) == {"a": "cat", "b": "ä"}
+    assert rescued.read_bytes() == whole
+    assert _state(Journal.read(rescued)) == {"a": "cat", "b": "ä"}
+    assert earlier.read_text() == "of another review"
 
 
 def test_a_file_removed_between_writing_and_confirming_is_noticed(

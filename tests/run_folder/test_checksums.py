@@ -15,7 +15,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.run_folder import checksums
 from selfadapt.run_folder.folder import RunFolder
 
-FILE = "a/b.json"
+FILE = "b.json"
 
 
 @pytest.fixture
@@ -49,6 +49,16 @@ def test_a_file_that_was_changed_or_deleted_is_named(
     assert read(folder) == {"x": 3}
 
 
+def test_a_cache_may_be_deleted_but_not_changed(folder: RunFolder) -> None:
+    path = folder.path / "cache" / "a.json"
+    folder.write_json(path, {"x": 1})
+    path.write_text('{"x": 2}')
+    with pytest.raises(UserError, match="was changed after it was written"):
+        folder.read_json(path, dict[str, int])
+    path.unlink()
+    assert folder.read_json(path, dict[str, int]) is None
+
+
 def test_a_file_that_is_removed_or_was_never_written_is_none(folder: RunFolder) -> None:
     folder.remove(folder.path / FILE)
     assert read(folder) is None
@@ -66,7 +76,7 @@ def test_a_run_without_checksums_opens_with_one_warning(folder: RunFolder) -> No
     assert read(folder) == {"x": 1}
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a/b.json": "x"}', b'{"a/b.json": [1]}', b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"b.json": "x"}', b'{"b.json": [1]}', b"[" * 100_000])
 def test_damaged_checksums_are_named(content: bytes, folder: RunFolder) -> None:
     (folder.path / "checksums.json").write_bytes(content)
     with pytest.raises(UserError, match=r"checksums.json is damaged: .*; restore it, or delete it"):

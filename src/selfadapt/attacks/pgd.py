@@ -35,6 +35,7 @@ from selfadapt.attacks.attack import (
     predict_classes,
     without_flip,
 )
+from selfadapt.core.device import to_device
 from selfadapt.core.errors import UserError
 
 LossName = Literal["cross-entropy", "margin", "kl"]
@@ -144,7 +145,7 @@ def starting_points(images_BCHW: Tensor, attack: PGD, generator: torch.Generator
     """Draw the initial iterate of each image. Numbers are drawn on the CPU, so that all devices get the same."""
     if attack.start == "none":
         return images_BCHW.clone()
-    shape, device = images_BCHW.shape, images_BCHW.device
+    shape = images_BCHW.shape
     if attack.start == "normal":
         shift = _NORMAL_START * torch.randn(shape, generator=generator)
     elif attack.norm == "linf":
@@ -153,7 +154,7 @@ def starting_points(images_BCHW: Tensor, attack: PGD, generator: torch.Generator
         direction = torch.randn(shape, generator=generator)
         radius = torch.rand(shape[0], generator=generator) ** (1 / images_BCHW[0].numel())
         shift = attack.eps * _broadcast(radius, direction) * _normalised(direction)
-    perturbed_BCHW = images_BCHW + shift.to(device, images_BCHW.dtype)
+    perturbed_BCHW = images_BCHW + to_device(shift.to(images_BCHW.dtype), images_BCHW.device)
     return _project(perturbed_BCHW, images_BCHW, attack)
 
 

@@ -15,7 +15,7 @@ Out = typer.Option(None, help="Run folder. Default: a new one in runs/.", rich_h
 Resume = typer.Option(
     False, "--resume", help="Resume the run in --out, or start it if it does not exist.", rich_help_panel="Training"
 )
-Device = typer.Option("auto", help="auto, cpu, cuda or mps.")
+Device = typer.Option("auto", help="auto, cpu, cuda, rocm, xpu or mps.")
 Devices = typer.Option(1, help="Number of data-parallel processes.", rich_help_panel="Training")
 LogTo = typer.Option(
     None,

@@ -36,7 +36,7 @@ def in_processes(devices: int, device: str) -> Iterator[bool]:
     """Run the block in each process, and yield whether this one is the first, which reports."""
     start_processes(devices, sys.argv[1:])
     from selfadapt.core import distributed
-    from selfadapt.runs.lifecycle.environment import choose_device
+    from selfadapt.core.device import choose_device
 
     follow_launcher()
     distributed.init(choose_device(device))

@@ -55,16 +55,16 @@ def run_to_the_end(
     *,
     resume: bool,
     devices: int,
-    log_to: str | None,
+    log_to: str | None = None,
     quiet: bool,
 ) -> "tuple[Run, dict[str, Any]] | None":
     """Start or resume a run and train it to the end; returns the run and its result, in the first process only."""
     from selfadapt.core import distributed
+    from selfadapt.core.device import choose_device
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.config.facts import inspect_source
     from selfadapt.runs.config.planning import plan_reading
     from selfadapt.runs.config.request import Request
-    from selfadapt.runs.lifecycle.environment import choose_device
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
     from selfadapt.runs.tracking.metrics_sender import MetricsSender

@@ -6,7 +6,7 @@ group. All processes must call the collective operations together.
 
 import gc
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
@@ -153,6 +153,19 @@ def from_first(value: object) -> object:
     return all_gather_objects(value if rank() == 0 else None)[0]
 
 
+class Maximum:
+    """The elementwise maximum of numbers of all processes, which is computed while this process does something else."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = torch.tensor(numbers, dtype=torch.int32)
+        self._work = dist.all_reduce(self._numbers, dist.ReduceOp.MAX, async_op=True)
+
+    def wait(self) -> list[int]:
+        if self._work is not None:
+            self._work.wait()
+        return cast(list[int], self._numbers.tolist())
+
+
 def all_gather_objects(value: object) -> list[object]:
     """Return the object of each process, in rank order."""
     if world_size() == 1:
@@ -167,6 +180,29 @@ def all_gather_rows(rows: Tensor) -> Tensor:
     if world_size() == 1:
         return rows
     return torch.cat(all_to_all_rows([rows] * world_size()))
+
+
+def all_gather_known(rows: Tensor, lengths: list[int]) -> Tensor:
+    """Concatenate the rows of all processes in rank order, by a single collective: process r has `lengths[r]` rows."""
+    if world_size() == 1:
+        return rows
+    padded = rows.new_zeros(max(lengths), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    received = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(received, padded)
+    return torch.cat([own[:length] for own, length in zip(received, lengths, strict=True)])
+
+
+def all_to_all_known(rows: Tensor, lengths_out: list[int], lengths_in: list[int]) -> Tensor:
+    """Send the first rows to process 0, the next to process 1 and so on, by a single collective.
+
+    Return the rows received, in rank order. Both sides know the numbers of rows.
+    """
+    if world_size() == 1:
+        return rows
+    received = rows.new_empty(sum(lengths_in), *rows.shape[1:])
+    dist.all_to_all_single(received, rows.contiguous(), lengths_in, lengths_out)
+    return received
 
 
 def all_to_all_rows(parts: list[Tensor]) -> list[Tensor]:

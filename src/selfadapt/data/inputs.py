@@ -10,6 +10,8 @@ from typing import Literal, Protocol, Self
 import torch
 from torch import Tensor
 
+from selfadapt.core.device import to_device
+
 InputKind = Literal["images", "vectors"]
 
 
@@ -62,7 +64,7 @@ class TensorInputs:
         return len(self.values)
 
     def read(self, index_B: Tensor) -> Tensor:
-        return self.values.index_select(0, index_B.to(self.values.device))
+        return self.values.index_select(0, to_device(index_B, self.values.device))
 
     def take(self, index_n: Tensor) -> Self:
         first, size = int(index_n[0]) if len(index_n) else 0, len(index_n)

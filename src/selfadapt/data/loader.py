@@ -16,9 +16,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from selfadapt.core.device import to_device
 from selfadapt.core.errors import TrainingError
 from selfadapt.core.rng import seeded
-from selfadapt.data.batch import Batch, as_input
+from selfadapt.data.batch import Batch, Dealt, as_input
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.augment import Augment
 from selfadapt.data.images.crops import RandomCrops
@@ -104,7 +105,7 @@ class SampleLoader:
                     f"{reason}; check that the files still exist, then resume the run"
                 )
             stream = (epoch, step) + (self.part if world_size > 1 else ())
-            index_B = read.index_B.to(self.device)
+            index_B = to_device(read.index_B, self.device)
             views = [read.images_BCHW] * self.views if crops is None else read.images_BCHW.unbind(1)
             yield Batch(
                 self._view(views[0], epoch, "augment", *stream),
@@ -112,6 +113,7 @@ class SampleLoader:
                 index_B,
                 len(whole_B) if world_size > 1 else None,
                 self._view(views[1], epoch, "second view", *stream) if self.views == 2 else None,
+                Dealt(whole_B.tensor_split(world_size), read.index_B, rank),
             )
 
     def _view(self, images_BCHW: Tensor, epoch: int, *stream: str | int) -> Tensor:

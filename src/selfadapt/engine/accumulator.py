@@ -53,7 +53,9 @@ class Accumulator:
         self.sums_T2 = self.sums_T2 + sums_T2 if len(self.sums_T2) else sums_T2
 
     def measure(self, name: str, values: Tensor) -> None:
+        """Add values per sample; NaN stands for a sample without one."""
         values = values.cpu().double()  # not every device supports double precision
+        values = values[~values.isnan()]
         self.add({name: [len(values), *torch.stack([values.sum(), values.square().sum()]).tolist()]})
 
     def add(self, moments: Mapping[str, Sequence[float]]) -> None:

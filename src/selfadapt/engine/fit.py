@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from selfadapt.core import distributed
+from selfadapt.core.device import autocast
 from selfadapt.core.errors import Interrupted, NonFinitePrediction, TrainingError
 from selfadapt.core.rng import draw
 from selfadapt.data.batch import Batch
@@ -26,13 +26,16 @@ from selfadapt.data.loader import Loader
 from selfadapt.engine import checkpoint
 from selfadapt.engine.accumulator import Accumulator
 from selfadapt.engine.checkpoint import Checkpoint
-from selfadapt.engine.interrupt import stop_on_signal
+from selfadapt.engine.interrupt import Agreement, stop_on_signal
 from selfadapt.engine.optim import OptimizerSettings, learning_rate, make_optimizer
+from selfadapt.engine.step_report import StepReport, not_finite
+from selfadapt.models.batch_norm.sync_batch_norm import SyncBatchNorm
 from selfadapt.objectives.objective import Loss, Metrics, Objective, Progress
 from selfadapt.targets.sharded import ShardedRows
 from selfadapt.targets.store import TargetStore
 
 Precision = Literal["float32", "bfloat16", "float16"]
+CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class FitSettings:
     micro_batches: int = 1  # gradient accumulation: forward passes per step of the optimiser
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     precision: Precision = "float32"
-    compile: bool = False
+    compile: CompileMode = "none"  # "mode" of torch.compile
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; the end of an epoch is always saved
 
 
@@ -64,9 +67,10 @@ class Training:
         self.objective, self.targets, self.loader, self.settings = objective, targets, loader, settings
         self.num_classes, self.device = num_classes, device
         self.model = model.to(device)
-        wrapped = _data_parallel(self.model) if distributed.world_size() > 1 else self.model
-        self.forward_model = cast(nn.Module, torch.compile(wrapped, dynamic=False)) if settings.compile else wrapped
-        self.running = [b for name, b in self.model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+        if settings.compile != "none":  # in place: attacks and evaluation call the compiled network, too
+            self.model.compile(mode=settings.compile, dynamic=False)
+        self.forward_model = _data_parallel(self.model) if distributed.world_size() > 1 else self.model
+        self.running = _running_statistics(self.model)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         scaled = settings.precision == "float16"
         self.optimizer = make_optimizer(
@@ -78,6 +82,7 @@ class Training:
         self.history: list[Metrics] = []
         self.kept: dict[str, Tensor] | None = None  # weights of the result, if the method selects an epoch
         self.finish_saving: Callable[[], None] = lambda: None
+        self._unread: StepReport | None = None  # of the last step, on its way from the device
 
     @property
     def progress(self) -> Progress:
@@ -85,20 +90,40 @@ class Training:
         return Progress(self.epoch, (self.epoch * steps + self.step) / (epochs * steps), epochs, self.history)
 
     def take_step(self, batch: Batch) -> None:
-        """Take a step of the optimiser on a batch."""
-        progress = self.progress
+        """Take a step of the optimiser on a batch. On an accelerator, what it yields is read in the next step."""
+        progress, report = self.progress, StepReport(self.epoch, self.step)
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_scale", 1.0)
-        sums_T2 = self._gradient(batch.split(self.settings.micro_batches), batch.whole or len(batch), progress)
+        micro_batches = batch.split(self.settings.micro_batches)
+        sums_T2 = self._gradient(micro_batches, batch.whole or len(batch), progress, report)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self._average_running_statistics()
         self.objective.after_step(self.model, progress)
-        self.accumulator.add_loss(sums_T2)
+        report.send(sums_T2)
+        self.settle()
+        self._unread = report
+        if self.device.type == "cpu":
+            self.settle()
 
-    def _gradient(self, micro_batches: Sequence[Batch], size: int, progress: Progress) -> Tensor:
+    def settle(self) -> None:
+        """Read what the host does not know yet of the last step.
+
+        Raises:
+            TrainingError: If its loss was not finite.
+        """
+        report, self._unread = self._unread, None
+        if report is None:
+            return
+        sums_T2, measured, samples = report.read()
+        if samples is not None:
+            raise self._not_finite(samples, report)
+        self.accumulator.add_loss(sums_T2)
+        for name, values in measured:
+            self.accumulator.measure(name, values)
+
+    def _gradient(self, micro_batches: Sequence[Batch], size: int, progress: Progress, report: StepReport) -> Tensor:
         """Compute the gradient of the step's loss, and return the sums of its terms over the whole step (T×2).
 
         The loss is the sum over its terms of total / weight, both summed over micro-batches and processes. The weights
@@ -111,36 +136,33 @@ class Training:
         for micro_batch in micro_batches:
             one_pass = micro_batch is micro_batches[-1] and not by_term
             with nullcontext() if one_pass else self._without_gradient_sync():
-                loss = self._loss(micro_batch, progress)
+                loss = self._loss(micro_batch, progress, report)
                 micro_T2 = torch.stack([torch.stack([term.total.detach(), term.weight]) for term in loss.terms])
                 if len(loss.terms) == 1:
                     self.scaler.scale(loss.terms[0].total / size).backward()
                 elif len(micro_batches) == 1:
-                    micro_T2 = distributed.all_reduce_sum(micro_T2)
+                    micro_T2 = self._summed(micro_T2)
                     totals = torch.stack([term.total for term in loss.terms])
                     self.scaler.scale((totals * (distributed.world_size() / micro_T2[:, 1])).sum()).backward()
                 else:
                     self._add_gradients(by_term, loss, size)
             sums_T2 = sums_T2 + micro_T2 if len(sums_T2) else micro_T2
-            self._record(micro_batch, loss)
+            self._record(micro_batch, loss, report)
         if len(sums_T2) == 1 or by_term:
-            sums_T2 = distributed.all_reduce_sum(sums_T2)
+            sums_T2 = self._summed(sums_T2)
         if by_term:
             self._join_gradients(by_term, size / sums_T2[:, 1])
         self.scaler.unscale_(self.optimizer)
         if len(sums_T2) == 1:
             correction = size * distributed.world_size() / sums_T2[0, 1]
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(correction)
+            torch._foreach_mul_([own.grad for own in self.parameters if own.grad is not None], correction)
         return sums_T2
 
-    def _record(self, micro_batch: Batch, loss: Loss) -> None:
+    def _record(self, micro_batch: Batch, loss: Loss, report: StepReport) -> None:
         if loss.logits_BK is not None:
             predicted_B = loss.logits_BK[:, : self.num_classes].argmax(1)
-            self.accumulator.predicted_N[micro_batch.index] = predicted_B.int()
-        for name, values in loss.measured.items():
-            self.accumulator.measure(name, values)
+            self.accumulator.predicted_N.index_copy_(0, micro_batch.index, predicted_B.int())
+        report.measure(loss.measured)
 
     def _add_gradients(self, by_term: list[list[Tensor]], loss: Loss, size: int) -> None:
         """Add the gradients of each term of a micro-batch to those of earlier micro-batches."""
@@ -168,35 +190,42 @@ class Training:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     @torch.no_grad()
-    def _average_running_statistics(self) -> None:
-        """Average the statistics of batch normalisation, which each process computes on its part of the batch."""
-        if distributed.world_size() > 1 and self.running:
-            mean = distributed.all_reduce_sum(parameters_to_vector(self.running)) / distributed.world_size()
-            vector_to_parameters(mean, self.running)
+    def _summed(self, sums_T2: Tensor) -> Tensor:
+        """Sum over the processes, and in the same collective average the statistics of batch normalisation.
 
-    def _loss(self, batch: Batch, progress: Progress) -> Loss:
+        Each process computes those on its part of the batch.
+        """
+        processes = distributed.world_size()
+        if processes == 1:
+            return sums_T2
+        parts = [sums_T2, *self.running]
+        whole = distributed.all_reduce_sum(torch.cat([part.flatten() for part in parts]))
+        sums, *statistics = whole.split([part.numel() for part in parts])
+        if statistics:
+            torch._foreach_copy_(self.running, [own / processes for own in statistics])
+        summed_T2: Tensor = sums.view_as(sums_T2)
+        return summed_T2
+
+    def _loss(self, batch: Batch, progress: Progress, report: StepReport) -> Loss:
         try:
-            with self._autocast():
+            precise = autocast(self.device, self.settings.precision)
+            with precise, nullcontext() if self.targets is None else self.targets.step(batch.dealt):
                 loss = self.objective.loss(self.forward_model, batch, self.targets, progress)
         except NonFinitePrediction as error:
-            raise self._not_finite(list(error.samples)) from error
-        if not all(bool(torch.isfinite(term.total)) for term in loss.terms):
-            logits_BK = loss.logits_BK
-            broken_B = None if logits_BK is None else ~logits_BK.isfinite().all(1)
-            samples = batch.index[broken_B] if broken_B is not None and broken_B.any() else batch.index
-            raise self._not_finite(samples.tolist())
+            raise self._not_finite(list(error.samples), report) from error
+        if self.device.type != "cpu":
+            report.add(loss, batch.index)
+        elif not all(bool(torch.isfinite(term.total)) for term in loss.terms):
+            broken_B = not_finite(loss, batch.index)
+            samples = batch.index[broken_B] if broken_B.any() else batch.index
+            raise self._not_finite(samples.tolist(), report)
         return loss
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.settings.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, self.settings.precision))
-
-    def _not_finite(self, samples: list[int]) -> TrainingError:
+    def _not_finite(self, samples: list[int], report: StepReport) -> TrainingError:
         ids = ", ".join(self.loader.ids[i] for i in samples[:5])
         more = f" and {len(samples) - 5} more" if len(samples) > 5 else ""
         return TrainingError(
-            f"the loss is not finite in epoch {self.epoch + 1}, step {self.step + 1}, at the samples {ids}{more}; "
+            f"the loss is not finite in epoch {report.epoch + 1}, step {report.step + 1}, at the samples {ids}{more}; "
             "lower the learning rate or check these samples"
         )
 
@@ -212,6 +241,7 @@ class Training:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint, all processes together; in the background where it is sharded or comes from a GPU."""
+        self.settle()
         self.close()
         rows = None if self.targets is None else self.targets.rows
         sharded = isinstance(rows, ShardedRows)
@@ -275,6 +305,13 @@ class Training:
             torch.manual_seed(draw(torch.initial_seed(), "process", rank, self.epoch, self.step))
 
 
+def _running_statistics(model: nn.Module) -> list[Tensor]:
+    """Return the running statistics that differ between processes: not those of synchronised batch normalisation."""
+    names = ("running_mean", "running_var")
+    modules = [module for module in model.modules() if not isinstance(module, SyncBatchNorm)]
+    return [own for module in modules for name, own in module.named_buffers(recurse=False) if name in names]
+
+
 def _data_parallel(model: nn.Module) -> nn.Module:
     """Wrap the model. Buffers such as running means are averaged after each step instead of broadcast."""
     supported = inspect.signature(DistributedDataParallel).parameters
@@ -304,6 +341,7 @@ def fit(
         Interrupted: On SIGINT or SIGTERM, after a checkpoint.
         TrainingError: If the loss is not finite.
     """
+    agreement = Agreement()
     with stop_on_signal() as stop, closing(training):
         saved_at = time.monotonic()
         while training.epoch < training.settings.epochs:
@@ -313,24 +351,18 @@ def fit(
                 training.step += 1
                 after_step(training)
                 due = time.monotonic() - saved_at > 60 * training.settings.checkpoint_minutes
-                stopped, due = _agreed(bool(stop), due, training.device)
+                stopped, due = agreement.reached(bool(stop), due)
                 if folder is not None and (stopped or due):
                     before_save(training)
                     training.save(folder)
                     saved_at = time.monotonic()
                 if stopped:
                     raise Interrupted(f"stopped in epoch {training.epoch + 1} of {training.settings.epochs}")
+            training.settle()
             training.accumulator = training.accumulator.merged()
             training.end_epoch({**training.accumulator.metrics, **(after_epoch(training) or {})})
             if folder is not None:
                 before_save(training)
                 training.save(folder)
                 saved_at = time.monotonic()
-
-
-def _agreed(stop: bool, due: bool, device: torch.device) -> tuple[bool, bool]:
-    """Return whether any process should stop or save, so that all do so at the same step."""
-    if distributed.world_size() == 1:
-        return stop, due
-    stop, due = distributed.all_reduce_max(torch.tensor([stop, due], dtype=torch.int32, device=device)).bool().tolist()
-    return stop, due
+        agreement.end()

@@ -5,13 +5,14 @@ For an unreadable file the outputs are NaN and the predicted class is UNKNOWN, w
 Shapes: N samples, n of this process, B of a batch, K classes, O outputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
+from selfadapt.core.device import autocast
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.batch import as_input
 from selfadapt.data.images.prefetch import read_batches
@@ -20,9 +21,35 @@ from selfadapt.data.inputs import Inputs
 UNKNOWN = -1  # predicted class of an unreadable sample
 
 
-def predict(model: nn.Module, images: Inputs, num_classes: int, device: torch.device, batch_size: int = 256) -> Tensor:
+def predict(
+    model: nn.Module,
+    images: Inputs,
+    num_classes: int,
+    device: torch.device,
+    batch_size: int = 256,
+    precision: str = "float32",
+) -> Tensor:
     """Return class probabilities (N×K, on the CPU), with the model in evaluation mode; NaN for unreadable files."""
-    return outputs(model, images, device, batch_size)[:, :num_classes].softmax(1)
+    return outputs(model, images, device, batch_size, precision=precision)[:, :num_classes].softmax(1)
+
+
+@torch.inference_mode()
+def classify(
+    model: nn.Module,
+    images: Inputs,
+    num_classes: int,
+    device: torch.device,
+    batch_size: int = 256,
+    precision: str = "float32",
+) -> Tensor:
+    """Return the most likely class of each sample (N, on the CPU); UNKNOWN for unreadable files.
+
+    Several processes share the batches and exchange classes alone, so that no process holds N×K probabilities.
+    """
+    predicted_N = torch.full((len(images),), UNKNOWN)
+    for index_B, outputs_BO in _outputs_of_batches(model, images, device, batch_size, model, precision, no_progress):
+        predicted_N[index_B] = predicted_classes(outputs_BO[:, :num_classes].softmax(1))
+    return distributed.all_reduce_max(predicted_N)
 
 
 @torch.inference_mode()
@@ -33,24 +60,17 @@ def outputs(
     batch_size: int = 256,
     forward: Callable[[Tensor], Tensor] | None = None,
     on_progress: ProgressCallback = no_progress,
+    precision: str = "float32",
 ) -> Tensor:
     """Return all outputs (N×O, on the CPU), with the model in evaluation mode; NaN for unreadable files.
 
     `forward` replaces the forward pass of the model. Several processes share the batches, and all get the whole result.
     The batches do not depend on the number of processes, because they determine the last bits of matrix products.
     """
-    was_training = model.training
-    model.eval()
-    batches = torch.arange(len(images)).split(batch_size)[distributed.rank() :: distributed.world_size()]
+    batches = _own_batches(images, batch_size)
     own_n = torch.cat([torch.arange(0), *batches])
-    found = [(torch.arange(0), torch.zeros(0, 0))]  # index and outputs of each batch
-    done = 0
-    for read in read_batches(images, batches, device=device):
-        if len(read.index_B):
-            found.append((read.index_B, (forward or model)(as_input(read.images_BCHW)).float().cpu()))
-            done += len(read.index_B)
-            on_progress(done, len(own_n))
-    model.train(was_training)
+    own = _outputs_of_batches(model, images, device, batch_size, forward or model, precision, on_progress)
+    found = [(torch.arange(0), torch.zeros(0, 0)), *own]  # index and outputs of each batch
     # A process that could read none of its images gets the number of outputs from the others.
     width = max(1, *(cast(int, width) for width in distributed.all_gather_objects(found[-1][1].shape[1])))
     outputs_NO = torch.zeros(len(images), width)
@@ -58,6 +78,35 @@ def outputs(
     for index_B, outputs_BO in found[1:]:
         outputs_NO[index_B] = outputs_BO
     return distributed.all_reduce_sum(outputs_NO.to(device)).cpu() if distributed.world_size() > 1 else outputs_NO
+
+
+def _own_batches(images: Inputs, batch_size: int) -> Sequence[Tensor]:
+    """Return the batches that this process evaluates."""
+    batches: tuple[Tensor, ...] = torch.arange(len(images)).split(batch_size)
+    return batches[distributed.rank() :: distributed.world_size()]
+
+
+def _outputs_of_batches(
+    model: nn.Module,
+    images: Inputs,
+    device: torch.device,
+    batch_size: int,
+    forward: Callable[[Tensor], Tensor],
+    precision: str,
+    on_progress: ProgressCallback,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield index and outputs (B×O, on the CPU) of the readable samples of each batch of this process."""
+    was_training, done = model.training, 0
+    model.eval()
+    batches = _own_batches(images, batch_size)
+    for read in read_batches(images, batches, device=device):
+        if len(read.index_B):
+            with autocast(device, precision):
+                outputs_BO = forward(as_input(read.images_BCHW))
+            done += len(read.index_B)
+            on_progress(done, sum(map(len, batches)))
+            yield read.index_B, outputs_BO.float().cpu()
+    model.train(was_training)
 
 
 def predicted_classes(outputs_NK: Tensor) -> Tensor:

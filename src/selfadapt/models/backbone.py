@@ -45,10 +45,10 @@ class PassThrough(Backbone):
 class Normalised(Backbone):
     """A backbone with input normalisation as its first layer, so that inputs, and attacks on them, are within 0..1.
 
-    Images and weights use the channels-last memory format, which is faster, unless a layer has fewer than 16 channels.
-    With fewer, the backward pass of convolutions on the CPU (oneDNN, torch 2.15) is broken: below 8 channels it has a
-    race condition, returns different bits each time and may hang; with 8, a strided 1×1 convolution crashes the process
-    for images of 48 pixels or more; with 12 and two threads it crashes on CPUs with AVX-512.
+    Where it is faster, images and weights use the channels-last memory format, unless a layer has fewer than 16
+    channels. With fewer, the backward pass of convolutions on the CPU (oneDNN, torch 2.15) is broken: below 8 channels
+    it has a race condition, returns different bits each time and may hang; with 8, a strided 1×1 convolution crashes
+    the process for images of 48 pixels or more; with 12 and two threads it crashes on CPUs with AVX-512.
 
     Args:
         backbone: The network behind the normalisation.
@@ -56,6 +56,7 @@ class Normalised(Backbone):
         std_C: Standard deviation of the same.
         dropout: Dropout rate of the features, before any head.
         spatial: Whether the inputs are images rather than vectors.
+        channels_last: Whether this memory format is faster on the device.
         mirror: Flip test-time augmentation: outside training, average the features of an image and its mirror image.
     """
 
@@ -71,6 +72,7 @@ class Normalised(Backbone):
         *,
         spatial: bool = True,
         mirror: bool = False,
+        channels_last: bool = True,
     ) -> None:
         super().__init__()
         self.dropout, self.mirror = nn.Dropout(dropout), mirror
@@ -80,7 +82,8 @@ class Normalised(Backbone):
         self.register_buffer("std_C11", std_C.clone().view(shape))
         widths = [module.out_channels for module in backbone.modules() if isinstance(module, nn.Conv2d)]
         narrow = min(widths, default=16) < 16
-        self.layout = torch.channels_last if spatial and not narrow else torch.contiguous_format
+        suits = channels_last and spatial and not narrow
+        self.layout = torch.channels_last if suits else torch.contiguous_format
         self.backbone = backbone.to(memory_format=self.layout)
 
     def see(self, inputs: Tensor) -> None:

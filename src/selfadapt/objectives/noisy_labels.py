@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
@@ -74,8 +73,9 @@ class NoisyLabels(MovingTargets):
         if not isinstance(self.start_epoch, AutoStart) or progress.epoch != start:
             return None
         share = self.start_epoch.label_share(progress.history, start)
-        labels_BK = one_hot(batch.label, targets.rows.num_columns).float()
-        return labels_BK if share == 1 else torch.lerp(targets.read(batch.index), labels_BK, share)
+        rows_BK = torch.zeros(len(batch), targets.rows.num_columns, device=batch.label.device)
+        labels_BK = rows_BK.scatter_(1, batch.label.unsqueeze(1), 1.0)
+        return labels_BK if share == 1 else torch.lerp(targets.stored(batch.index), labels_BK, share)
 
 
 @dataclass(frozen=True, kw_only=True)

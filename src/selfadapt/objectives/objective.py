@@ -42,7 +42,7 @@ class Loss:
 
     terms: tuple[Term, ...]
     logits_BK: Tensor | None = None  # class outputs, if any
-    measured: Mapping[str, Tensor] = field(default_factory=dict)  # values per sample, averaged over the epoch
+    measured: Mapping[str, Tensor] = field(default_factory=dict)  # values per sample, averaged; NaN where there is none
 
     @classmethod
     def of(

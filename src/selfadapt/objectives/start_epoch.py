@@ -83,7 +83,7 @@ class AutoStart:
         wrong_B, injected_B = self.probe(batch.index, batch.label, p_BK.shape[1])
         injected_B = injected_B & ~logits_BK.gather(1, wrong_B.unsqueeze(1)).squeeze(1).isneginf()  # a masked class
         p_wrong_B = p_BK.gather(1, wrong_B.unsqueeze(1)).squeeze(1)
-        before_BK = p_BK if first else targets.rows.read(batch.index.to(targets.rows.device)).to(p_BK.device)
+        before_BK = p_BK if first else targets.stored(batch.index)
         after_BK = targets.move(batch.index, p_BK, momentum=RUNNING_MEAN_MOMENTUM, rows=before_BK)
         agreed_B, agrees_B = ((rows_BK.argmax(1) == batch.label).float() for rows_BK in (before_BK, after_BK))
         confident_B, confidence_B = confident_agreement(after_BK, batch.label)
@@ -94,7 +94,10 @@ class AutoStart:
             CONFIDENCE: confidence_B,
             CONFIDENT_AGREEMENT: confident_B,
         }
-        measured = {INJECTED: p_wrong_B[injected_B], **{name: value_B[~injected_B] for name, value_B in others.items()}}
+        measured = {
+            INJECTED: torch.where(injected_B, p_wrong_B, torch.nan),
+            **{name: torch.where(injected_B, torch.nan, value_B) for name, value_B in others.items()},
+        }
         return replace(label_loss(logits_BK, torch.where(injected_B, wrong_B, batch.label)), measured=measured)
 
     def found(self, history: Sequence[Metrics], epochs: int) -> int | None:

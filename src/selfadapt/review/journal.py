@@ -17,6 +17,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, get_args
@@ -99,7 +100,12 @@ class Journal:
 
     @property
     def rescue_path(self) -> Path:
-        return self.path.with_name("decisions-rescued.jsonl")
+        """The first free name; files that were rescued before are kept."""
+        path = self.path.with_name("decisions-rescued.jsonl")
+        numbers = count(2)
+        while path.exists():
+            path = self.path.with_name(f"decisions-rescued-{next(numbers)}.jsonl")
+        return path
 
     def check_intact(self) -> None:
         """Raise JournalLost unless the file is in its place and as long as its confirmed lines."""

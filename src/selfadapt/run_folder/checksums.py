@@ -10,7 +10,8 @@ A file is written in three steps, so that a crash between any two of them leaves
     2. the file is replaced
     3. the checksums before the new one are removed
 
-A folder of an earlier version has no such file; it is opened with one warning.
+A file in a sub-folder, such as a cache, may be deleted: it is made again. A folder of an earlier version has no
+checksums; it is opened with one warning.
 """
 
 import fcntl
@@ -100,8 +101,10 @@ def warn_if_missing(folder: Path, path: Path) -> None:
 
 
 def _matches(folder: Path, path: Path, digest: str | None) -> bool:
-    accepted = _read(folder).get(path.relative_to(folder).as_posix())
-    return accepted is None or digest in accepted
+    name = path.relative_to(folder).as_posix()
+    accepted = _read(folder).get(name)
+    can_be_made_again = digest is None and "/" in name
+    return accepted is None or digest in accepted or can_be_made_again
 
 
 def _read(folder: Path) -> _Sums:

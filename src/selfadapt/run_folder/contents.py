@@ -109,7 +109,7 @@ class PretrainingResult(TypedDict):
     feature_std: float
     effective_rank: float
     collapsed: bool
-    seconds_per_epoch: float
+    seconds_per_epoch: float | None
 
 
 class Run(TypedDict):
@@ -133,7 +133,7 @@ class Run(TypedDict):
 class Epoch(TypedDict):
     """A line of metrics.jsonl, with the measurements of the method beside these."""
 
-    epoch: Annotated[int, Within(1, 10**9)]
+    epoch: Annotated[int, Within(0, 10**9)]
 
 
 class Tracked(TypedDict):

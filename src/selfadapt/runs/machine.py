@@ -14,9 +14,9 @@ from torch.nn.functional import conv2d
 
 from selfadapt.core import distributed
 from selfadapt.core.cache_dir import cache_dir
+from selfadapt.core.device import device_name
 from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.models.pretrained.weights import SHIPPED
-from selfadapt.runs.lifecycle.environment import device_name
 
 PACKAGES = ("selfadapt", "torch", "torchvision", "numpy", "timm", "scikit-learn", "safetensors", "matplotlib")
 EXTRAS = {  # the modules of an extra, and their use

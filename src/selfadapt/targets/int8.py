@@ -8,7 +8,7 @@ Shapes: B rows of a batch, N samples, K columns, M bytes of a packed row.
 import torch
 from torch import Tensor
 
-from selfadapt.targets.rows import PackedRows, concatenate_bytes, dither
+from selfadapt.targets.rows import PackedRows, concatenate_bytes, dither, zeros
 
 _LARGEST = 127
 
@@ -16,8 +16,9 @@ _LARGEST = 127
 class Int8Rows(PackedRows):
     """A packed row is its K int8 values and the four bytes of its scale."""
 
-    def __init__(self, num_rows: int, num_columns: int, device: torch.device) -> None:
-        super().__init__(torch.zeros(num_rows, num_columns + 4, dtype=torch.uint8, device=device), num_columns)
+    def __init__(self, num_rows: int, num_columns: int, device: torch.device, *, on_host: bool = False) -> None:
+        table_NM = zeros(num_rows, num_columns + 4, dtype=torch.uint8, device=device, on_host=on_host)
+        super().__init__(table_NM, num_columns, device)
 
     def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         """Integers stay as they are, because the draws exclude 0 and 1."""

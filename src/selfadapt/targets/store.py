@@ -9,7 +9,8 @@ Shapes: B samples of a batch, N samples in total, K columns (classes, or feature
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,9 +21,10 @@ from torch.nn.functional import normalize
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+from selfadapt.data.batch import Dealt
 from selfadapt.targets.initial import gaussian_rows, one_hot_rows
 from selfadapt.targets.int8 import Int8Rows
-from selfadapt.targets.rows import DenseRows, PackedRows, Rows
+from selfadapt.targets.rows import DenseRows, PackedRows, Rows, zeros
 from selfadapt.targets.sharded import ReplicatedRows, ShardedRows
 from selfadapt.targets.topk import TopKRows
 from selfadapt.targets.validation import check_momentum, check_prediction, checked_index, raise_for_prediction
@@ -38,7 +40,8 @@ class Storage:
 
     Args:
         dtype: Number format: torch.float32, torch.float16 or torch.int8.
-        device: Device of the rows.
+        device: Device on which rows are updated. They are stored there, too, unless on the host.
+        on_host: Keep the rows in the memory of the host, pinned if the device copies from there.
         file: Keep the rows in this memory-mapped file instead of memory.
         top_k: Keep only the k largest entries of each row, in memory.
         sharded: Distribute the rows over the processes of the group instead of replicating them.
@@ -49,6 +52,7 @@ class Storage:
 
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+    on_host: bool = False
     file: Path | None = None
     top_k: int | None = None
     sharded: bool = False
@@ -61,14 +65,16 @@ class Storage:
     def parse(cls, text: str, *, device: torch.device | str = "cpu", file: Path | None = None) -> "Storage":
         """Parse the value of `--targets`; `file` is the path to use if it requests a file."""
         sharded, plain = text.startswith("sharded:"), text.removeprefix("sharded:")
+        on_host, plain = plain.startswith("pinned:"), plain.removeprefix("pinned:")
         if plain in _FORMATS:
-            return cls(dtype=_FORMATS[plain], device=device, sharded=sharded)
-        if plain == "file":
-            return cls(file=file, sharded=sharded)
+            return cls(dtype=_FORMATS[plain], device=device, on_host=on_host, sharded=sharded)
+        if plain == "file" and not on_host:
+            return cls(file=file, device=device, sharded=sharded)
         if plain.startswith("topk:") and plain.removeprefix("topk:").isdecimal():
-            return cls(top_k=int(plain.removeprefix("topk:")), device=device, sharded=sharded)
+            return cls(top_k=int(plain.removeprefix("topk:")), device=device, on_host=on_host, sharded=sharded)
         raise UserError(
-            f"--targets {text!r} is not known; choose float32, float16, file, topk:K or int8, each also as sharded:…"
+            f"--targets {text!r} is not known; choose float32, float16, topk:K or int8, each also as pinned:…, or "
+            "file; all also as sharded:…"
         )
 
     def allocate(self, num_rows: int, num_columns: int) -> Rows:
@@ -83,12 +89,12 @@ class Storage:
         if self.file is not None:
             alone = distributed.world_size() == 1
             path = self.file if alone else self.file.with_suffix(f".{distributed.rank()}.bin")
-            return DenseRows.from_file(path, num_rows, num_columns, self.dtype)
+            return DenseRows.from_file(path, num_rows, num_columns, self.dtype, device)
         if self.top_k is not None:
-            return TopKRows(num_rows, num_columns, self.top_k, device)
+            return TopKRows(num_rows, num_columns, self.top_k, device, on_host=self.on_host)
         if self.dtype == torch.int8:
-            return Int8Rows(num_rows, num_columns, device)
-        return DenseRows(torch.zeros(num_rows, num_columns, dtype=self.dtype, device=device))
+            return Int8Rows(num_rows, num_columns, device, on_host=self.on_host)
+        return DenseRows(zeros(num_rows, num_columns, dtype=self.dtype, device=device, on_host=self.on_host), device)
 
 
 class TargetStore:
@@ -108,7 +114,7 @@ class TargetStore:
         check_momentum(momentum)
         self._rows = rows
         self._world_size = distributed.world_size()
-        self._moved = False
+        self._moved = self._in_step = False
         self._places_N: Tensor | None = None  # position of each sample in the last batch that had it
         self.momentum = momentum
         self.kind = kind
@@ -197,6 +203,21 @@ class TargetStore:
             )
         self._world_size = world_size
 
+    @contextmanager
+    def step(self, dealt: Dealt | None) -> Iterator[None]:
+        """Within this block, a training loop reads and moves the targets of the samples of a batch.
+
+        The loop gives their positions on the host, so that the host waits neither for an accelerator nor for other
+        processes. It also checks that the loss is finite: on an accelerator, targets for which the prediction is not
+        stay as they are, and NaN is returned for them.
+        """
+        rows, self._in_step = self.rows, True
+        rows.dealt = dealt
+        try:
+            yield
+        finally:
+            rows.dealt, self._in_step = None, False
+
     def update(
         self, index: Tensor, prediction: Tensor, *, momentum: float | None = None, rows: Tensor | None = None
     ) -> Tensor:
@@ -235,9 +256,11 @@ class TargetStore:
         With few classes the validation would take as long as the rest. A prediction that is not finite is still
         detected before a row changes, because a softmax makes it NaN in every column.
         """
-        stored = self.rows
-        checked = prediction_BK[:, 0] if self.kind == "distribution" else prediction_BK
-        if not math.isfinite(checked.sum()):
+        stored, valid_B1 = self.rows, None
+        checked_Bk = prediction_BK[:, :1] if self.kind == "distribution" else prediction_BK
+        if self._in_step and prediction_BK.device.type != "cpu":
+            valid_B1 = checked_Bk.isfinite().all(1, keepdim=True)
+        elif not math.isfinite(checked_Bk.sum()):
             raise_for_prediction(index_B, prediction_BK)
         self._moved = True
         if index_B.device != stored.device or prediction_BK.device != stored.device:
@@ -247,11 +270,15 @@ class TargetStore:
             return moved_BK.to(prediction_BK.device)
         share = 1 - (self.momentum if momentum is None else momentum)
         if rows is None and self.kind == "distribution":
-            return stored.move(index_B, prediction_BK, share)
+            return stored.move(index_B, prediction_BK, share, valid_B1)
         rows_BK = stored.read(index_B) if rows is None else rows.detach().to(stored.device, torch.float32, copy=True)
         if self.kind == "direction":
             rows_BK = normalize(rows_BK, dim=1)
-        return stored.write(index_B, rows_BK.lerp_(prediction_BK, share))
+        return stored.write(index_B, rows_BK.lerp_(prediction_BK, share), valid_B1)
+
+    def stored(self, index_B: Tensor) -> Tensor:
+        """Do `read` without validation, for an index from a loader."""
+        return self.rows.read(index_B.to(self.rows.device)).to(index_B.device)
 
     @torch.no_grad()
     def read(self, index: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.targets.rows import PackedRows, concatenate_bytes
+from selfadapt.targets.rows import PackedRows, concatenate_bytes, zeros
 
 _MAX_INT16 = torch.iinfo(torch.int16).max
 
@@ -18,14 +18,15 @@ _MAX_INT16 = torch.iinfo(torch.int16).max
 class TopKRows(PackedRows):
     """Rows that are distributions. A packed row is the bytes of its k largest entries, then those of their classes."""
 
-    def __init__(self, num_rows: int, num_columns: int, k: int, device: torch.device) -> None:
+    def __init__(self, num_rows: int, num_columns: int, k: int, device: torch.device, *, on_host: bool = False) -> None:
         if not 1 <= k < num_columns:
             raise UserError(f"--targets topk:{k} needs 1 to {num_columns - 1} entries for {num_columns} classes")
         self.k = k
         self.class_dtype = torch.int16 if num_columns <= _MAX_INT16 else torch.int32
-        values_1k = torch.full((1, k), 1 / num_columns, device=device)
-        classes_1k = torch.arange(k, dtype=self.class_dtype, device=device)[None]
-        super().__init__(concatenate_bytes(values_1k, classes_1k).repeat(num_rows, 1), num_columns)
+        values_1k = torch.full((1, k), 1 / num_columns)
+        row_1M = concatenate_bytes(values_1k, torch.arange(k, dtype=self.class_dtype)[None])
+        table_NM = zeros(num_rows, row_1M.shape[1], dtype=torch.uint8, device=device, on_host=on_host)
+        super().__init__(table_NM.copy_(row_1M.to(table_NM.device)), num_columns, device)
 
     def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:
         values_Bk, classes_Bk = rows_BK.topk(self.k)

@@ -135,17 +135,21 @@ def test_transition_of_few_classes_is_the_dense_one() -> None:
 
 
 @pytest.mark.numerical
-@pytest.mark.parametrize("classes", [2, 3, 12])
-def test_verdicts_are_those_on_the_dense_table(classes: int) -> None:
+@pytest.mark.parametrize(("classes", "rate"), [(2, 0.2), (3, None), (12, None), (12, 0.001)])
+def test_verdicts_are_those_on_the_dense_table(classes: int, rate: float | None) -> None:
+    """With an estimated V or a symmetric one. So low a rate leaves most errors to those of confusable classes."""
     predicted_NK, labels_N, fold_N = _predictions(1500, classes)
-    matrix_KK = symmetric(0.2, classes)
-    transition = SparseTransition.symmetric(0.2, classes)
-    if classes > 2:
+    if rate is not None:
+        matrix_KK = symmetric(rate, classes)
+        transition = SparseTransition.symmetric(rate, classes)
+    else:
         rows = SparseRows.of(predicted_NK, labels_N, torch.arange(1500))
         transition = estimate_sparse_transition(rows, fold_N)
         matrix_KK = transition.matrix()
     duplicates = [(3, 700), (5, 6, 1400), (20, 21)]
     passes = Passes.over(FeatureShards.of(torch.zeros(1500, 1)), 30_000)  # blocks of 279
+    if rate == 0.001:
+        labels_N = predicted_NK.multinomial(1, generator=seeded(0, "labels")).squeeze(1)
     predictions = SparsePredictions(passes, classes)
     for block, _ in passes.blocks("test"):
         predictions.put(block, predicted_NK[block], labels_N[block])

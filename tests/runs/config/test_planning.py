@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -235,6 +236,29 @@ def test_a_plan_leaves_nothing_open() -> None:
 
 def _optional(owner: type) -> set[str]:
     return {name for name, annotation in get_type_hints(owner).items() if NoneType in get_args(annotation)}
+
+
+def test_precision_is_what_the_device_computes_in() -> None:
+    native = replace(PHOTOS_ON_GPU, bfloat16=True)
+    for source, given, expected in (
+        (NAMED, "auto", "float32"),
+        (PHOTOS_ON_GPU, "auto", "float32"),
+        (native, "auto", "bfloat16"),
+        (native, "float16", "float16"),
+        (NAMED, "bfloat16", "bfloat16"),
+    ):
+        chosen = plan(Request.of(data="digits", precision=given), _facts(source, PHOTO, {}))
+        assert chosen.fit.precision == chosen.to_json()["fit"]["precision"] == expected
+
+
+def test_a_run_that_was_compiled_or_not_is_read() -> None:
+    facts = facts_of(IMAGE)
+    content = _run_json(plan(Request.of(data="digits"), facts), facts)
+    for before, now in ((True, "default"), (False, "none")):
+        content["settings"]["fit"] |= {"compile": before, "precision": "float32"}
+        content["settings"]["fit"].pop("deterministic", None)
+        read = Plan.from_json(content, "labels")
+        assert (read.fit.compile, read.fit.precision, read.fit.deterministic) == (now, "float32", True)
 
 
 def test_what_a_started_run_must_have() -> None:

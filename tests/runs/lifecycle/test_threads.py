@@ -13,6 +13,7 @@ from cli.program import fresh_process, run_json
 from runs.config.stub_facts import planned_for
 from selfadapt.data.inputs import InputSpec
 from selfadapt.models.registry import backbone
+from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle import threads
 
@@ -76,7 +77,7 @@ def test_only_a_run_that_goes_on_takes_its_own_number(tmp_path: Path) -> None:
     here = torch.get_num_threads()
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["threads"] == here
-    (tmp_path / "run" / "run.json").write_text(json.dumps({**content, "threads": here + 2}))
+    RunFolder(tmp_path / "run").write_run({**content, "threads": here + 2})
     for command in ("audit", "coverage"):
         run_json(command, "run", folder=tmp_path)
         assert torch.get_num_threads() == here

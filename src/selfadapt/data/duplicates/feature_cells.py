@@ -109,7 +109,8 @@ def _near_pairs(passes: Passes, directions: _Directions, sample_n: Tensor, disti
     index = _CellIndex.of(sketches_NA, cell_N, distributed.all_gather_rows(length_n), centres_CA, folder)
     found = [_verified(pairs_P2, passes, directions) for pairs_P2 in index.candidates(passes)]
     near_P2: Tensor = distributed.all_gather_rows(torch.cat([torch.empty(0, 2, dtype=torch.int64), *found]))
-    return torch.unique(near_P2, dim=0)
+    distinct_P2: Tensor = torch.unique(near_P2, dim=0)
+    return distinct_P2
 
 
 def _centres(sketch_nA: Tensor, count: int) -> Tensor:
@@ -197,7 +198,8 @@ class _CellIndex:
             done += size
         pairs_P2 = torch.cat([torch.empty(0, 2, dtype=torch.int64), *found])
         sorted_P2: Tensor = self.order_n[pairs_P2].long().sort(1).values
-        return torch.unique(sorted_P2, dim=0)
+        distinct_P2: Tensor = torch.unique(sorted_P2, dim=0)
+        return distinct_P2
 
     def _near_in(self, queries_nA: Tensor, row_n: Tensor, members: slice) -> Tensor:
         """Rows of candidates among the members of one cell."""

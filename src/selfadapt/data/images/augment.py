@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from selfadapt.core.device import to_device
 from selfadapt.core.errors import UserError
 from selfadapt.data.images.transforms import as_floats, crop, gaussian_blur, greyscale, jitter, resized_crop, rotate
 
@@ -100,13 +101,13 @@ def self_supervised(
     else:
         images_BCHW = as_floats(random_flip(images_BCHW, generator) if flip else images_BCHW)
     if channels == 3 and jitter:
-        jittered = _chosen(count, 0.8, generator).to(images_BCHW.device)
+        jittered = to_device(_chosen(count, 0.8, generator), images_BCHW.device)
         images_BCHW[jittered] = random_jitter(images_BCHW[jittered], generator)
     if channels == 3 and grey:
-        greyed = _chosen(count, 0.2, generator).to(images_BCHW.device)
+        greyed = to_device(_chosen(count, 0.2, generator), images_BCHW.device)
         images_BCHW[greyed] = greyscale(images_BCHW[greyed])
     if blur:
-        blurred = _chosen(count, 0.5, generator).to(images_BCHW.device)
+        blurred = to_device(_chosen(count, 0.5, generator), images_BCHW.device)
         sigma = torch.empty(len(blurred)).uniform_(0.1, 2.0, generator=generator)
         radius = min(max(1, height // 20), min(height, width) - 1)
         images_BCHW[blurred] = gaussian_blur(images_BCHW[blurred], sigma, radius=radius)
@@ -130,7 +131,7 @@ def random_crop(images_BCHW: Tensor, padding: int, generator: torch.Generator, *
 
 def random_flip(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
     """Flip each image horizontally with probability 0.5."""
-    flipped_B = (torch.rand(len(images_BCHW), generator=generator) < 0.5).to(images_BCHW.device)
+    flipped_B = to_device(torch.rand(len(images_BCHW), generator=generator) < 0.5, images_BCHW.device)
     return torch.where(flipped_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
 
 
@@ -203,7 +204,7 @@ def mixup(
 ) -> tuple[Tensor, Tensor]:
     """Mix each sample with another (Zhang et al., 2018), with one mixing weight for the whole batch."""
     share = beta(strength, generator)
-    partner_B = torch.randperm(len(images_BCHW), generator=generator).to(images_BCHW.device)
+    partner_B = to_device(torch.randperm(len(images_BCHW), generator=generator), images_BCHW.device)
     images = as_floats(images_BCHW)
     return torch.lerp(images[partner_B], images, share), torch.lerp(targets_BK[partner_B], targets_BK, share)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from selfadapt.core import distributed
+from selfadapt.core.device import copies_from_pinned, to_device
 from selfadapt.core.launched import end_with_parent
 from selfadapt.data.images.crops import RandomCrops
 from selfadapt.data.images.decode import UnreadableImage
@@ -47,7 +48,7 @@ def read_batches(
     device = device or torch.device("cpu")
     if not isinstance(images, FileImages):
         for index_B in batches:
-            yield Read(index_B, images.read(index_B).to(device))
+            yield Read(index_B, to_device(images.read(index_B), device))
         return
     count = min(distributed.usable_cores(), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
@@ -55,7 +56,7 @@ def read_batches(
         batch_sampler=[index_B.tolist() for index_B in batches],
         collate_fn=_collate,
         num_workers=count,
-        pin_memory=device.type == "cuda",
+        pin_memory=copies_from_pinned(device),
         prefetch_factor=4 if count else None,
         worker_init_fn=ignore_signals,
         # DataLoader draws a base seed for its workers. From the global generator, that draw would shift the random
@@ -65,7 +66,7 @@ def read_batches(
     files = images.files
     for index_B, images_BCHW, broken in pipeline:
         files.broken.update((files.paths[position], reason) for position, reason in broken)
-        yield Read(index_B, images_BCHW.to(device, non_blocking=True), broken)
+        yield Read(index_B, to_device(images_BCHW, device), broken)
 
 
 def ignore_signals(worker: int) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
+from selfadapt.core.device import to_device
+
 
 def as_floats(images_BCHW: Tensor) -> Tensor:
     """Scale uint8 images to floats in 0..1; return floats unchanged."""
@@ -18,8 +20,8 @@ def as_floats(images_BCHW: Tensor) -> Tensor:
 def crop(images_BCHW: Tensor, top_B: Tensor, left_B: Tensor, height: int, width: int) -> Tensor:
     """Cut a window of this size from each image at its own position."""
     windows = images_BCHW.unfold(2, height, 1).unfold(3, width, 1)  # all windows, as a view
-    device = images_BCHW.device
-    return windows[torch.arange(len(images_BCHW), device=device), :, top_B.to(device), left_B.to(device)]
+    top_B, left_B = to_device(torch.stack([top_B, left_B]), images_BCHW.device)
+    return windows[torch.arange(len(images_BCHW), device=images_BCHW.device), :, top_B, left_B]
 
 
 def resized_crop(
@@ -35,13 +37,15 @@ def resized_crop(
 
     Bilinear interpolation is linear in the pixels and separable, so it is two products with small matrices.
     """
-    device = images_BCHW.device
-    rows_BhH = _interpolation(top_B, height_B, images_BCHW.shape[2], size[0]).to(device)
+    flips_B = torch.zeros_like(top_B) if flipped_B is None else flipped_B
+    drawn = torch.stack([values_B.float() for values_B in (top_B, left_B, height_B, width_B, flips_B)])
+    top_B, left_B, height_B, width_B, flips_B = to_device(drawn, images_BCHW.device)
+    rows_BhH = _interpolation(top_B, height_B, images_BCHW.shape[2], size[0])
     columns_BwW = _interpolation(left_B, width_B, images_BCHW.shape[3], size[1])
     if flipped_B is not None:
-        columns_BwW = torch.where(flipped_B[:, None, None], columns_BwW.flip(1), columns_BwW)
+        columns_BwW = torch.where(flips_B[:, None, None] > 0, columns_BwW.flip(1), columns_BwW)
     halfway = rows_BhH.unsqueeze(1) @ as_floats(images_BCHW)
-    return halfway @ columns_BwW.to(device).unsqueeze(1).transpose(2, 3)
+    return halfway @ columns_BwW.unsqueeze(1).transpose(2, 3)
 
 
 def resized(images_BCHW: Tensor, size: int) -> Tensor:
@@ -52,13 +56,14 @@ def resized(images_BCHW: Tensor, size: int) -> Tensor:
 
 
 def _interpolation(start_B: Tensor, length_B: Tensor, size_in: int, size_out: int) -> Tensor:
-    """Weights (B×out×in) that resample `length` pixels from `start` on to `size_out` pixels."""
-    scale_B11 = (length_B.float() / size_out)[:, None, None]
-    centre_Bo1 = (torch.arange(size_out) + 0.5)[None, :, None] * scale_B11
-    place_11i = (torch.arange(size_in) + 0.5)[None, None, :]
-    from_start_B1i = place_11i - start_B.float()[:, None, None]
+    """Weights (B×out×in) that resample `length` pixels from `start` on to `size_out` pixels, on their device."""
+    device = start_B.device
+    scale_B11 = (length_B / size_out)[:, None, None]
+    centre_Bo1 = (torch.arange(size_out, device=device) + 0.5)[None, :, None] * scale_B11
+    place_11i = (torch.arange(size_in, device=device) + 0.5)[None, None, :]
+    from_start_B1i = place_11i - start_B[:, None, None]
     weights = (1 - (from_start_B1i - centre_Bo1).abs() / scale_B11.clamp_min(1)).clamp_min(0)
-    inside = (from_start_B1i > 0) & (from_start_B1i < length_B.float()[:, None, None])
+    inside = (from_start_B1i > 0) & (from_start_B1i < length_B[:, None, None])
     weights = weights * inside
     return weights / weights.sum(2, keepdim=True)
 
@@ -76,8 +81,8 @@ def rotate(images_BCHW: Tensor, degrees_B: Tensor) -> Tensor:
             torch.stack([sine * width / height, cosine, zero], dim=1),
         ],
         dim=1,
-    ).to(images.device)
-    grid = affine_grid(matrix_B23, list(images.shape), align_corners=False)
+    )
+    grid = affine_grid(to_device(matrix_B23, images.device), list(images.shape), align_corners=False)
     return grid_sample(images, grid, align_corners=False)
 
 
@@ -87,7 +92,7 @@ def gaussian_blur(images_BCHW: Tensor, sigma_B: Tensor, radius: int) -> Tensor:
     height, width = images.shape[2:]
     offsets = torch.arange(-radius, radius + 1).float()
     kernel_Bk = torch.exp(-0.5 * (offsets / sigma_B.float().unsqueeze(1)) ** 2)
-    kernel_Bk = (kernel_Bk / kernel_Bk.sum(1, keepdim=True)).to(images.device)
+    kernel_Bk = to_device(kernel_Bk / kernel_Bk.sum(1, keepdim=True), images.device)
     padded = pad(images, [radius] * 4, mode="reflect")
     taps = range(2 * radius + 1)
     zero = torch.zeros((), device=images.device)
@@ -104,11 +109,12 @@ def jitter(images_BCHW: Tensor, strengths_4B: Tensor, order_B4: Tensor) -> Tenso
     """Adjust brightness, contrast, saturation and hue (0 to 3) in the order given for each image."""
     images_BCHW = as_floats(images_BCHW).clone()
     adjustments = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-    for kinds_B in order_B4.unbind(1):
-        for kind, adjust in enumerate(adjustments):
-            chosen = (kinds_B == kind).nonzero().flatten()
-            index = chosen.to(images_BCHW.device)
-            images_BCHW[index] = adjust(images_BCHW[index], strengths_4B[kind, chosen])
+    chosen = [(kinds_B == kind).nonzero().flatten() for kinds_B in order_B4.unbind(1) for kind in range(4)]
+    indices = to_device(torch.cat(chosen), images_BCHW.device).split([len(index) for index in chosen])
+    strengths_4B = to_device(strengths_4B, images_BCHW.device)
+    for number, index in enumerate(indices):
+        kind = number % 4
+        images_BCHW[index] = adjustments[kind](images_BCHW[index], strengths_4B[kind].index_select(0, index))
     return images_BCHW
 
 
@@ -138,7 +144,7 @@ def adjust_hue(images_B3HW: Tensor, shift_B: Tensor) -> Tensor:
         (green - blue) / divisor,
         torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
     )
-    sixth = sixth + 6 * shift_B.to(images.device)[:, None, None]
+    sixth = sixth + 6 * to_device(shift_B, images.device)[:, None, None]
 
     def channel(offset: int) -> Tensor:
         k = torch.remainder(sixth + offset, 6)
@@ -148,7 +154,7 @@ def adjust_hue(images_B3HW: Tensor, shift_B: Tensor) -> Tensor:
 
 
 def _blend(images_BCHW: Tensor, other: Tensor | float, factor_B: Tensor) -> Tensor:
-    factor = factor_B.to(images_BCHW.device)[:, None, None, None]
+    factor = to_device(factor_B, images_BCHW.device)[:, None, None, None]
     return (images_BCHW * factor + (1 - factor) * other).clamp(0, 1)
 
 

@@ -32,7 +32,7 @@ from selfadapt.objectives.cross_fitting.cross_fit import LEAST_TO_JUDGE
 from selfadapt.objectives.cross_fitting.transition import log_odds_wrong, posterior
 
 _TINY = 1e-30
-_CERTAINTY = 0.25  # of w: the exponent of the prediction
+CERTAINTY = 0.25  # of w: the exponent of the prediction
 _HALVINGS = 60
 
 
@@ -106,7 +106,7 @@ def _odds(prior_NK: Tensor, predicted_NK: Tensor, labels_N: Tensor, matrix_KK: T
     log_share_K, confusion_N = predicted_NK.mean(0).clamp_min(_TINY).log(), torch.empty_like(visible_N)
     for piece in pieces_of(*predicted_NK.shape):
         predicted_nK, labels_n1 = predicted_NK[piece], labels_N[piece].unsqueeze(1)
-        uncertain_nK = _CERTAINTY * predicted_nK.clamp_min(_TINY).log() + (1 - _CERTAINTY) * log_share_K
+        uncertain_nK = CERTAINTY * predicted_nK.clamp_min(_TINY).log() + (1 - CERTAINTY) * log_share_K
         drawn_n1 = uncertain_nK.softmax(1).gather(1, labels_n1).double()
         label_n1 = predicted_nK.gather(1, labels_n1).double().clamp_min(_TINY)
         others_n1 = predicted_nK.scatter(1, labels_n1, 0.0).double().sum(1, keepdim=True)  # 1 - label would round to 0

@@ -19,6 +19,7 @@ from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.duplicate_evidence import explained_conflicts, group_of_each
 from selfadapt.evaluation.label_errors.list_quality import expected_quality
 from selfadapt.evaluation.label_errors.out_of_sample import (
+    CERTAINTY,
     bounds,
     confusion_share,
     least_rate_of,
@@ -50,7 +51,7 @@ class _Evidence:
     entropy_N: Tensor
 
     @classmethod
-    def of(cls, predicted: SparseRows, prior: SparseRows, fit: StreamedFit) -> "_Evidence":
+    def of(cls, predicted: SparseRows, prior: SparseRows, fit: StreamedFit, share_K: Tensor) -> "_Evidence":
         posterior_nM = prior.value_nM * fit.noise.transition.of_rows(prior)
         others_nm = posterior_nM[:, 1:]
         other_n = others_nm.sum(1).clamp_min(_TINY)
@@ -62,7 +63,7 @@ class _Evidence:
         weighted_nM = predicted.value_nM * fit.noise.transition.of_rows(predicted)
         return cls(
             visible_N=other_n / posterior_nM[:, 0].clamp_min(_TINY),
-            confusion_N=predicted.value_nM[:, 1:].amax(1) / predicted.value_nM[:, 0].clamp_min(_TINY),
+            confusion_N=_confusion(predicted, share_K),
             label_N=prior.value_nM[:, 0],
             largest_N=prior.value_nM.amax(1),
             alternative_N=classes_n2[:, 0].int(),
@@ -77,9 +78,10 @@ class _Evidence:
     def gathered(cls, fit: StreamedFit, prior_of: "_GroupPriors") -> "_Evidence":
         passes = fit.predictions.passes
         columns = {name: passes.own(torch.int32 if name in _CLASSES else torch.float32) for name in _COLUMNS}
+        share_K = _class_shares(fit)
         for rows in fit.predictions.blocks():
             predicted = rows.sharpened(fit.noise.temperature)
-            found = cls.of(predicted, prior_of(predicted), fit)
+            found = cls.of(predicted, prior_of(predicted), fit, share_K)
             for name, own_n in columns.items():
                 own_n[rows.position_n - passes.start] = getattr(found, name)
         return cls(**{name: distributed.all_gather_rows(columns.pop(name)) for name in _COLUMNS})
@@ -87,6 +89,29 @@ class _Evidence:
 
 _COLUMNS = tuple(own.name for own in fields(_Evidence))
 _CLASSES = ("alternative_N", "second_N")
+
+
+def _class_shares(fit: StreamedFit) -> Tensor:
+    """f: the mean prediction."""
+    share_K = torch.zeros(fit.predictions.num_classes).double()
+    for rows in fit.predictions.blocks():
+        own = rows.sharpened(fit.noise.temperature)
+        rest_n = own.rest_n.double() / max(1, own.num_classes - own.class_nM.shape[1])
+        share_K += rest_n.sum()
+        share_K.index_add_(0, own.class_nM.flatten(), (own.value_nM - rest_n.unsqueeze(1)).flatten())
+    return (distributed.all_reduce_sum(share_K) / len(fit.predictions.passes.shards)).float()
+
+
+def _confusion(predicted: SparseRows, share_K: Tensor) -> Tensor:
+    """The second term of the odds, with c = 1."""
+    tendency_K = share_K.clamp_min(_TINY) ** (1 - CERTAINTY)
+    drawn_nM = predicted.value_nM.clamp_min(_TINY) ** CERTAINTY * tendency_K[predicted.class_nM]
+    rest_n = predicted.rest_n / max(1, predicted.num_classes - predicted.class_nM.shape[1])
+    others_n = tendency_K.sum() - tendency_K[predicted.class_nM].sum(1)
+    drawn_n = drawn_nM[:, 0] / (drawn_nM.sum(1) + rest_n**CERTAINTY * others_n.clamp_min(0))
+    wrong_n = predicted.value_nM[:, 1:].sum(1) + predicted.rest_n
+    odds_n: Tensor = drawn_n * wrong_n / predicted.value_nM[:, 0].clamp_min(_TINY)
+    return odds_n
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class EarlyLearning(ERM):
     def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
         p_BK = logits_BK.softmax(1).clamp(_MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         detached_BK = p_BK.detach()
-        rows_BK = targets.update(batch.index, detached_BK / detached_BK.sum(1, keepdim=True))
+        rows_BK = targets.move(batch.index, detached_BK / detached_BK.sum(1, keepdim=True))
         regularisation_B = (1 - (p_BK * rows_BK).sum(1)).clamp_min(_MIN_PROBABILITY).log()
         losses_B = cross_entropy(logits_BK, batch.label, reduction="none") + self.strength * regularisation_B
         return mean_of(losses_B, logits_BK)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from selfadapt.core.device import to_device
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
 from selfadapt.data.images.augment import beta
@@ -67,9 +68,8 @@ class TwoWithAverages(TwoClassifiers):
 
     @torch.no_grad()
     def move_averages(self, momentum: float) -> None:
-        pairs = zip(self.averages.parameters(), [*self.first.parameters(), *self.second.parameters()], strict=True)
-        for slow, parameter in pairs:
-            slow.lerp_(parameter, 1 - momentum)
+        parameters: list[Tensor] = [*self.first.parameters(), *self.second.parameters()]
+        torch._foreach_lerp_(list(self.averages.parameters()), parameters, 1 - momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class _Mixture:
     @classmethod
     def draw(cls, batch: Batch) -> "_Mixture":
         share = beta(1.0, torch.default_generator)
-        return cls(max(share, 1 - share), torch.randperm(len(batch)).to(batch.index.device))
+        return cls(max(share, 1 - share), to_device(torch.randperm(len(batch)), batch.index.device))
 
     def of(self, values: Tensor) -> Tensor:
         return torch.lerp(values[self.partner_B], values, self.share)

@@ -60,10 +60,10 @@ class TruncatedGeneralizedCrossEntropy(GeneralizedCrossEntropy):
         return TargetStore.from_labels(labels_N, num_classes, 0.0, storage)
 
     def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
-        label_p_B = targets.read(batch.index).gather(1, batch.label.unsqueeze(1)).squeeze(1)
+        label_p_B = targets.stored(batch.index).gather(1, batch.label.unsqueeze(1)).squeeze(1)
         kept_B = (label_p_B > self.threshold).float()
         if self._prunes_after(progress):
-            targets.update(batch.index, logits_BK.detach().softmax(1))
+            targets.move(batch.index, logits_BK.detach().softmax(1))
         # A left-out sample has a constant loss; as published, the mean is over the whole batch.
         constant = (1 - self.threshold**self.q) / self.q
         losses_B = generalized_cross_entropy(logits_BK, batch.label, self.q)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.device import to_device
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
 from selfadapt.data.images.augment import beta
@@ -35,7 +36,7 @@ class Mixup(ERM):
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         share = beta(self.strength, torch.default_generator)
         share = max(share, 1 - share)
-        partner_B = torch.randperm(len(batch)).to(batch.index.device)
+        partner_B = to_device(torch.randperm(len(batch)), batch.index.device)
         logits_BK = model(torch.lerp(batch.input[partner_B], batch.input, share)).float()
         losses_B = cross_entropy(logits_BK, batch.label, reduction="none")
         partner_losses_B = cross_entropy(logits_BK, batch.label[partner_B], reduction="none")

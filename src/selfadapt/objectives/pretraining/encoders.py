@@ -74,9 +74,8 @@ class Encoders(nn.Module):
     def move_momentum_encoder(self, beta: float) -> None:
         if self.momentum_encoder is None:
             return
-        parameters = [*self.backbone.parameters(), *self.projector.parameters()]
-        for slow, parameter in zip(self.momentum_encoder.parameters(), parameters, strict=True):
-            slow.lerp_(parameter, 1 - beta)
+        parameters: list[Tensor] = [*self.backbone.parameters(), *self.projector.parameters()]
+        torch._foreach_lerp_(list(self.momentum_encoder.parameters()), parameters, 1 - beta)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from selfadapt.core import distributed
+from selfadapt.core.device import to_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
@@ -51,7 +52,7 @@ def queue_losses(query_BD: Tensor, key_BD: Tensor, queue_QD: Tensor, temperature
 
 def encode_shuffled(encode: Callable[[Tensor], Tensor], images_BCHW: Tensor) -> Tensor:
     """Encode the images in a random order."""
-    order_B = torch.randperm(len(images_BCHW)).to(images_BCHW.device)
+    order_B = to_device(torch.randperm(len(images_BCHW)), images_BCHW.device)
     return encode(images_BCHW[order_B])[order_B.argsort()]
 
 

@@ -100,7 +100,7 @@ class FixedNoise(SelfSupervised):
     def losses_with_targets(
         self, encoders: Encoders, batch: Batch, views: Sequence[EncodedView], targets: TargetStore, progress: Progress
     ) -> Tensor:
-        return mean_distance(views, [targets.read(batch.index)] * len(views))
+        return mean_distance(views, [targets.stored(batch.index)] * len(views))
 
 
 @dataclass(frozen=True, kw_only=True)

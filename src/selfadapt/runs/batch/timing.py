@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
+from selfadapt.core.device import choose_device
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.engine.fit import Training
 from selfadapt.engine.phases import Phases, median_ratio, time_side_by_side
 from selfadapt.recipes.recipe import Timing, Trial
 from selfadapt.runs.batch.result_cache import cached_result
 from selfadapt.runs.config.request import Request
-from selfadapt.runs.lifecycle.environment import choose_device, commit
+from selfadapt.runs.lifecycle.environment import commit
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.runs.train.build_training import build_training

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device, device_name, has_native_bfloat16
 from selfadapt.data.dataset import Data
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.inputs import InputSpec
@@ -19,7 +20,6 @@ from selfadapt.data.tabular.table_file import TableColumns
 from selfadapt.runs.config.plan import ReadingPlan
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.config.sections import DataSettings, parse_progressive
-from selfadapt.runs.lifecycle.environment import device_name
 from selfadapt.runs.lifecycle.network import bare_backbone
 
 
@@ -30,6 +30,7 @@ class SourceFacts:
     holds: DataKind
     crops_from_images: bool  # papers on this named set cut random crops from the images as they are
     device: str  # where the run would train, by name
+    bfloat16: bool = False  # whether an accelerator there computes in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ def inspect_source(request: Request) -> SourceFacts:
         holds=kind_of(request.data.source, columns_of(request.data)),
         crops_from_images=source is not None and source.crops_from_original,
         device=device_name(request.general.device),
+        bfloat16=has_native_bfloat16(choose_device(request.general.device)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain, setting
 from selfadapt.data.inputs import InputSpec
-from selfadapt.engine.fit import FitSettings
+from selfadapt.engine.fit import FitSettings, Precision
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.method import Method, Task
 from selfadapt.run_folder.folder import RunFolder
@@ -28,6 +28,7 @@ _ANOTHER_KIND = {
     "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
     "pretraining": "this is a run without labels (selfadapt pretrain); evaluate it with: selfadapt probe",
 }
+_COMPILE_BEFORE = {None: "none", False: "none", True: "default"}  # in runs before there were modes
 
 
 def _check_kind(run: Mapping[str, Any], kind: Kind) -> None:
@@ -56,6 +57,7 @@ class TrainingPlan(TrainingSettings):
     lr: float = setting()
     weight_decay: float = setting()
     warmup_epochs: float = setting()
+    precision: Precision = setting("float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,12 +158,14 @@ class Plan(ReadingPlan):
         method = dict(content["method"])
         name = method.pop("name")
         model = {word: value for word, value in content["model"].items() if value is not None}
+        fit = dict(content["fit"])
+        fit["compile"] = _COMPILE_BEFORE.get(fit.get("compile"), fit.get("compile"))
         crops = content["data"].get("crops", "square").replace("picture", "original")  # its name in version 0.1
         read = cls(
             kind=kind,
             data=from_plain(DataPlan, {**content["data"], "crops": crops}),
             model=from_plain(ModelPlan, model),  # null for weights and tune: not a pretrained network
-            fit=from_plain(TrainingPlan, content["fit"]),
+            fit=from_plain(TrainingPlan, fit),
             method_name=name,
             method=from_plain(method_class(kind, name), method),
             seed=content["seed"],

@@ -86,6 +86,8 @@ def plan(request: Request, facts: Facts) -> Plan:
     method = request.method if reading.method_name == request.method_name else method_class("labels", FOR_HEADS)()
     usual = _usual_fit(reading, facts.samples, method, request.fit.epochs)
     given = {name: value for name, value in plain(request.fit).items() if value is not None}
+    if given["precision"] == "auto":
+        given["precision"] = "bfloat16" if facts.source.bfloat16 else "float32"
     chosen = Plan(
         kind=request.kind,
         data=_data(reading.data, facts),

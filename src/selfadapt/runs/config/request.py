@@ -47,7 +47,7 @@ _ONLY_WITH_LABELS = {
 # Chosen by `plan` where they are not given, as are the settings of a method.
 _CHOSEN = {
     "model", "weights", "tune", "epochs", "batch_size", "lr", "weight_decay", "warmup_epochs", "augment", "crops",
-    "image_size", "device", "views",
+    "image_size", "device", "views", "precision",
 }  # fmt: skip
 
 

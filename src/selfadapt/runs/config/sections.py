@@ -174,11 +174,18 @@ class TrainingSettings:
         "Learning-rate schedule: cosine, linear, constant, step:25 (halve every 25 epochs) or multistep:75,90 (divide "
         "by 10 after these epochs).",
     )
-    precision: Literal["float32", "bfloat16", "float16"] = advanced(
-        "float32", "Precision of training: float32, bfloat16 or float16."
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = advanced(
+        "auto",
+        "Precision of training and evaluation: float32, bfloat16, float16, or auto: bfloat16 on an accelerator that "
+        "computes in it, else float32.",
     )
     sync_bn: bool = advanced(False, "Synchronise batch normalisation across processes.")
-    compile: bool = advanced(False, "Compile the model with torch.compile.")
+    compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = advanced(
+        "none", "Compile the network for training, attacks and evaluation: none, or a mode of torch.compile."
+    )
+    deterministic: bool = advanced(
+        True, "Use algorithms on an accelerator that give the same bits each time, which may be slower"
+    )
     curves: Literal["running", "tested"] = experiment(
         "running",
         "How to measure the training accuracy of an epoch: running (from the predictions made while training) or "
@@ -186,7 +193,9 @@ class TrainingSettings:
     )
     test_curve: bool = experiment(False, "Log the test accuracy after each epoch. It is never used for selection.")
     targets: str = advanced(
-        "float32", "Target store: float32, float16, int8, topk:K or file; sharded:KIND divides it among the processes."
+        "float32",
+        "Target store: float32, float16, int8, topk:K or file. pinned:KIND keeps it in the memory of the host, "
+        "sharded:KIND divides it among the processes.",
     )
 
     def __post_init__(self) -> None:
@@ -206,7 +215,7 @@ class GeneralSettings:
         most=2,
         unset="as the method's authors have it: 2 for byol, moco, simclr and simsiam, else 1",
     )
-    device: str = setting("auto", "Device: auto, cpu, cuda or mps.")
+    device: str = setting("auto", "Device: auto, cpu, cuda, rocm, xpu or mps.")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples
@@ -38,7 +39,6 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
 from selfadapt.runs.export.network_files import write_tensors
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.prepare_data import with_center_crops
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.data.forms.known_forms import read_table
@@ -29,7 +30,6 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
 from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads

@@ -23,7 +23,7 @@ from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.sources.builtin import cifar10c
-from selfadapt.evaluation.classification import accuracy, predict, predicted_classes
+from selfadapt.evaluation.classification import accuracy, classify
 from selfadapt.evaluation.corruption_accuracy import corruption_errors, corruption_table, mean_accuracy, mean_by_level
 from selfadapt.evaluation.robustness import stratified_subset
 from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
@@ -112,7 +112,7 @@ def _cached_accuracy(
 
 
 def _accuracy(run: OpenedRun, model: nn.Module, samples: Samples) -> float:
-    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, run.device))
+    predicted_N = classify(model, samples.inputs, run.data.num_classes, run.device)
     found = accuracy(predicted_N, samples.labels)
     if found is None:
         raise UserError(f"no test image of {run.folder.path} can be read; check that the data still exist")

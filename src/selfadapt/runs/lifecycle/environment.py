@@ -1,6 +1,5 @@
-"""What a run depends on besides its plan: the device, versions, threads, and the data as they were."""
+"""What a run depends on besides its plan: versions, threads, and the data as they were."""
 
-import os
 import platform
 import subprocess
 import warnings
@@ -14,39 +13,7 @@ import torch
 
 from selfadapt import __version__
 from selfadapt.core import distributed
-from selfadapt.core.errors import UserError
-from selfadapt.core.launched import is_concurrent_job
 from selfadapt.data.dataset import Data
-
-DEVICES = ("cpu", "cuda", "mps", "xpu")
-
-
-def device_name(name: str) -> str:
-    return choose_device(name).type if name == "auto" else name
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of this name; each of several processes takes its own GPU, and concurrent trainings share them."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and "LOCAL_RANK" in os.environ:
-        place = int(os.environ["LOCAL_RANK"])
-        name = f"cuda:{place % max(1, torch.cuda.device_count()) if is_concurrent_job() else place}"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-        if device.type in DEVICES:
-            return device
-    except (RuntimeError, AssertionError):
-        pass
-    raise UserError(f"--device {name!r} cannot be used here; choose auto or cpu")
-
-
-def make_deterministic(device: torch.device) -> None:
-    """Make results repeatable to the bit, as far as the device can."""
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = False
-        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device, device_name
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
@@ -21,7 +22,7 @@ from selfadapt.runs.config.planning import plan as plan_run
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request, option_of
 from selfadapt.runs.export.network_files import write_tensors
-from selfadapt.runs.lifecycle.environment import choose_device, describe, device_name, take_threads, warn_of_versions
+from selfadapt.runs.lifecycle.environment import describe, take_threads, warn_of_versions
 from selfadapt.runs.lifecycle.network import load_pretrained, new_model
 from selfadapt.runs.lifecycle.prepare_data import duplicate_rows, prepare, recall, sample_rows
 from selfadapt.runs.lifecycle.threads import set_useful_threads
@@ -99,7 +100,8 @@ def check_same(folder: RunFolder, kind: Kind, given: Mapping[str, Any]) -> Plan:
         plan = replace(plan, device=device)
     request = Request.of(kind, **{"data": plan.data.source, "method": plan.method_name, **given})
     own, asked = plan.values(), request.values()
-    word = next((word for word in given if word != "device" and own[word] != asked[word]), None)
+    chosen = {"device", *(["precision"] if asked["precision"] == "auto" else [])}
+    word = next((word for word in given if word not in chosen and own[word] != asked[word]), None)
     if word is not None:
         raise UserError(
             f"{folder.path} was started with {option_of(word)} {own[word]}, not {asked[word]}; "

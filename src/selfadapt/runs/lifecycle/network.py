@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device, make_deterministic, prefers_channels_last
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import draw
@@ -22,7 +23,6 @@ from selfadapt.models.registry import backbone
 from selfadapt.objectives.objective import Objective
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import ModelPlan, Plan, ReadingPlan
-from selfadapt.runs.lifecycle.environment import choose_device, make_deterministic
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 
 
@@ -53,7 +53,7 @@ def new_model(plan: Plan, data: Data, objective: Objective, *, resumed: bool) ->
     Afterwards torch's generator is in the state that training starts with.
     """
     device = choose_device(plan.device)
-    make_deterministic(device)
+    make_deterministic(device, plan.fit.deterministic)
     torch.manual_seed(plan.seed)
     inputs = data.train.inputs
     statistics = channel_statistics(inputs)
@@ -91,7 +91,14 @@ def build_model(
         whole.dropout, whole.mirror = nn.Dropout(model.dropout), model.mirror
         return objective.build(FineTuned(whole) if plan.fine_tunes else whole, num_classes)
     bare = bare_backbone(model, spec)
-    normalised = Normalised(bare, *statistics, dropout=model.dropout, spatial=spatial, mirror=model.mirror)
+    normalised = Normalised(
+        bare,
+        *statistics,
+        dropout=model.dropout,
+        spatial=spatial,
+        mirror=model.mirror,
+        channels_last=prefers_channels_last(plan.device, plan.fit.precision),
+    )
     if start_from is not None and bare.examples:
         normalised.see(examples(start_from, bare.examples))
     return objective.build(normalised, num_classes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.device import choose_device, device_name, make_deterministic
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
@@ -17,7 +18,7 @@ from selfadapt.objectives.objective import Metrics, Objective, Progress
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import Kind
-from selfadapt.runs.lifecycle.environment import choose_device, device_name, make_deterministic, warn_of_versions
+from selfadapt.runs.lifecycle.environment import warn_of_versions
 from selfadapt.runs.lifecycle.network import build_model
 from selfadapt.runs.lifecycle.prepare_data import recall
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
@@ -92,7 +93,7 @@ def open_folder(
     data = recall(plan, folder, on_progress)
     warn_of_versions(folder.read_run())
     own = choose_device(plan.device)
-    make_deterministic(own)
+    make_deterministic(own, plan.fit.deterministic)
     saved = newest_checkpoint(folder, own)
     inputs = data.train.inputs
     targets = plan.method.initial_targets(

@@ -48,10 +48,10 @@ def restoring(checkpoints: Path, saved: Checkpoint) -> Iterator[None]:
         with _Allocations(limit):
             yield
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"the newest checkpoint in {checkpoints} does not fit the network that run.json describes "
-            f"({first[:200]}); restore the one or the other"
+            f"({reason[:200]}); restore the one or the other"
         ) from error
 
 

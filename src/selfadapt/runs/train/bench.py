@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
@@ -24,13 +25,12 @@ from selfadapt.data.splits import split_off
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.fit import Training, fit
-from selfadapt.evaluation.classification import UNKNOWN, accuracy, outputs, predict, predicted_classes
+from selfadapt.evaluation.classification import UNKNOWN, accuracy, classify, outputs, predict
 from selfadapt.evaluation.selective.risk_coverage import aurc
 from selfadapt.objectives.method import Problem, Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.run_folder.metrics_file import append_record, rebuild_records
 from selfadapt.runs.inspect.abstention import answers
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.lifecycle import Run, list_unreadable
 from selfadapt.runs.lifecycle.network import new_model
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, TrainedState, state_from
@@ -147,7 +147,7 @@ class RunBench:
 
     def predict(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
         samples, classes = getattr(self.run.data, part), self.run.data.num_classes
-        found_NK = predict(trained.model, samples.inputs, classes, self.device)
+        found_NK = predict(trained.model, samples.inputs, classes, self.device, precision=self.run.plan.fit.precision)
         return found_NK[found_NK.isfinite().all(1)]
 
     def outputs(self, trained: Trained, part: Literal["train", "validation"]) -> Tensor:
@@ -169,7 +169,7 @@ class RunBench:
 
     def area_under_risk(self, trained: Trained, objective: Objective) -> float:
         samples = _validation(self.run)
-        said_NO = outputs(trained.model, samples.inputs, self.device)
+        said_NO = outputs(trained.model, samples.inputs, self.device, precision=self.run.plan.fit.precision)
         fine_N = ~said_NO.isnan().any(1)
         own, *_ = answers(said_NO[fine_N], objective, self.run.data.num_classes).values()
         return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
@@ -230,6 +230,8 @@ class RunBench:
             self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
 
         restore(training, checkpoints)
+        if checkpoints == self.run.folder.checkpoints:
+            self._rebuild_metrics(training.history)  # before a tracker reads them
         if initialise is not None and (training.epoch, training.step) == (0, 0):
             initialise(training.model)
         self._lap()
@@ -298,7 +300,7 @@ def _validation(run: Run) -> Samples:
 def predict_validation(run: Run, model: nn.Module) -> Tensor:
     """The predicted classes of the validation split, some of which must be readable."""
     samples, device = _validation(run), choose_device(run.plan.device)
-    predicted_N = predicted_classes(predict(model, samples.inputs, run.data.num_classes, device))
+    predicted_N = classify(model, samples.inputs, run.data.num_classes, device, precision=run.plan.fit.precision)
     if bool((predicted_N == UNKNOWN).all()):
         sample_id, reason = next(iter(samples.broken.items()), (samples.ids[0], "another process could not read it"))
         raise UserError(f"no validation image can be read, such as {sample_id}: {reason}; are the data still there?")

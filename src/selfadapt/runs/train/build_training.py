@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device
 from selfadapt.data.dataset import Data
 from selfadapt.data.images.augment import augmentation_by_name, smallest_area
 from selfadapt.data.inputs import InputSpec
@@ -16,7 +17,6 @@ from selfadapt.models.registry import FIXED_SIZE
 from selfadapt.objectives.objective import Objective
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.sections import parse_progressive
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import new_model
 from selfadapt.runs.lifecycle.saved_network import restoring
 from selfadapt.targets.store import Storage, TargetStore

@@ -11,11 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
+from selfadapt.core.device import choose_device
 from selfadapt.data.dataset import Samples
 from selfadapt.data.inputs import Inputs
 from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
-from selfadapt.evaluation.classification import accuracy, balanced_accuracy, predict, predicted_classes
+from selfadapt.evaluation.classification import accuracy, balanced_accuracy, classify
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.config.request import Kind, Request
@@ -23,7 +24,6 @@ from selfadapt.runs.inspect.abstention import measure_coverage
 from selfadapt.runs.inspect.label_audit import audit_training
 from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 from selfadapt.runs.inspect.robust_accuracy import accuracy_after_epoch
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, check_same, finish, list_unreadable, resume, start
 from selfadapt.runs.lifecycle.opened_run import OpenedRun
 from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages, predict_validation
@@ -121,7 +121,8 @@ def _corrupted(samples: Samples) -> Tensor | None:
 
 
 def _predict(run: Run | OpenedRun, model: nn.Module, inputs: Inputs) -> Tensor:
-    return predicted_classes(predict(model, inputs, run.data.num_classes, choose_device(run.plan.device)))
+    device, precision = choose_device(run.plan.device), run.plan.fit.precision
+    return classify(model, inputs, run.data.num_classes, device, precision=precision)
 
 
 def _result(run: OpenedRun) -> dict[str, Any]:

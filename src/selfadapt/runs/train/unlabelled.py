@@ -52,7 +52,8 @@ def _after_epoch(run: Run, training: Training) -> dict[str, Any]:
         features_BF = encoders.backbone(images_BCHW)
         return torch.cat([features_BF, encoders.projector(features_BF)], 1)
 
-    found_NO = outputs(encoders, measured, training.device, forward=both)
+    precision = run.plan.fit.precision
+    found_NO = outputs(encoders, measured, training.device, forward=both, precision=precision)
     found_NO = found_NO[found_NO.isfinite().all(1)]
     features_NF, projected_ND = found_NO.tensor_split([encoders.backbone.num_features], 1)
     feature_std, output_std, rank = spread(features_NF), spread(projected_ND), effective_rank(features_NF)

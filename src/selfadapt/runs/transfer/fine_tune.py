@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import Interrupted, TrainingError, UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.rng import draw, seeded
@@ -29,7 +30,6 @@ from selfadapt.models.dense.fcn import FCN
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.export.network_files import torchvision_weights
-from selfadapt.runs.lifecycle.environment import choose_device
 from selfadapt.runs.lifecycle.network import bare_backbone
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
 from selfadapt.runs.transfer.detection_task import Detection, pyramid_detector

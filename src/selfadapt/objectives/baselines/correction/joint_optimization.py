@@ -26,6 +26,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from selfadapt.core.device import kept_on
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
@@ -65,7 +66,7 @@ class Relabelling(ERM):
         return TargetStore.from_labels(labels_N, columns, storage=replace(storage, top_k=None, dtype=torch.float32))
 
     def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
-        rows_BWK = targets.read(batch.index).unflatten(1, (-1, logits_BK.shape[1]))
+        rows_BWK = targets.stored(batch.index).unflatten(1, (-1, logits_BK.shape[1]))
         if progress.epoch >= self.start_epoch:
             rows_BWK[:, 0] = rows_BWK[:, 1:].mean(1)
         rows_BWK[:, 1 + progress.epoch % self.window] = logits_BK.detach().softmax(1)
@@ -86,7 +87,7 @@ class OnSoftLabels(ERM):
     labels_NK: Tensor
 
     def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
-        labels_BK = targets.move(batch.index, self.labels_NK.to(logits_BK.device)[batch.index], momentum=0.0)
+        labels_BK = targets.move(batch.index, kept_on(logits_BK.device, self.labels_NK)[batch.index], momentum=0.0)
         return mean_of(-(labels_BK * logits_BK.log_softmax(1)).sum(1), logits_BK)
 
     def evidence(self, progress: Progress) -> Evidence | None:

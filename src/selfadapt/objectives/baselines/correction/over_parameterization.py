@@ -62,7 +62,7 @@ class OverParameterized(ERM):
         return store
 
     def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
-        rows_BK = targets.read(batch.index).requires_grad_()
+        rows_BK = targets.stored(batch.index).requires_grad_()
         losses_B = over_parameterized_losses(logits_BK, batch.label, rows_BK)
         (gradient_BK,) = torch.autograd.grad(losses_B.sum(), rows_BK, retain_graph=True)
         given_BK = one_hot(batch.label, rows_BK.shape[1]).bool()

@@ -80,7 +80,7 @@ class Abstaining(ERM):
         first.copy_(torch.where(first.isnan(), mean * _INITIAL_SHARE, first))
         weight = torch.lerp(
             first,
-            first.new_tensor(self.final_weight),
+            torch.full_like(first, self.final_weight),
             (progress.epoch - self.warm_up) / (progress.epochs - self.warm_up),
         )
         return mean_of(abstaining_losses(logits_BK1, batch.label, weight), logits_BK1)

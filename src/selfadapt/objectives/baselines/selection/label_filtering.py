@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.device import kept_on
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone, unwrapped
@@ -62,8 +63,7 @@ class StudentAndTeacher(nn.Module):
 
     @torch.no_grad()
     def move_teacher(self, momentum: float) -> None:
-        for slow, parameter in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
-            slow.lerp_(parameter, 1 - momentum)
+        torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 1 - momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class LabelFiltering(ERM):
         losses_B = cross_entropy(student_BK, batch.label, reduction="none")
         kept_B = torch.ones_like(losses_B)
         if self.voted_N is not None:
-            kept_B = (self.voted_N.to(batch.label.device)[batch.index] == batch.label).to(losses_B.dtype)
+            kept_B = (kept_on(batch.label.device, self.voted_N)[batch.index] == batch.label).to(losses_B.dtype)
         rising = math.exp(-5 * (1 - min(progress.fraction / _RISING, 1)) ** 2)
         distances_B = (student_BK.softmax(1) - taught_BK).square().mean(1)
         terms = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from selfadapt.core.device import kept_on
 from selfadapt.core.errors import UserError
 from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import ERM
@@ -25,7 +26,7 @@ class OnSelected(ERM):
             raise UserError("the method selected no sample to train on; choose another method, or weaker settings")
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
-        chosen_B = self.chosen_N.to(batch.label.device)[batch.index].to(logits_BK.dtype)
+        chosen_B = kept_on(batch.label.device, self.chosen_N)[batch.index].to(logits_BK.dtype)
         losses_B = cross_entropy(logits_BK, batch.label, reduction="none")
         # The sum of the weights is zero if a batch has none of the selected samples: then its loss is zero as well.
         return Loss.of((losses_B * chosen_B).sum(), chosen_B.sum().clamp_min(1e-12), logits_BK)

@@ -10,6 +10,7 @@ import numpy as np
 
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_path
+from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
@@ -19,7 +20,6 @@ from selfadapt.data.tabular.table_file import TableColumns
 from selfadapt.models.pretrained.features import features_of
 from selfadapt.models.pretrained.timm_models import Pretrained, pretrained, timm_name
 from selfadapt.runs.inspect.embedding.feature_folder import FolderWriter
-from selfadapt.runs.lifecycle.environment import choose_device
 
 
 @dataclass(frozen=True, kw_only=True)
