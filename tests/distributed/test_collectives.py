@@ -165,7 +165,7 @@ def _reductions_of_a_compiled_step(folder: Path) -> None:
             )  # fmt: skip
         reduced: list[int] = []
 
-        def reduce(state: list[int], bucket: Any) -> torch.futures.Future[Tensor]:
+        def reduce(state, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations other than its own
             state.append(bucket.buffer().numel())
             future: torch.futures.Future[Tensor] = torch.futures.Future()
             future.set_result(bucket.buffer())
