@@ -20,7 +20,7 @@ Devices = typer.Option(1, help="Number of data-parallel processes.", rich_help_p
 LogTo = typer.Option(
     None,
     help="Experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.",
-    rich_help_panel="Output",
+    rich_help_panel="Advanced",
 )
 Processes = typer.Option(1, "--devices", help="Number of processes that share the work, one for each GPU.")
 Jobs = typer.Option(

@@ -35,7 +35,7 @@ def open_regular(path: Path, *, most: int | None = None) -> BufferedReader:
             raise _not_regular(path, found.st_mode)
         if most is not None and found.st_size > most:
             raise UserError(f"{path} has {found.st_size:,} bytes, more than the {most:,} that it may have; replace it")
-        return os.fdopen(descriptor, "rb")
+        return open(path, "rb", opener=lambda *_: descriptor)  # so that the file knows its name
     except BaseException:
         os.close(descriptor)
         raise
