@@ -17,19 +17,19 @@ from selfadapt.data.sources.user_objects import store
 
 pandas = pytest.importorskip("pandas")
 
-WRONG = [3, 20, 41, 77, 119, 140]
+COUNT, WRONG = 300, slice(0, 300, 10)
 
 
 @pytest.fixture(scope="module")
 def flowers() -> tuple[Any, Any]:
-    """A frame with an index of its own, a categorical label and six wrong ones; and the frame as it should be."""
-    points, codes = make_blobs(150, n_features=4, centers=3, random_state=0)
-    frame = pandas.DataFrame(points, columns=["a", "b", "c", "d"], index=[f"flower {i}" for i in range(150)])
+    """A frame with an index of its own, a categorical label, one in ten of them wrong; and the frame as it should be."""
+    points, codes = make_blobs(COUNT, n_features=4, centers=3, cluster_std=0.5, random_state=0)
+    frame = pandas.DataFrame(points, columns=["a", "b", "c", "d"], index=[f"flower {i}" for i in range(COUNT)])
     names = np.array(["setosa", "versicolor", "virginica"])
     frame["species"] = pandas.Categorical(names[codes], categories=[*names, "unused"])
     right = frame.copy()
-    frame.iloc[WRONG, 4] = names[(codes[WRONG] + 1) % 3]
-    order = np.random.default_rng(0).permutation(150)
+    frame.iloc[WRONG, 4] = names[(codes[WRONG] + 1 + np.arange(COUNT // 10) % 2) % 3]
+    order = np.random.default_rng(0).permutation(COUNT)
     return frame.iloc[order], right.iloc[order]
 
 
@@ -38,7 +38,7 @@ def _assert_mended(found: Any, flowers: tuple[Any, Any]) -> None:
     pandas.testing.assert_frame_equal(found.drop(columns="species"), given.drop(columns="species"))
     assert found["species"].dtype == given["species"].dtype
     changed = found["species"] != given["species"]
-    assert changed.to_numpy().sum() >= 2
+    assert changed.to_numpy().sum() >= 15  # of 30
     assert (found["species"] == right["species"]).to_numpy()[changed.to_numpy()].all()
 
 
@@ -56,7 +56,7 @@ def test_a_report_goes_back_to_the_frame(flowers: tuple[Any, Any]) -> None:
 
 
 def test_an_index_that_repeats_a_value_serves_in_order_only(flowers: tuple[Any, Any]) -> None:
-    given, right = (frame.set_axis(["same"] * 150) for frame in flowers)
+    given, right = (frame.set_axis(["same"] * COUNT) for frame in flowers)
     report = find_label_errors(given["species"], features=given[["a", "b", "c", "d"]])
     _assert_mended(report.apply_to(given, "species"), (given, right))
     with pytest.raises(ValueError, match="the index repeats a value"):
@@ -92,7 +92,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(flowers: tuple[Any, Any],
 def test_columns_of_categories_are_encoded(flowers: tuple[Any, Any]) -> None:
     frame = flowers[0].assign(site=np.where(flowers[0]["a"] > 0, "north", "south"))
     report = find_label_errors(frame["species"], features=frame.drop(columns="species"))
-    assert report.is_error.sum() <= 12
+    assert report.is_error.sum() <= 60
 
 
 def test_another_table_is_refused(flowers: tuple[Any, Any]) -> None:
