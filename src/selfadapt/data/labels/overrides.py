@@ -19,6 +19,14 @@ from selfadapt.data.labels.class_names import check_label_array, check_labels, n
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
+@dataclass(frozen=True)
+class Suggestions:
+    """Labels of a split with every likely error replaced by its suggestion."""
+
+    labels_N: Tensor
+    likely_errors: int
+
+
 def apply_labels(data: Data, path: Path) -> Data:
     """Replace the training labels by those of a file; the previous labels count as the truth.
 
@@ -109,6 +117,18 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     if lost:
         warnings.warn(f"{path} leaves no training label of: {', '.join(lost)}", stacklevel=2)
     return frozenset(held_out)
+
+
+def suggestions_in(path: Path, samples: Samples, classes: tuple[str, ...]) -> Suggestions | None:
+    """Read the suggestions of a corrected table that it did not apply to these samples; None if there are none."""
+    rows = {row["id"]: row for row in csv_rows(path, exact=True)}
+    own = [rows.get(sample_id) or rows.get(sample_id.strip(), {}) for sample_id in samples.ids]
+    open_N = [bool(row.get("suggested")) and row["suggested"] != row["label"] for row in own]
+    if not any(open_N):
+        return None
+    given = [classes[k] for k in samples.labels.tolist()]
+    labels = [row["suggested"] if is_open else name for row, is_open, name in zip(own, open_N, given, strict=True)]
+    return Suggestions(numbered(labels, classes, lambda i: f"{path} ({samples.ids[i]}), suggested"), sum(open_N))
 
 
 def _all_ids(data: Data) -> set[str]:
