@@ -121,14 +121,12 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
 
 def suggestions_in(path: Path, samples: Samples, classes: tuple[str, ...]) -> Suggestions | None:
     """Read the suggestions of a corrected table that it did not apply to these samples; None if there are none."""
-    rows = {row["id"]: row for row in csv_rows(path, exact=True)}
-    own = [rows.get(sample_id) or rows.get(sample_id.strip(), {}) for sample_id in samples.ids]
-    open_N = [bool(row.get("suggested")) and row["suggested"] != row["label"] for row in own]
-    if not any(open_N):
-        return None
-    given = [classes[k] for k in samples.labels.tolist()]
-    labels = [row["suggested"] if is_open else name for row, is_open, name in zip(own, open_N, given, strict=True)]
-    return Suggestions(numbered(labels, classes, lambda i: f"{path} ({samples.ids[i]}), suggested"), sum(open_N))
+    known, code = frozenset(samples.ids), {name: k for k, name in enumerate(classes)}
+    suggested = {_match(row["id"], known): code.get(row.get("suggested", "")) for row in csv_rows(path, exact=True)}
+    given = samples.labels.tolist()
+    labels = [k if (own := suggested.get(name)) is None else own for name, k in zip(samples.ids, given, strict=True)]
+    changed = sum(label != k for label, k in zip(labels, given, strict=True))
+    return Suggestions(torch.tensor(labels), changed) if changed else None
 
 
 def _all_ids(data: Data) -> set[str]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,16 +24,13 @@ def compute_features(folder: RunFolder, device: str = "auto", on_progress: Progr
     backbone = next(module for module in network.modules() if isinstance(module, Backbone))
     splits = run.data.splits.values()
     total, rows = sum(map(len, splits)), list[torch.Tensor]()
+
+    def advance(before: int, done: int, _: int) -> None:
+        on_progress(before + done, total)
+
     for samples in splits:
         before = sum(map(len, rows))
-        rows.append(
-            outputs(
-                backbone,
-                samples.inputs,
-                run.device,
-                on_progress=lambda done, _, before=before: on_progress(before + done, total),  # type: ignore[misc]
-            )
-        )
+        rows.append(outputs(backbone, samples.inputs, run.device, on_progress=partial(advance, before)))
     ids = [sample_id for samples in splits for sample_id in samples.ids]
     write_features(folder, ids, torch.cat(rows).numpy(), checkpoint)
 
