@@ -20,12 +20,13 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 LOADED = [
     "torch", "torch._dynamo", "torch.distributed.nn", "torchvision.transforms.v2", "sklearn.datasets",
     "sklearn.metrics", "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "pydantic",
-    "selfadapt.cli.app", "selfadapt.runs.train.labelled", "selfadapt.runs.train.unlabelled", "selfadapt.report.page",
+    "selfadapt.cli.app", "selfadapt.engine.elastic", "selfadapt.runs.train.labelled", "selfadapt.runs.train.unlabelled",
+    "selfadapt.report.page",
 ]  # fmt: skip
 _PATIENCE = 300.0  # seconds
 
@@ -117,11 +118,14 @@ def _run(arguments: list[str], output: Path) -> None:
 
 
 def launch_forks() -> None:
-    """Let the launcher of this process, which is a fork itself, start forks in place of fresh programs."""
-    from selfadapt.engine import launch
+    """Let the launchers of this process, which is a fork itself, start forks in place of fresh programs."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    from selfadapt.engine import jobs
 
     stand_in = SimpleNamespace(Popen=_Worker, TimeoutExpired=subprocess.TimeoutExpired, DEVNULL=subprocess.DEVNULL)
-    launch.subprocess = stand_in  # type: ignore[attr-defined, assignment]
+    jobs.subprocess = stand_in  # type: ignore[attr-defined, assignment]
+    subprocess_handler.Popen = _Worker  # type: ignore[assignment, attr-defined]
 
 
 def _main(arguments: list[str]) -> None:
@@ -135,14 +139,24 @@ class _Worker:
     """One of the processes that `--devices` starts: a fork of the launcher in place of a fresh program."""
 
     def __init__(
-        self, command: list[str], env: dict[str, str], *, start_new_session: bool, stdout: int | None = None
+        self,
+        args: Sequence[str],
+        env: dict[str, str],
+        *,
+        start_new_session: bool,
+        stdout: int | IO[str] | None = None,
+        stderr: None = None,
     ) -> None:
-        assert command[:3] == [sys.executable, "-m", "selfadapt"]
+        assert list(args[:3]) == [sys.executable, "-m", "selfadapt"]
         assert start_new_session
+        assert stderr is None
         sys.stdout.flush()
         sys.stderr.flush()
-        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(command[3:], env, stdout))
+        silent = stdout is not None
+        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(list(args[3:]), env, silent))
         self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -161,8 +175,8 @@ class _Worker:
         self.send_signal(signal.SIGKILL)
 
 
-def _work(arguments: list[str], environment: dict[str, str], stdout: int | None) -> None:
+def _work(arguments: list[str], environment: dict[str, str], silent: bool) -> None:
     os.setsid()
-    if stdout == subprocess.DEVNULL:
+    if silent:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _as_fresh(environment, Path.cwd(), _main, (arguments,))

@@ -135,7 +135,7 @@ def test_a_run_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "was made by another version of selfadapt (format 1, this one reads 2)" in result.stderr
     folder.write_run(content)
     for manifest in (tmp_path / "run" / "checkpoint").glob("*/manifest.json"):
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 3}))
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 4}))
     result = run("audit", "run", folder=tmp_path)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-    assert "format 3, this one reads 2" in result.stderr
+    assert "format 4, this one reads 2 to 3" in result.stderr

@@ -17,6 +17,7 @@ from selfadapt.models.batch_norm.split_batch_norm import SplitBatchNorm
 from selfadapt.models.batch_norm.sync_batch_norm import SyncBatchNorm, global_statistics, sync_batch_norms
 
 pytestmark = pytest.mark.distributed
+CPU = torch.device("cpu")
 
 
 def _network() -> nn.Sequential:
@@ -56,7 +57,7 @@ def _step(network: nn.Module, images_BCHW: Tensor) -> dict[str, Tensor]:
 
 def _in_two(folder: Path) -> None:
     network = _network()
-    sync_batch_norms(network)
+    sync_batch_norms(network, CPU)
     assert sum(isinstance(module, SyncBatchNorm) for module in network.modules()) == 2
     own = slice(0, 5) if distributed.rank() == 0 else slice(5, 7)  # parts of 5 and 2
     for step in range(4):
@@ -86,7 +87,7 @@ def test_forward_backward_and_running_statistics_are_those_of_the_whole_batch(tm
 def test_in_one_process_it_is_ordinary_batch_normalisation() -> None:
     network = _network()
     synchronised = copy.deepcopy(network)
-    sync_batch_norms(synchronised)
+    sync_batch_norms(synchronised, CPU)
     assert torch.equal(network(_images(0)), synchronised(_images(0)))
     assert list(network.state_dict()) == list(synchronised.state_dict())
 
@@ -96,10 +97,10 @@ def test_what_has_a_way_of_its_own_stays_or_is_refused() -> None:
         """As timm has it."""
 
     network = nn.Sequential(SplitBatchNorm(3, 1e-5, 0.1, parts=2))
-    sync_batch_norms(network)
+    sync_batch_norms(network, CPU)
     assert isinstance(network[0], SplitBatchNorm)
     with pytest.raises(UserError, match=r"--sync-bn does not support .* \(WithActivation\)"):
-        sync_batch_norms(nn.Sequential(WithActivation(3)))
+        sync_batch_norms(nn.Sequential(WithActivation(3)), CPU)
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -125,3 +126,11 @@ def test_the_program_in_two_processes_is_the_program_in_one(command: tuple[str, 
     assert list(found) == list(expected)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-3, msg=name)
+
+
+def test_on_a_gpu_it_is_torchs() -> None:
+    network = _network()
+    sync_batch_norms(network, torch.device("cuda:0"))
+    expected = nn.SyncBatchNorm.convert_sync_batchnorm(_network())
+    assert [type(module) for module in network.modules()] == [type(module) for module in expected.modules()]
+    assert list(network.state_dict()) == list(expected.state_dict())

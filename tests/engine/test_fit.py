@@ -243,7 +243,7 @@ def test_two_checkpoints_are_kept(tiny_samples: Samples, tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00002-0000000", "00003-0000000"]
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "targets.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize("file", ["model.safetensors", "targets.safetensors", "state.safetensors", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 def test_a_damaged_checkpoint_is_passed_over(tiny_samples: Samples, tmp_path: Path, file: str, damage: str) -> None:
     _trained(tiny_samples, tmp_path)

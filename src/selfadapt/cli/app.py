@@ -22,10 +22,11 @@ from selfadapt.cli.parameters import as_command
 from selfadapt.cli.processes import check_shared
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.core.file_names import as_text
-from selfadapt.engine.launch import is_concurrent_job, is_launched
+from selfadapt.core.launched import adopt_slurm, is_concurrent_job, is_launched
 
 _MOST_SHOWN = 300  # characters of an unexpected error
-_SILENCE = 8.0  # seconds that other ranks wait before they report an error
+_SILENCE = 20.0  # seconds that other ranks wait before they report an error
+_SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it reports an unexpected error
 _DISK_ERRORS = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
@@ -108,6 +109,7 @@ def main() -> NoReturn:
         signal.signal(number, _interrupt)
     try:
         _check_environment()
+        adopt_slurm()
         check_shared(sys.argv[1] if len(sys.argv) > 1 else "")
         _check_arguments(sys.argv[1:])
         _register(sys.argv[1:])
@@ -117,12 +119,14 @@ def main() -> NoReturn:
     except TrainingError as error:
         _fail(f"error: {error}", 1)
     except Interrupted as error:
-        _fail("" if is_concurrent_job() else f"interrupted: {error}", INTERRUPTED)
+        _fail("" if is_concurrent_job() or _is_follower() else f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
     except Exception as error:
         if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
             _fail(f"error: {error.filename or 'a file'} cannot be read or written: {error.strerror}", 2)
+        if not _is_follower():
+            _let_launcher_stop_this()
         _fail(_unexpected(error), 1)
     sys.exit(0)
 
@@ -141,13 +145,23 @@ def _unexpected(error: Exception) -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    if message and is_launched() and int(os.environ.get("RANK", "0")):
-        # Most errors occur on every rank. Rank 0 reports them, and the launcher then stops this process.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_SILENCE)
+    if message and _is_follower():
+        _let_launcher_stop_this()
     if message:
         print(_on_one_line(message), file=sys.stderr)
     sys.exit(code)
+
+
+def _is_follower() -> bool:
+    """Whether this is one of several processes, but not the first."""
+    return is_launched() and int(os.environ.get("RANK", "0")) > 0
+
+
+def _let_launcher_stop_this() -> None:
+    """Wait before an error is reported: rank 0 reports those of all ranks, and a lost process makes the others fail."""
+    if is_launched():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_SILENCE if _is_follower() else _SHORT_SILENCE)
 
 
 def _on_one_line(text: str) -> str:
@@ -160,6 +174,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    if int(os.environ.get("RANK", "0")) and is_launched():
+    if _is_follower():
         return
     print(_on_one_line(f"warning: {message}"), file=sys.stderr)

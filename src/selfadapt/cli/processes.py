@@ -8,7 +8,7 @@ import typer
 
 from selfadapt.cli.output import OUTPUT
 from selfadapt.core.errors import UserError
-from selfadapt.engine.launch import follow_launcher, is_launched, launch
+from selfadapt.core.launched import follow_launcher, is_launched
 
 SHARED_COMMANDS = ("train", "pretrain", "embed", "audit", "predict", "probe", "attack", "shift")
 
@@ -26,6 +26,8 @@ def start_processes(devices: int, arguments: Sequence[str]) -> None:
     if devices < 1:
         raise UserError(f"--devices {devices} must be at least 1")
     if devices > 1 and not is_launched():
+        from selfadapt.engine.elastic import launch
+
         raise typer.Exit(launch(devices, arguments))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from selfadapt.cli.output import count_bar, new_folder, progress_bar
 from selfadapt.cli.processes import start_processes
 from selfadapt.core.errors import Interrupted, UserError
-from selfadapt.engine.launch import follow_launcher, is_launched, is_restarted
+from selfadapt.core.launched import follow_launcher, is_launched, is_restarted
 
 if TYPE_CHECKING:
     from selfadapt.runs.config.request import Kind

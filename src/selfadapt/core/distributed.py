@@ -1,6 +1,6 @@
 """Data-parallel processes and their collective operations, which are no-ops in a single process.
 
-torchrun or `--devices` starts the processes and sets the rank of each in the environment; `init` creates the process
+A launcher starts the processes and sets the rank of each in the environment (launched.py); `init` creates the process
 group. All processes must call the collective operations together.
 """
 
@@ -16,27 +16,73 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from selfadapt.core.launched import adopt_slurm, is_launched, local_rank, share_of
+
 if dist.is_available():
     import torch.distributed.nn  # imported inside a group, it would keep that group and its threads alive
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
 T = TypeVar("T")
-_TIMEOUT = timedelta(minutes=30)  # long, because one process may still be decoding images
+_TIMEOUT = timedelta(minutes=30)  # long, because one process may still be computing what the others wait for
+_NO_TIMEOUT = timedelta(days=365)
+_background: "tuple[dist.ProcessGroup | None, dist.ProcessGroup] | None" = None  # the main group, and its companion
 _alone = False  # whether collective operations act in this process only
 
 
 def init(device: torch.device | None = None) -> None:
-    """Join the process group if the environment defines one (WORLD_SIZE above 1)."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    """Join the process group if the environment defines one (WORLD_SIZE above 1, or a task of SLURM)."""
+    adopt_slurm()
+    if not is_launched() or dist.is_initialized():
         return
+    backend = "gloo"
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_TIMEOUT)
-    else:
-        dist.init_process_group("gloo", timeout=_TIMEOUT)
+        backend = "cpu:gloo,cuda:nccl"
+    store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
+    # An elastic agent keeps its store when it restarts the processes, which must not find what their predecessors left.
+    store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_TIMEOUT)
+
+
+def background_group() -> dist.ProcessGroup | None:
+    """Return a group of all processes for work that may take long, even in another thread; None in a single process.
+
+    Its messages do not mix with those of the main group. All processes must make the first call together.
+    """
+    global _background
+    if not _in_group():
+        return None
+    # Another library may have replaced the main group.
+    if _background is None or _background[0] is not dist.group.WORLD:
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=_NO_TIMEOUT))
+        _background = dist.group.WORLD, group
+    return _background[1]
+
+
+@contextmanager
+def first_on_machine() -> Iterator[None]:
+    """Let the first process of each machine run the block before the others, however long it takes.
+
+    The others then find what it has prepared. If it fails, its connection breaks, and they fail too.
+    """
+    follows = local_rank(rank()) > 0
+    if follows:
+        _wait_for_all()
+    yield
+    if not follows:
+        _wait_for_all()
+
+
+def _wait_for_all() -> None:
+    if world_size() > 1:
+        dist.barrier(background_group())
 
 
 def shutdown() -> None:
+    global _background
     if _in_group():
+        _background = None
         torch.compiler.reset()  # a compiled network keeps the group and its threads alive
         gc.collect()
         dist.destroy_process_group()
@@ -65,16 +111,10 @@ def alone() -> Iterator[None]:
         _alone = before
 
 
-def local_world_size() -> int:
-    """Return the number of processes of the group on this machine."""
-    grouped = dist.is_available() and dist.is_initialized()
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if grouped else 1
-
-
 def usable_cores() -> int:
-    """Return the number of cores this process may use: a share of them if SELFADAPT_JOBS runs train at once."""
+    """Return the number of cores this process may use: its share of those of the machine."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, available // int(os.environ.get("SELFADAPT_JOBS", "1")))
+    return share_of(available)
 
 
 def barrier() -> None:
@@ -106,6 +146,11 @@ def all_reduce_max(values: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(values, dist.ReduceOp.MAX)
     return values
+
+
+def from_first(value: object) -> object:
+    """Return the object of rank 0, in every process."""
+    return all_gather_objects(value if rank() == 0 else None)[0]
 
 
 class Maximum:

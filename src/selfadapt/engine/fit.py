@@ -7,7 +7,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -81,6 +81,7 @@ class Training:
         self.accumulator = Accumulator(loader.num_samples, device)
         self.history: list[Metrics] = []
         self.kept: dict[str, Tensor] | None = None  # weights of the result, if the method selects an epoch
+        self.finish_saving: Callable[[], None] = lambda: None
         self._unread: StepReport | None = None  # of the last step, on its way from the device
 
     @property
@@ -239,8 +240,11 @@ class Training:
             self.model.load_state_dict(self.kept)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint, all processes together."""
+        """Write a checkpoint, all processes together; in the background where it is sharded or comes from a GPU."""
         self.settle()
+        self.close()
+        rows = None if self.targets is None else self.targets.rows
+        sharded = isinstance(rows, ShardedRows)
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -254,18 +258,24 @@ class Training:
             "history": json.dumps([dict(metrics) for metrics in self.history]),
             "kept": self.kept,
         }
-        checkpoint.save(
+        self.finish_saving = checkpoint.save(
             folder,
             Checkpoint(
                 epoch=self.epoch,
                 step=self.step,
                 model=self.model.state_dict(),
                 # The rows only: their owners are in the file names, and loading redistributes them.
-                targets=None if self.targets is None else self.targets.rows.state_dict(),
+                targets=None if rows is None else rows.state_dict(),
                 state=state,
             ),
-            sharded=self.targets is not None and isinstance(self.targets.rows, ShardedRows),
+            sharded=sharded,
+            # Rows in a file may not fit into memory, where they would be copied to.
+            in_background=(sharded or self.device.type != "cpu") and not (rows is not None and rows.in_file),
         )
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        self.finish_saving()
 
     def restore(self, saved: Checkpoint) -> None:
         self.model.load_state_dict(saved.model)
@@ -332,7 +342,7 @@ def fit(
         TrainingError: If the loss is not finite.
     """
     agreement = Agreement()
-    with stop_on_signal() as stop:
+    with stop_on_signal() as stop, closing(training):
         saved_at = time.monotonic()
         while training.epoch < training.settings.epochs:
             training.model.train()

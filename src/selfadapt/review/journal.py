@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from selfadapt.core.atomic_files import atomic_write, fsync_path
 from selfadapt.core.errors import UserError
-from selfadapt.core.file_lock import is_file_at, take_lock
+from selfadapt.core.file_lock import is_file_at, release_lock, take_lock
 
 What = Literal["accept", "keep", "choose", "remove", "import"]
 Queue = Literal["work", "measure"]
@@ -95,6 +95,7 @@ class Journal:
             raise
         finally:
             os.close(self._descriptor)
+            release_lock(self.path)
             self._descriptor = -1
 
     @property

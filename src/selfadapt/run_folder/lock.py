@@ -8,7 +8,7 @@ from typing import IO
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
-from selfadapt.core.file_lock import take_lock
+from selfadapt.core.file_lock import release_lock, take_lock
 from selfadapt.core.regular_files import check_tree
 
 LOCK_NAME = ".lock"
@@ -35,6 +35,7 @@ def folder_lock(folder: Path, is_used: Callable[[], bool]) -> Iterator[None]:
             yield
         finally:
             _HELD.remove(place)
+            release_lock(place / LOCK_NAME)
             if not is_used():
                 (place / LOCK_NAME).unlink(missing_ok=True)
                 with suppress(OSError):

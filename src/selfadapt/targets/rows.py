@@ -31,6 +31,7 @@ class Rows(ABC):
     device: torch.device
     nbytes: int
     exact: bool  # whether a row is stored without rounding
+    in_file: bool = False  # whether the rows are mapped from a file
     dealt: Dealt | None = None  # the samples of the current step; reads and writes are of these alone
 
     def move(self, index_B: Tensor, towards_BK: Tensor, share: float, valid_B1: Tensor | None = None) -> Tensor:
@@ -70,7 +71,6 @@ class PackedRows(Rows):
         self._on_host = table_NM.device.type == "cpu" != self.device.type
         self._returning: deque[tuple[Tensor, Arriving]] = deque()  # positions and rows to store when they have arrived
         self.writes = 0
-        self.in_file = False
 
     @abstractmethod
     def pack(self, index_B: Tensor, rows_BK: Tensor) -> Tensor:

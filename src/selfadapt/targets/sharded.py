@@ -33,6 +33,7 @@ class _DistributedRows(Rows):
     def __init__(self, local: PackedRows, num_rows: int) -> None:
         self.local, self.num_rows, self.num_columns = local, num_rows, local.num_columns
         self.device, self.nbytes, self.exact = local.device, local.nbytes, local.exact
+        self.in_file = local.in_file
 
     def write(self, index_B: Tensor, rows_BK: Tensor, valid_B1: Tensor | None = None) -> Tensor:
         packed_BM = self.local.pack(index_B, rows_BK)

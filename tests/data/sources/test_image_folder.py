@@ -436,18 +436,17 @@ def test_the_head_of_a_png_is_read_without_its_pixels(tmp_path: Path, monkeypatc
 
 
 def test_drafts_of_decodings_that_were_killed_are_cleaned(zoo: Path, home: Path) -> None:
-    dead, alive, young = (home / "decoded" / f".draft-{name}-1" for name in ("dead", "alive", "young"))
-    for draft in (dead, alive, young):
+    dead, alive = (home / "decoded" / f".draft-{name}" for name in ("dead", "alive"))
+    for draft in (dead, alive):
         draft.mkdir(parents=True)
         (draft / "pixels.bin").write_bytes(b"x")
-        if draft is not young:
-            os.utime(draft, (1, 1))
-    with open(alive / "pixels.bin", "rb") as file:
+    with open(home / "decoded" / ".lock-alive", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         cache_decoded(open_data(str(zoo)))
-        assert [draft.exists() for draft in (dead, alive, young)] == [False, True, True]
+        assert [draft.exists() for draft in (dead, alive)] == [False, True]
     cache_decoded(open_data(str(zoo)))
     assert not alive.exists()
+    assert not list((home / "decoded").glob(".*")), "no lock stays"
 
 
 def _change_a_byte(path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from distributed.group import in_processes
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+from selfadapt.engine.nested_tensors import unflatten
 from selfadapt.objectives.cross_fitting.cross_fitted_head import SelfAdaptiveFolds
 from selfadapt.objectives.method import Vectors
 from selfadapt.run_folder.folder import RunFolder
@@ -57,7 +58,7 @@ def test_a_solve_is_recorded_without_loss_rate_or_steps(tmp_path: Path) -> None:
     assert stages[-1].done == stages[-1].total
     assert {stage.description for stage in stages} == {"solving"}
     (saved,) = run.folder.checkpoints.iterdir()
-    assert set(torch.load(saved / "state.pt", weights_only=True)) == {"history"}
+    assert set(unflatten(load_file(saved / "state.safetensors"))) == {"history"}
     opened = open_folder(run.folder)
     assert opened.state.targets is not None
     targets_NK = opened.state.targets.read(torch.arange(len(run.data.train)))

@@ -14,7 +14,7 @@ from selfadapt.cli.output import count_bar
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.core.errors import TrainingError, UserError
-from selfadapt.engine.launch import is_restarted
+from selfadapt.core.launched import is_restarted
 
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
 

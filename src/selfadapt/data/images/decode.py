@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import open_regular
+from selfadapt.data.images.packed_files import image_bytes, is_packed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -130,11 +132,14 @@ def decode_crops(
 
 @contextmanager
 def open_image(path: Path) -> "Iterator[Image]":
-    """Open an image file; any failure to read it inside the block raises UnreadableImage."""
+    """Open an image file, packed or not; any failure to read it inside the block raises UnreadableImage."""
     from PIL import Image
 
     try:
-        with open_regular(path) as file, Image.open(file) as image:
+        with (
+            BytesIO(image_bytes(path)) if is_packed(path) else open_regular(path) as file,
+            Image.open(file) as image,
+        ):
             yield image
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UserError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error

@@ -7,17 +7,14 @@ KEY is a hash of paths, sizes and modification times, so a changed file is decod
 does not match; checksums are compared when a process first uses the pixels. Sets larger than `MOST_BYTES` are not
 cached but decoded on demand.
 
-Pixels are written to a folder .draft-KEY-PROCESS, flushed to disk, and renamed. The writer holds a lock on them; a
-draft without a lock was left behind by a process that died, and is removed.
+Pixels are written to a folder .draft-KEY, flushed to disk, and renamed, under a lock: of several processes, whether of
+one run or not, one decodes and the others wait for it. A draft whose lock is free was left by a process that died.
 """
 
 import math
-import os
 import shutil
-import time
 import warnings
 import zlib
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +26,7 @@ from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.checksummed_json import from_line, to_line
 from selfadapt.core.errors import UserError
-from selfadapt.core.file_lock import take_lock
+from selfadapt.core.file_lock import exclusive
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples, readable
 from selfadapt.data.images.metadata import files_key
@@ -37,7 +34,6 @@ from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 
 MOST_BYTES = 4 << 30
-_LOCK_SECONDS = 60.0  # age up to which a draft may not have its lock yet
 _CHUNK_BYTES = 64 << 20  # of pixels with one checksum
 _VERIFIED: set[tuple[Path, int, int]] = set()  # pixels that this process has verified, with inode and time of change
 
@@ -73,17 +69,26 @@ def _decoded(images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorI
     scale = () if images.white is None else (images.white,)
     final = cache_dir() / "decoded" / files_key(images.paths, images.shape, images.resize, *scale)
     _remove_stale_drafts(final.parent)
-    if final.exists():
-        folder = final.stat().st_ino
-        try:
-            return _verified(final, images, on_progress)
-        except (OSError, ValueError) as error:
+    if final.exists() and (images_of := _intact(final, images, on_progress)):
+        return images_of
+    with exclusive(_lock_of(final)):
+        if final.exists() and (images_of := _intact(final, images, on_progress)):
+            return images_of  # another process has decoded them meanwhile
+        shutil.rmtree(final, ignore_errors=True)
+        _decode_into(final, images, on_progress)
+        return _verified(final, images, on_progress)
+
+
+def _intact(
+    final: Path, images: ImageFiles, on_progress: ProgressCallback
+) -> tuple[TensorImages, dict[int, str]] | None:
+    """Map the pixels and return them, or None with a warning if they are damaged."""
+    try:
+        return _verified(final, images, on_progress)
+    except (OSError, ValueError) as error:
+        if final.exists():
             warnings.warn(f"{final} is damaged: {error}; the images are decoded again", stacklevel=2)
-        with suppress(FileNotFoundError):
-            if final.stat().st_ino == folder:  # another process may have decoded them by now
-                shutil.rmtree(final)
-    _decode_into(final, images, on_progress)
-    return _verified(final, images, on_progress)
+        return None
 
 
 def _verified(final: Path, images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorImages, dict[int, str]]:
@@ -113,40 +118,39 @@ def _checksums(pixels: Tensor, on_progress: ProgressCallback = no_progress) -> l
     return found
 
 
+def _lock_of(final: Path) -> Path:
+    return final.with_name(f".lock-{final.name}")
+
+
+def _draft_of(final: Path) -> Path:
+    return final.with_name(f".draft-{final.name}")
+
+
 def _remove_stale_drafts(folder: Path) -> None:
     """Remove the drafts of processes that died."""
     for draft in folder.glob(".draft-*"):
-        try:
-            if time.time() - draft.stat().st_mtime < _LOCK_SECONDS:
-                continue
-            if (draft / "pixels.bin").exists():
-                with open(draft / "pixels.bin", "rb") as file:
-                    if not take_lock(file.fileno(), draft / "pixels.bin"):
-                        continue  # another process is writing it, or has just finished
-        except OSError:
-            continue
-        shutil.rmtree(draft, ignore_errors=True)
+        with exclusive(_lock_of(folder / draft.name.removeprefix(".draft-")), wait=False) as is_stale:
+            if is_stale:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback) -> None:
-    draft = final.with_name(f".draft-{final.name}-{os.getpid()}")
+    draft = _draft_of(final)
+    shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
         with open(draft / "pixels.bin", "wb") as file:
-            with suppress(OSError):  # on file systems without locks, drafts of dead processes stay
-                take_lock(file.fileno(), draft / "pixels.bin")
             index = _write_pixels(file, images, on_progress)
-            (draft / "index.json").write_text(to_line(index))
-            for path in (draft / "pixels.bin", draft / "index.json", draft):
-                fsync_path(path)
-            draft.rename(final)
+        (draft / "index.json").write_text(to_line(index))
+        for path in (draft / "pixels.bin", draft / "index.json", draft):
+            fsync_path(path)
+        draft.rename(final)
         fsync_path(final.parent)
     except OSError as error:
-        if not final.exists():  # otherwise another process finished first, with the same result
-            raise UserError(
-                f"the decoded images cannot be cached in {final.parent}: {error.strerror or error}; "
-                "free some space, set SELFADAPT_HOME to another folder, or decode on demand with --stream"
-            ) from error
+        raise UserError(
+            f"the decoded images cannot be cached in {final.parent}: {error.strerror or error}; "
+            "free some space, set SELFADAPT_HOME to another folder, or decode on demand with --stream"
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

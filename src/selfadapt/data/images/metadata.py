@@ -14,6 +14,7 @@ from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.data.images.decode import ORIENTATION, UnreadableImage, is_deep, open_image
+from selfadapt.data.images.packed_files import image_size_and_time
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -100,6 +101,6 @@ def files_key(paths: Sequence[Path], *settings: object) -> str:
     """Return a hash of the paths, sizes and modification times of files, and of the settings used to read them."""
     digest = hashlib.sha256(repr(settings).encode())
     for path in paths:
-        status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        size, changed = image_size_and_time(path)
+        digest.update(f"{path.resolve()}\0{size}\0{changed}\n".encode())
     return digest.hexdigest()[:32]

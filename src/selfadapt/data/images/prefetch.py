@@ -6,6 +6,7 @@ out of its batch and recorded in `ImageFiles.broken`.
 Shapes: B images of a batch, V views of each, C channels, H by W pixels.
 """
 
+import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from selfadapt.core import distributed
 from selfadapt.core.device import copies_from_pinned, to_device
+from selfadapt.core.launched import end_with_parent
 from selfadapt.data.images.crops import RandomCrops
 from selfadapt.data.images.decode import UnreadableImage
 from selfadapt.data.images.storage import FileImages
@@ -40,13 +42,15 @@ def read_batches(
     device: torch.device | None = None,
     crops: RandomCrops | None = None,
 ) -> Iterator[Read]:
-    """Yield the inputs of each batch on the device. By default, one worker process for each core decodes files."""
+    """Yield the inputs of each batch on the device. By default, one worker process for each core of this
+    process's share of the machine decodes files.
+    """
     device = device or torch.device("cpu")
     if not isinstance(images, FileImages):
         for index_B in batches:
             yield Read(index_B, to_device(images.read(index_B), device))
         return
-    count = min(max(1, distributed.usable_cores() // distributed.world_size()), 16) if workers is None else workers
+    count = min(distributed.usable_cores(), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
         _DecodingDataset(images, crops),
         batch_sampler=[index_B.tolist() for index_B in batches],
@@ -66,7 +70,12 @@ def read_batches(
 
 
 def ignore_signals(worker: int) -> None:
-    """Ignore Ctrl-C in a worker process: the main process receives it too, and stops its workers."""
+    """Let signals to the group of processes not reach a worker: the main process saves with it, and then stops it.
+
+    Ctrl-C, torchrun and our own launcher signal a whole group. The worker ends with the main process (Linux only).
+    """
+    os.setpgid(0, 0)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

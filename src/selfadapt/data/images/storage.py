@@ -15,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from selfadapt.core.errors import UserError
 from selfadapt.data.images.decode import Box, Frame, UnreadableImage, decode, decode_crops
+from selfadapt.data.images.packed_files import image_exists, image_size_and_time
 from selfadapt.data.inputs import InputKind, Inputs, TensorInputs
 
 Shape = tuple[int, int, int]  # C, H, W
@@ -109,6 +110,6 @@ class ImageFiles:
         return replace(self, paths=[self.paths[i] for i in index_n.tolist()])
 
     def signature(self) -> bytes:
-        files = [(path.name, path.stat().st_size if path.exists() else -1) for path in self.paths]
+        files = [(path.name, image_size_and_time(path)[0] if image_exists(path) else -1) for path in self.paths]
         scale = () if self.white is None else (self.white,)
         return hashlib.sha256(repr((self.shape, self.resize, files, *scale)).encode()).digest()

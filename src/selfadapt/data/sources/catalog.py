@@ -15,7 +15,8 @@ from selfadapt.data.dataset import Data
 from selfadapt.data.forms.known_forms import form_of, read_table
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
-from selfadapt.data.sources.image_folder import are_photos, folder_data, image_table_data
+from selfadapt.data.sources.image_folder import are_photo_sizes, are_photos, folder_data, image_table_data
+from selfadapt.data.sources.packed_folder import first_sizes, is_packed_folder, packed_data
 from selfadapt.data.sources.shard_folder import has_shards, shard_data
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
 from selfadapt.data.tabular.table_data import table_data
@@ -29,6 +30,8 @@ def kind_of(source: str, columns: TableColumns) -> DataKind:
     path = Path(source)
     if source in SOURCES:
         return "named"
+    if is_packed_folder(path):
+        return "photos" if are_photo_sizes(first_sizes(path)) else "small images"
     if has_shards(path):
         return "vectors"
     if path.suffix == ".npz" and path.is_file():
@@ -74,6 +77,8 @@ def open_data(
         columns.check_unused(source)
     if source in SOURCES:
         return replace(SOURCES[source].open(_folder(source), resize), mixed=SOURCES[source].mixed)
+    if is_packed_folder(path):
+        return packed_data(path, resize=resize, white=white)
     if has_shards(path):
         return shard_data(path)
     if form is not None:

@@ -36,8 +36,12 @@ class ImageEntry:
 def are_photos(paths: Iterable[Path]) -> bool:
     """Whether the first readable images have a shorter side of more than 32 pixels in the median."""
     images = islice((path for path in paths if path.suffix.lower() in SUFFIXES), _MOST_HEADERS)
-    sides = [min(found.size) for found in map(_header_or_reason, images) if not isinstance(found, str)]
-    return not sides or median_high(sides) > SMALL_IMAGE
+    return are_photo_sizes([found.size for found in map(_header_or_reason, images) if not isinstance(found, str)])
+
+
+def are_photo_sizes(sizes: Sequence[tuple[int, int]]) -> bool:
+    """Whether the first of these images have a shorter side of more than 32 pixels in the median."""
+    return not sizes or median_high(min(size) for size in sizes[:_MOST_HEADERS]) > SMALL_IMAGE
 
 
 def folder_data(root: Path, *, resize: int | None = None, unlabelled: bool = False, white: float | None = None) -> Data:
@@ -45,7 +49,12 @@ def folder_data(root: Path, *, resize: int | None = None, unlabelled: bool = Fal
 
     With `unlabelled`, images may lie anywhere: if any is outside of class folders, all count as unlabelled.
     """
-    name = root.name or "folder"
+    entries = folder_entries(root, unlabelled=unlabelled)
+    return data_from_entries(root.name or "folder", entries, resize=resize, white=white)
+
+
+def folder_entries(root: Path, *, unlabelled: bool = False) -> list[ImageEntry]:
+    """List the image files of a folder with their labels and splits."""
     split_folders = {
         SPLIT_NAMES[path.name.lower()]: path for path in _subfolders(root) if path.name.lower() in SPLIT_NAMES
     }
@@ -53,8 +62,7 @@ def folder_data(root: Path, *, resize: int | None = None, unlabelled: bool = Fal
         split_folders = {"train": root}
     if unlabelled and _images(split_folders["train"].iterdir()):
         files = _images(split_folders["train"].rglob("*"))
-        entries = [ImageEntry(str(file.relative_to(root)), file, UNLABELLED) for file in files]
-        return data_from_entries(name, entries, resize=resize, white=white)
+        return [ImageEntry(str(file.relative_to(root)), file, UNLABELLED) for file in files]
     entries = []
     for split, split_folder in split_folders.items():
         class_folders = _subfolders(split_folder)
@@ -66,7 +74,7 @@ def folder_data(root: Path, *, resize: int | None = None, unlabelled: bool = Fal
             if not files and split == "train":
                 raise UserError(f"the class folder {class_folder} contains no images; add some or remove it")
             entries += [ImageEntry(str(file.relative_to(root)), file, class_folder.name, split) for file in files]
-    return data_from_entries(name, entries, resize=resize, white=white)
+    return entries
 
 
 def image_table_data(
@@ -81,11 +89,14 @@ def image_table_data(
 
     With `unlabelled`, labels may be missing; then only the training rows are used.
     """
-    rows = read_sample_rows(path, columns, images=True, unlabelled=unlabelled)
-    entries = [
-        ImageEntry(row.id, path.parent / str(row.values["path"]), row.label, row.split, row.group) for row in rows
-    ]
+    entries = image_table_entries(path, columns, unlabelled=unlabelled)
     return data_from_entries(path.stem, entries, resize=resize, white=white)
+
+
+def image_table_entries(path: Path, columns: TableColumns, *, unlabelled: bool = False) -> list[ImageEntry]:
+    """List the image files of a table with their labels and splits."""
+    rows = read_sample_rows(path, columns, images=True, unlabelled=unlabelled)
+    return [ImageEntry(row.id, path.parent / str(row.values["path"]), row.label, row.split, row.group) for row in rows]
 
 
 def _images(paths: Iterable[Path]) -> list[Path]:
@@ -99,11 +110,25 @@ def _subfolders(root: Path) -> list[Path]:
 def data_from_entries(
     name: str, entries: Sequence[ImageEntry], *, resize: int | None = None, white: float | None = None
 ) -> Data:
-    """Create a data set from image files. Headers are read, and unreadable files are skipped and listed.
+    """Create a data set from image files. Headers are read, and unreadable files are skipped and listed."""
+    readable, skipped = read_headers(entries)
+    return data_from_headers(name, readable, skipped, resize=resize, white=white)
+
+
+def data_from_headers(
+    name: str,
+    readable: Sequence[tuple[ImageEntry, Header]],
+    skipped: Sequence[tuple[ImageEntry, str]] = (),
+    *,
+    resize: int | None = None,
+    white: float | None = None,
+) -> Data:
+    """Create a data set from image files whose headers are known.
 
     Args:
         name: Name of the data set.
-        entries: The files with their labels.
+        readable: The files with their labels and headers.
+        skipped: The files that are unreadable, with the reason.
         resize: Size of the square that images are resized to. By default, files of different sizes are resized to
             the median of their shorter sides, at most 64 pixels.
         white: Pixel value that becomes 255 in images of more than 8 bits; by default it is determined.
@@ -113,10 +138,9 @@ def data_from_entries(
     """
     if resize is not None and resize < 1:
         raise UserError(f"--image-size {resize} must be at least 1")
-    readable, skipped = _read_headers(entries)
     if not readable:
         example = f", such as {as_text(skipped[0][0].id)}: {skipped[0][1]}" if skipped else ""
-        raise UserError(f"{name}: none of {len(entries)} files can be read as an image{example}")
+        raise UserError(f"{name}: none of {len(skipped)} files can be read as an image{example}")
     channels = 1 if all(head.grey for _, head in readable) else 3
     image_size = resize if resize is not None else _default_size([head.size for _, head in readable])
     width, height = (image_size, image_size) if image_size is not None else readable[0][1].size
@@ -160,7 +184,7 @@ def data_from_entries(
     )
 
 
-def _read_headers(
+def read_headers(
     entries: Sequence[ImageEntry],
 ) -> tuple[list[tuple[ImageEntry, Header]], list[tuple[ImageEntry, str]]]:
     """Return the readable entries with their headers, and the others with the reason."""

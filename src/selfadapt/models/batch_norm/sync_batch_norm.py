@@ -4,9 +4,9 @@
     y = w (x - m) / sqrt(v + eps) + b
 
 The forward pass exchanges means and variances, the backward pass two sums of gradients; batch sizes may differ between
-processes. `torch.nn.SyncBatchNorm` supports GPUs only; this one works with any backend. In evaluation mode, or in a
-single process, it is ordinary batch normalisation. Weights have the same names and shapes as those of ordinary batch
-normalisation.
+processes. On GPUs `torch.nn.SyncBatchNorm` is used; it does not support other devices, for which there is a class here.
+In evaluation mode, or in a single process, both are ordinary batch normalisation, and their weights have the same names
+and shapes.
 
 Shapes: B samples of this process, C channels, P processes.
 """
@@ -19,6 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+
+_GPUS = ("cuda", "xpu")  # ROCm's devices are called cuda, too
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -87,12 +89,13 @@ def _broadcast(values_C: Tensor, like_BC: Tensor) -> Tensor:
     return values_C.view(1, -1, *[1] * (like_BC.ndim - 2))
 
 
-def sync_batch_norms(network: nn.Module) -> None:
-    """Replace every batch normalisation of a network, except split ones, by a synchronised one."""
+def sync_batch_norms(network: nn.Module, device: torch.device) -> None:
+    """Replace every batch normalisation of a network, except split ones, by a synchronised one for this device."""
+    synchronised: type[_BatchNorm] = nn.SyncBatchNorm if device.type in _GPUS else SyncBatchNorm
     for name, child in network.named_children():
         if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d):
             old = cast(_BatchNorm, child)
-            replacement = SyncBatchNorm(old.num_features, eps=old.eps, momentum=old.momentum).to(old.weight)
+            replacement = synchronised(old.num_features, eps=old.eps, momentum=old.momentum).to(old.weight)
             replacement.load_state_dict(old.state_dict())
             for new, parameter in zip(replacement.parameters(), old.parameters(), strict=True):
                 new.requires_grad_(parameter.requires_grad)
@@ -103,4 +106,4 @@ def sync_batch_norms(network: nn.Module) -> None:
                 "choose a built-in network, or leave out --sync-bn"
             )
         else:
-            sync_batch_norms(child)
+            sync_batch_norms(child, device)

@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader, Dataset
 from selfadapt.core import distributed
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.core.regular_files import read_regular
 from selfadapt.data.batch import as_input
 from selfadapt.data.images.decode import Frame
+from selfadapt.data.images.packed_files import image_bytes
 from selfadapt.data.images.prefetch import ignore_signals, read_batches
 from selfadapt.data.images.storage import ImageFiles, Shape
 from selfadapt.data.inputs import InputKind, Inputs
@@ -202,7 +202,7 @@ def _own_digests(images: Inputs) -> list[bytes]:
 def _file_digest(path: Path, white: float | None) -> bytes:
     """Hash the content of the file and, for images of more than 8 bits, the white level."""
     try:
-        return content_digest(read_regular(path), *([] if white is None else [repr(white).encode()]))
+        return content_digest(image_bytes(path), *([] if white is None else [repr(white).encode()]))
     except (OSError, UserError):
         return content_digest(b"unreadable", os.fsencode(path))  # decoding reports the reason
 
@@ -232,7 +232,7 @@ def _compute(
             yield read.index_B, _rows(model, read.images_BCHW, _DEVICE_BATCH), read.broken
         return
     if workers is None:
-        cores = distributed.usable_cores() // distributed.local_world_size()
+        cores = distributed.usable_cores()
         workers = cores if len(wanted) >= _MIN_FOR_WORKERS and cores > 1 else 0
     batches = wanted.split(_CPU_BATCH)
     pipeline: Any = DataLoader(

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.settings import settings_in
-from selfadapt.engine.launch import launch, launch_each
+from selfadapt.engine.elastic import launch
+from selfadapt.engine.jobs import launch_each
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Kind, method_class, shared_settings
 

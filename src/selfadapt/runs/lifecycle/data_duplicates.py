@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import read_regular
 from selfadapt.data.dataset import Data
 from selfadapt.data.duplicates.groups import (
     DuplicateGroup,
@@ -20,6 +19,7 @@ from selfadapt.data.duplicates.groups import (
     separable_groups,
 )
 from selfadapt.data.images.decode import UnreadableImage, decode_within
+from selfadapt.data.images.packed_files import image_bytes
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.inputs import Inputs
 
@@ -122,7 +122,7 @@ class _ImagesOf:
         if not isinstance(own, ImageFiles):
             return blake2b(own.read(torch.tensor([place])).numpy().tobytes()).hexdigest()
         try:
-            return blake2b(read_regular(own.paths[place])).hexdigest()
+            return blake2b(image_bytes(own.paths[place])).hexdigest()
         except (OSError, UserError):
             return f"unreadable {own.paths[place]}"
 

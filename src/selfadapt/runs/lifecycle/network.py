@@ -62,7 +62,7 @@ def new_model(plan: Plan, data: Data, objective: Objective, *, resumed: bool) ->
     if plan.model.pretrained is not None and not resumed:
         copy_backbone(RunFolder(Path(plan.model.pretrained)), model)
     if plan.fit.sync_bn and distributed.world_size() > 1:
-        sync_batch_norms(model)
+        sync_batch_norms(model, device)
     if distributed.rank():  # else all processes would draw the same dropout masks
         torch.manual_seed(draw(plan.seed, "process", distributed.rank()))
     return model.to(device)

@@ -78,12 +78,9 @@ def _opened(reading: ReadingPlan, on_progress: ProgressCallback, started: RunFol
     from_images = reading.data.crops == "original"
     if from_images:
         data = with_center_crops(data)
-    if distributed.rank():  # the first process decodes for all
-        distributed.barrier()
     stream = reading.data.stream or reading.on_features
-    data = cache_decoded(data, stream=stream, stream_train=from_images, on_progress=on_progress)
-    if distributed.rank() == 0:
-        distributed.barrier()
+    with distributed.first_on_machine():
+        data = cache_decoded(data, stream=stream, stream_train=from_images, on_progress=on_progress)
     if reading.data.corrected is not None:
         # A run keeps the table that it was started with, as the file that was named may have changed.
         table = Path(reading.data.corrected)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
+from selfadapt.core.launched import share_of
 from selfadapt.data.inputs import InputSpec
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.lifecycle.network import bare_backbone
@@ -54,7 +55,7 @@ def set_useful_threads(plan: Plan, shape: tuple[int, ...], device: torch.device)
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(_AVAILABLE)
         return
-    cores = max(1, _AVAILABLE // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    cores = share_of(_AVAILABLE)
     if device.type != "cpu":
         torch.set_num_threads(cores)
         return

@@ -118,7 +118,7 @@ class RunBench:
                 self._note_seconds(name, self._lap())
             self._list_broken()
             saved = _solution(model, targets, metrics)
-            checkpoint.save(folder, saved, sharded=targets is not None and isinstance(targets.rows, ShardedRows))
+            checkpoint.save(folder, saved, sharded=targets is not None and isinstance(targets.rows, ShardedRows))()
         with restoring(folder, saved):
             state = state_from(saved, run.plan, problem, model, targets, len(run.data.train))
         if main:

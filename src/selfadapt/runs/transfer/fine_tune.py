@@ -198,7 +198,7 @@ def samples_of_step(train: Sequence[Sample], batch_size: int, step: int, seed: i
 def _save(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoints: Path, done: int) -> None:
     state = {"optimizer": optimizer.state_dict()}
     saved = checkpoint.Checkpoint(epoch=0, step=done, model=model.state_dict(), targets=None, state=state)
-    checkpoint.save(checkpoints, saved)
+    checkpoint.save(checkpoints, saved)()
 
 
 def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoints: Path) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from selfadapt.core.progress import no_progress
-from selfadapt.engine.launch import launch_each
+from selfadapt.engine.jobs import launch_each
 
 
 def test_the_place_of_one_that_ended_is_taken_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
