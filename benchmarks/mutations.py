@@ -103,7 +103,7 @@ _VALUES: Sequence[Any] = (
 # The server of `review` ends at once, and computes no features in another process.
 _REPLACED: Mapping[str, Any] = {
     "selfadapt.cli.commands.review._serve": lambda app, listener: None,
-    "selfadapt.runs.inspect.review_features.start_feature_process": lambda folder: None,
+    "selfadapt.runs.inspect.review_features.FeatureProcess": lambda folder, private: None,
 }
 
 

@@ -1,7 +1,7 @@
 """A folder of badly labelled images to practise on.
 
     python examples/noisy_folder.py photos             write it
-    python examples/noisy_folder.py photos 0.1 500     10 % mistakes, and the last 500 images as a clean test/
+    python examples/noisy_folder.py photos 0.1 500     10 % mistakes, and 500 random images as a clean test/
     python examples/noisy_folder.py corrected.csv      print the fraction of correct labels in a corrected table
 
 Writes 1,797 handwritten digits as small PNG files, one folder per class, and puts 30 % of them into a wrong folder. The
@@ -21,9 +21,10 @@ def write(folder: Path, share: float = 0.3, tests: int = 0, seed: int = 0) -> in
     """Write the images and return the number of those in a wrong folder."""
     draw = random.Random(seed)
     digits = load_digits()
+    held_out = set(random.Random(f"test {seed}").sample(range(len(digits.target)), tests))
     wrong = 0
     for number, (pixels, truth) in enumerate(zip(digits.images, digits.target, strict=True)):
-        part = ("test" if number >= len(digits.target) - tests else "train") if tests else ""
+        part = ("test" if number in held_out else "train") if tests else ""
         mistaken = part != "test" and draw.random() < share
         label = draw.choice([k for k in range(10) if k != truth]) if mistaken else truth
         wrong += label != truth

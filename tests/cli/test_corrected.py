@@ -226,6 +226,27 @@ def test_a_run_on_the_corrected_table(vectors: Path, audited: Path) -> None:
         assert words in failed.stderr
 
 
+def test_held_out_labels_that_nobody_corrected_are_compared_with_suggestions(vectors: Path, audited: Path) -> None:
+    (audited / "vectors.npz").symlink_to(vectors / "vectors.npz")
+    judged = next(row for row in _rows(audited / "run/labels.csv") if row["part"] == "test" and row["suspect"] == "1")
+    _decide(audited / "run", {judged["id"]: judged["given"]})
+    made = run_json("labels", "run", folder=audited)
+    table = {row["id"]: row for row in _rows(audited / made["labels"])}
+    done = run("train", "vectors.npz", "--corrected", made["labels"], "--out", "two", folder=audited)
+    tests = [row for row in _rows(audited / "two" / "labels.csv") if row["part"] == "test"]
+    wanted = {row["id"]: table[row["id"]]["suggested"] or row["given"] for row in tests}
+    assert wanted[judged["id"]] == judged["given"], "a person decided"
+    (own,) = json.loads((audited / "two" / "run.json").read_text())["result"]["suggestions"].items()
+    accuracy = np.mean([row["predicted"] == wanted[row["id"]] for row in tests])
+    given = np.mean([row["predicted"] == row["given"] for row in tests])
+    changed = sum(row["given"] != wanted[row["id"]] for row in tests)
+    assert own == ("test", {"likely_errors": changed, "accuracy": pytest.approx(accuracy)})
+    assert accuracy > given
+    assert f"{changed} likely errors in the test labels were not corrected" in done.stdout
+    assert f"test accuracy (suggested labels) {100 * accuracy:.1f} %" in " ".join(done.stdout.split())
+    assert "agreement with a model" in (audited / "two" / "report.html").read_text(encoding="utf-8")
+
+
 def test_corrections_of_a_named_set_are_not_wrong(tmp_path: Path) -> None:
     """Its own labels are no longer the truth."""
     options = ("digits", "--model", "mlp", "--width", "16", "--epochs", "1")

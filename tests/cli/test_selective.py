@@ -2,6 +2,7 @@
 
 import io
 import json
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ def test_a_guarantee_that_cannot_hold_is_none(folder: Path) -> None:
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["threshold"] is None
     least = found["guaranteed_risk"]
+    assert 0 <= found["suggested_risk"] - least < 0.001
+    suggestion = f"selfadapt calibrate run --risk {found['suggested_risk']:g}"
+    assert suggestion in run("calibrate", "run", "--risk", "0.001", folder=folder).stdout
+    assert run(*suggestion.split()[1:], folder=folder).returncode == 0
     assert run_json("calibrate", "run", "--risk", f"{least + 1e-6}", folder=folder)["threshold"] is not None
     assert run("calibrate", "run", "--risk", "0.001", folder=folder).returncode == 1
     assert found["guaranteed_risk"] > 0.001
@@ -265,6 +270,34 @@ def test_a_run_without_validation_has_no_threshold(tmp_path: Path) -> None:
         result = run(*arguments, folder=tmp_path)
         assert result.returncode == 2
         assert f"lacks a {lacking} split" in result.stderr
+
+
+def test_a_test_error_above_the_guarantee_is_remarked_on(tmp_path: Path) -> None:
+    """Test labels of which a share is wrong, which validation labels are not; the p-value by an exact sum."""
+    generator = np.random.default_rng(0)
+    y = np.arange(600) % 2
+    x = (generator.normal(size=(600, 2)) + 8 * y[:, None]).astype(np.float32)
+    for name, wrong in (("same", 0), ("little", 4), ("much", 30)):
+        given = y[400:].copy()
+        given[:wrong] = 1 - given[:wrong]
+        np.savez(tmp_path / f"{name}.npz", x_train=x[:400], y_train=y[:400], x_test=x[400:], y_test=given)
+        run_json("train", f"{name}.npz", "--method", "erm", "--validation", "0.5", "--out", name, folder=tmp_path)
+        found = run_json("calibrate", name, "--risk", "0.2", folder=tmp_path)
+        printed = run("calibrate", name, "--risk", "0.2", folder=tmp_path).stdout
+        page = (tmp_path / name / "report.html").read_text(encoding="utf-8")
+        bound, errors = found["guaranteed_risk"], round(found["test_risk"] * found["test_coverage"] * 200)
+        assert errors == wrong
+        exact = sum(comb(200, k) * bound**k * (1 - bound) ** (200 - k) for k in range(errors, 201))
+        if found["test_risk"] <= bound:
+            assert name != "much"
+            assert found["test_p_value"] is None
+            assert "exceeds" not in printed
+        else:
+            assert name != "same"
+            assert found["test_p_value"] == pytest.approx(exact)
+            assert "the test error exceeds the guaranteed error" in printed
+            assert "above the guaranteed error (p = " in page
+            assert ("may be chance" in printed) == (exact >= 0.05) == (name == "little")
 
 
 def test_of_samples_that_belong_together_one_counts_for_the_guarantee(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, tru
 from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews, views_of
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
+from selfadapt.runs.inspect.review_features import FeatureProcess, compute_features
 
 
 def _lines(run_folder: Path) -> list[dict[str, object]]:
@@ -266,6 +267,27 @@ def test_similar_samples_are_the_nearest_by_features(shapes_run: Path) -> None:
         nearest = sorted(likeness.values(), reverse=True)[: len(found[name])]
         assert [likeness[row] for row in found[name]] == pytest.approx(nearest, abs=1e-3)
     assert len(found["given"]) == 6
+
+
+def test_features_are_computed_with_progress_and_a_reason_if_they_fail(shapes_run: Path, tmp_path: Path) -> None:
+    done: list[tuple[int, int]] = []
+    compute_features(RunFolder(shapes_run), on_progress=lambda count, total: done.append((count, total)))
+    assert done == sorted(done)
+    assert done[-1] == (225, 225)
+    assert len(done) == 3, "one for each split"
+    for name in ("fine", "broken"):
+        (tmp_path / name).mkdir()
+    process = FeatureProcess(RunFolder(shapes_run), tmp_path / "fine")
+    while process.running:
+        assert process.progress in ("", "66 %", "80 %", "100 %")
+        time.sleep(0.05)
+    assert (process.progress, process.failure) == ("100 %", None)
+    process = FeatureProcess(RunFolder(tmp_path / "gone"), tmp_path / "broken")
+    while process.running:
+        time.sleep(0.05)
+    assert process.progress == ""
+    assert "gone" in (process.failure or "")
+    process.end()
 
 
 def test_the_measure_queue(server: Server, shapes_run: Path) -> None:

@@ -93,12 +93,18 @@ class _Audit(TypedDict):
     recovery: NotRequired[_Measured]
 
 
+class _SuggestedAccuracy(TypedDict):
+    likely_errors: Count
+    accuracy: _Measured
+
+
 class LabelledResult(TypedDict):
     network: str
     result_epoch: NotRequired[Annotated[int, Within(1, 10**9)]]
     test_accuracy: _Measured
     test_balanced_accuracy: _Measured
     validation_accuracy: _Measured
+    suggestions: NotRequired[dict[str, _SuggestedAccuracy]]  # of a split with likely errors that nobody corrected
     label_recovery: _Measured
     seconds: float
     audit: _Audit
@@ -164,6 +170,7 @@ class Calibration(TypedDict):
     validation_coverage: Share
     test_risk: Share | None
     test_coverage: Share | None
+    test_p_value: NotRequired[Share | None]  # of a test error above the guaranteed risk
 
 
 class _ClassUnderAttack(TypedDict):

@@ -10,12 +10,12 @@ from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines
 from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
-EXAMPLE = "Example: selfadapt calibrate runs/first --risk 0.02 --confidence 0.95"
+EXAMPLE = "Example: selfadapt calibrate runs/abstaining --risk 0.05 --confidence 0.95"
 
 
 def command(
     run: Path = typer.Argument(help="Folder of a trained run with a validation split."),
-    risk: float = typer.Option(help="Largest selective risk (error on answered samples), for example 0.02."),
+    risk: float = typer.Option(help="Largest selective risk (error on answered samples), for example 0.05."),
     confidence: float = typer.Option(0.95, help="Confidence of the guarantee."),
     selector: str | None = typer.Option(
         None,
@@ -50,13 +50,13 @@ def command(
     write_run_page(own.folder)
     try:
         yield found
-        _print(found, risk=risk, confidence=confidence)
+        _print(found, run, risk=risk, confidence=confidence)
     finally:  # with --json as well
         if found["threshold"] is None:
             raise typer.Exit(1)
 
 
-def _print(found: dict[str, Any], *, risk: float, confidence: float) -> None:
+def _print(found: dict[str, Any], run: Path, *, risk: float, confidence: float) -> None:
     from selfadapt.evaluation.selective.guarantee import EVERYTHING
 
     if found["threshold"] is None:
@@ -66,6 +66,8 @@ def _print(found: dict[str, Any], *, risk: float, confidence: float) -> None:
             f"the lowest error that can be guaranteed is {percent(found['guaranteed_risk'])}, at a coverage of "
             f"{percent(found['validation_coverage'])}; more validation samples would help"
         )
+        if found["suggested_risk"] is not None:
+            print(f"to accept that error: selfadapt calibrate {run} --risk {found['suggested_risk']:g}")
         if found["earlier_removed"]:
             print("the earlier threshold was removed: predict no longer abstains")
     else:
@@ -78,5 +80,21 @@ def _print(found: dict[str, Any], *, risk: float, confidence: float) -> None:
             "test error": f"{percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}",
         }
         print_lines(lines)
+        if found["test_p_value"] is not None:
+            print(_excess(found["test_p_value"], confidence))
     if found["left_out"]:
         print(f"{found['left_out']} validation samples were left out: one sample per group or set of duplicates counts")
+
+
+def _excess(p_value: float, confidence: float) -> str:
+    """What a test error above the guaranteed one means."""
+    chance = (
+        f"an excess this large has a probability of at most {p_value:.2g} if the guarantee holds for the test split"
+    )
+    meaning = (
+        "so the test split probably differs from the validation split, or the guarantee failed, "
+        f"which it does with a probability of at most {percent(1 - confidence)}"
+        if p_value < 0.05
+        else "so it may be chance"
+    )
+    return f"the test error exceeds the guaranteed error: {chance}, {meaning}"

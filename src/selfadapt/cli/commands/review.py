@@ -53,7 +53,7 @@ def command(
         address = f"http://127.0.0.1:{own_port}/?token={token}"
         print(json.dumps({"url": address}) if OUTPUT.json else address, flush=True)
         _print_tunnel(own_port)
-        similar, end = _similar(folder, desk)
+        similar, end = _similar(folder, desk, Path(private))
         app = review_app(desk, views_of(folder, desk.report), similar, token=token, port=own_port)
         if not no_browser and "SSH_CONNECTION" not in os.environ:
             _open_browser(address, Path(private))
@@ -106,32 +106,28 @@ def _open_browser(address: str, private: Path) -> None:
     webbrowser.open(page.as_uri())
 
 
-def _similar(folder: "RunFolder", desk: "Desk") -> "tuple[Callable[[], Similar | str], Callable[[], None]]":
+def _similar(
+    folder: "RunFolder", desk: "Desk", private: Path
+) -> "tuple[Callable[[], Similar | str], Callable[[], None]]":
     """A function that finds similar samples once another process has computed features, and one that stops it."""
     from selfadapt.review.neighbours import Similar, has_features
-    from selfadapt.runs.inspect.review_features import start_feature_process
+    from selfadapt.runs.inspect.review_features import FeatureProcess
 
-    process = None if has_features(folder) else start_feature_process(folder)
+    process = None if has_features(folder) else FeatureProcess(folder, private)
     kept: list[Similar | str] = []
 
     def find() -> "Similar | str":
         if not kept:
-            if process is not None and process.poll() is None:
-                return "features are being computed; a moment"  # the page retries on "a moment"
-            if process is not None and process.returncode:
-                assert process.stderr is not None
-                lines = process.stderr.read().strip().splitlines() or ["the process was stopped"]
-                kept.append(f"similar samples cannot be found: {lines[-1]}")
+            if process is not None and process.running:
+                done = f" ({process.progress})" if process.progress else ""
+                return f"features are being computed{done}; a moment"  # the page retries on "a moment"
+            if process is not None and process.failure is not None:
+                kept.append(f"similar samples cannot be found: {process.failure}")
             else:
                 kept.append(Similar(folder, desk.report))
         return kept[0]
 
-    def end() -> None:
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait()
-
-    return find, end
+    return find, (lambda: None) if process is None else process.end
 
 
 def _serve(app: Any, listener: socket.socket) -> None:

@@ -50,6 +50,8 @@ def command(
         "balanced test accuracy": percent(result["test_balanced_accuracy"]),
         "validation accuracy (given labels)": percent(result["validation_accuracy"]),
     }
+    for name, own in result.get("suggestions", {}).items():
+        lines[f"{name} accuracy (suggested labels)"] = percent(own["accuracy"])
     if result["noise"]:
         nominal, actual = percent(result["noise"]["nominal"]), percent(result["noise"]["actual"])
         lines[f"noise ({result['noise']['kind']})"] = f"{nominal} nominal, {actual} actual"
@@ -62,3 +64,9 @@ def command(
         lines["unreadable files"] = f"{result['unreadable']}, listed in {run.folder.unreadable_file}"
     lines["report"] = str(run.folder.page)
     print_lines(lines)
+    for name, own in result.get("suggestions", {}).items():
+        print(
+            f"{own['likely_errors']} likely errors in the {name} labels were not corrected, as only people correct "
+            "them, so the accuracy on given labels hardly changes. Suggestions come from a model: agreement with them "
+            "does not prove that they are right"
+        )

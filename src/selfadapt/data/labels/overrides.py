@@ -19,6 +19,14 @@ from selfadapt.data.labels.class_names import check_label_array, check_labels, n
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
+@dataclass(frozen=True)
+class Suggestions:
+    """Labels of a split with every likely error replaced by its suggestion."""
+
+    labels_N: Tensor
+    likely_errors: int
+
+
 def apply_labels(data: Data, path: Path) -> Data:
     """Replace the training labels by those of a file; the previous labels count as the truth.
 
@@ -109,6 +117,16 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     if lost:
         warnings.warn(f"{path} leaves no training label of: {', '.join(lost)}", stacklevel=2)
     return frozenset(held_out)
+
+
+def suggestions_in(path: Path, samples: Samples, classes: tuple[str, ...]) -> Suggestions | None:
+    """Read the suggestions of a corrected table that it did not apply to these samples; None if there are none."""
+    known, code = frozenset(samples.ids), {name: k for k, name in enumerate(classes)}
+    suggested = {_match(row["id"], known): code.get(row.get("suggested", "")) for row in csv_rows(path, exact=True)}
+    given = samples.labels.tolist()
+    labels = [k if (own := suggested.get(name)) is None else own for name, k in zip(samples.ids, given, strict=True)]
+    changed = sum(label != k for label, k in zip(labels, given, strict=True))
+    return Suggestions(torch.tensor(labels), changed) if changed else None
 
 
 def _all_ids(data: Data) -> set[str]:

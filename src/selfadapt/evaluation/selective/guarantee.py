@@ -44,6 +44,13 @@ def binomial_bound(errors: int, count: int, error_budget: float) -> float:
     return float(betaincinv(errors + 1, count - errors, 1 - error_budget))
 
 
+def excess_p_value(errors: int, count: int, risk: float) -> float:
+    """Return the probability of at least this many errors among `count` answers whose error rate is `risk`."""
+    from scipy.stats import binom
+
+    return float(binom.sf(errors - 1, count, risk))
+
+
 def _sizes(count: int, risk: float, error_budget: float) -> list[int]:
     """Return the number of samples that each candidate answers, independent of the samples; at least one candidate."""
     sizes = [size for coverage in _COVERAGE_GRID if (size := round(coverage * count))]

@@ -5,6 +5,7 @@ Thresholds are fitted on the validation split and evaluated on the test split, n
 Shapes: N samples, n of them used for the bound.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
 from selfadapt.evaluation.classification import outputs
-from selfadapt.evaluation.selective.guarantee import candidates, guarantee
+from selfadapt.evaluation.selective.guarantee import candidates, excess_p_value, guarantee
 from selfadapt.evaluation.selective.mc_dropout import has_dropout, mc_dropout
 from selfadapt.evaluation.selective.risk_coverage import (
     COVERAGES,
@@ -169,7 +170,7 @@ def calibrate(
 
     Returns:
         The content of calibration.json. If no threshold can guarantee the risk, `threshold` is None, the best possible
-        guarantee is returned, and an earlier calibration is deleted.
+        guarantee is returned with a risk that can be requested, and an earlier calibration is deleted.
 
     Raises:
         UserError: If an option is wrong, or the validation split cannot be used.
@@ -213,16 +214,19 @@ def calibrate(
             "threshold": None,
             "earlier_removed": earlier,
             "guaranteed_risk": nearest.guaranteed_risk,
+            "suggested_risk": _risk_to_request(nearest.guaranteed_risk),
             "validation_coverage": nearest.coverage,
             "test_risk": None,
             "test_coverage": None,
         }
-    test_risk = test_coverage = None
+    test_risk = test_coverage = test_p_value = None
     if run.data.test is not None:
         tested, read_N = _answers_on(run, run.data.test, passes if by_dropout(name) else 0, on_progress)
         answered_N = tested[name].confidence_N > found.threshold
         test_wrong_N = tested[name].wrong(run.data.test.labels[read_N])[answered_N]
         test_risk = test_wrong_N.double().mean().item() if len(test_wrong_N) else None
+        if test_risk is not None and test_risk > found.guaranteed_risk:
+            test_p_value = excess_p_value(int(test_wrong_N.sum()), len(test_wrong_N), found.guaranteed_risk)
         test_coverage = answered_N.double().mean().item()
     content |= {
         "threshold": found.threshold,
@@ -230,9 +234,16 @@ def calibrate(
         "validation_coverage": found.coverage,
         "test_risk": test_risk,
         "test_coverage": test_coverage,
+        "test_p_value": test_p_value,
     }
     run.folder.write_json(run.folder.calibration_file, content)
     return content
+
+
+def _risk_to_request(guaranteed: float) -> float | None:
+    """The guaranteed risk, rounded up to a tenth of a percent; None if that is no restriction."""
+    rounded = math.ceil(1000 * guaranteed) / 1000
+    return rounded if rounded < 1 else None
 
 
 def _one_per_group(samples: Samples, read_N: Tensor, trained_on: Collection[str], seed: int) -> Tensor:

@@ -28,7 +28,7 @@ from selfadapt.runs.config.facts import columns_of
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.sections import DataSettings
 
-COLUMNS = ("id", "path", "part", "label", "given", "by")
+COLUMNS = ("id", "path", "part", "label", "given", "by", "suggested")
 CONFIDENT = 0.6  # default confidence from which a suggestion is taken
 PASSED_OVER = {  # why the label of a likely error is left as given
     "below_confidence": "below the requested confidence",
@@ -82,19 +82,19 @@ def write_corrected_labels(
     for row in _rows_in_order(folder, report):
         sample_id, given = report.ids[row], report.given_labels[row]
         split = report.split_names[report.split_codes[row]]
-        label, by = given, "given"
+        label, by, suggested = given, "given", report.suggested_labels[row] if report.is_error[row] else ""
         if sample_id in decided:
             chosen = decided[sample_id].label
             if chosen is None:
                 removed.add(str(sample_id))
                 continue
-            label, by = chosen, "person"
+            label, by, suggested = chosen, "person", ""
         elif split == "train" and sample_id in taken:
             label, by = taken[sample_id], "suggestion"
         if label == given and report.is_error[row]:
             other = "other_parts" if split != "train" else unsure
             passed_over["kept_by_people" if by == "person" else other] += 1
-        table.append((sample_id, report.paths[row], split, label, given, by))
+        table.append((sample_id, report.paths[row], split, label, given, by, suggested))
     path = path or folder.path / "corrected.csv"
     write_table(path, COLUMNS, table)
     write_decisions(folder, decided, report)
@@ -102,9 +102,9 @@ def write_corrected_labels(
         path=path,
         corrections=Corrections(labels={row[0]: row[3] for row in table}, removed=removed),
         labels=len(table),
-        changed=sum(label != given for _, _, _, label, given, _ in table),
+        changed=sum(label != given for _, _, _, label, given, *_ in table),
         removed=len(removed),
-        by=Counter(row[-1] for row in table),
+        by=Counter(row[5] for row in table),
         passed_over={reason: passed_over[reason] for reason in PASSED_OVER if passed_over[reason]},
         promise=found,
         left=_left(report, decided) if found is None else found.depths[-1].rest,

@@ -14,6 +14,7 @@ from selfadapt.core import distributed
 from selfadapt.core.device import choose_device
 from selfadapt.data.dataset import Samples
 from selfadapt.data.inputs import Inputs
+from selfadapt.data.labels.overrides import suggestions_in
 from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, balanced_accuracy, classify
@@ -145,6 +146,7 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "network": method.result,
         "result_epoch": kept[-1] if kept else len(metrics),
         **_final_accuracies(run),
+        **({} if run.plan.data.corrected is None else {"suggestions": _agreement_with_suggestions(run)}),
         "best_validation_accuracy": max(validation, default=None),
         "label_recovery": audit.summary.get("recovery"),
         "noise": content["noise"],
@@ -166,4 +168,15 @@ def _final_accuracies(run: OpenedRun) -> dict[str, float | None]:
     if run.data.validation is not None:
         predicted_N = _predict(run, run.model, run.data.validation.inputs)
         found["validation_accuracy"] = accuracy(predicted_N, run.data.validation.labels)
+    return found
+
+
+def _agreement_with_suggestions(run: OpenedRun) -> dict[str, dict[str, float | int | None]]:
+    """Accuracies with the likely errors of a held-out split, which only people correct, replaced by the suggestions."""
+    found = {}
+    for name, samples in run.data.splits.items():
+        suggested = None if name == "train" else suggestions_in(run.folder.trained_on_file, samples, run.data.classes)
+        if suggested is not None:
+            agreement = accuracy(_predict(run, run.model, samples.inputs), suggested.labels_N)
+            found[name] = {"likely_errors": suggested.likely_errors, "accuracy": agreement}
     return found
