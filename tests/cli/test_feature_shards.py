@@ -134,7 +134,7 @@ def test_another_network_or_a_folder_in_use_is_refused(folder: Path) -> None:
     for options, message in (
         (("--shard-size", "5"), "taken/test holds features of other images"),
         (("--shard-size", "0"), "--shard-size 0 must be at least 1"),
-        (("--out", "photos"), "photos is not empty"),
+        (("--out", "photos"), "photos/test is not empty"),
         (("--out", "features.csv"), "must end with .npz for a file, or have no suffix for a folder"),
     ):
         result = run(*SHARDS, "--out", "taken", *options, folder=folder)

@@ -7,6 +7,7 @@ import signal
 import struct
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -118,14 +119,14 @@ def test_a_second_signal_while_saving_leaves_what_was_saved_before(
     """The first comes while the second epoch is saved, the second one in the middle of the next save."""
     write, saves = checkpoint.save, 0
 
-    def save(folder: Path, content: Checkpoint, *, sharded: bool = False) -> None:
+    def save(folder: Path, content: Checkpoint, **options: bool) -> Callable[[], None]:
         nonlocal saves
         saves += 1
         if saves == 2:
             signal.raise_signal(signal.SIGINT)
         if saves == 3:
             signal.raise_signal(signal.SIGINT)
-        write(folder, content, sharded=sharded)
+        return write(folder, content, **options)
 
     command = ("train", "digits", *SMALL, "--epochs", "3", "--out", "run")
     with monkeypatch.context() as patched:

@@ -45,7 +45,10 @@ def test_a_network_from_scratch(method: str, npz_file: Path, tmp_path: Path) -> 
     options = ("--method", method, "--model", "resnet-small", "--width", "4", "--epochs", "2", "--mirror")
     run_json("train", npz_file, *options, "--out", "run", folder=tmp_path)
     if method == "selective":  # whose confidence is an output of its own
-        rule = {"selector": "abstain", "threshold": 0.0}
+        rule = {
+            "selector": "abstain", "passes": 0, "confidence": 0.9, "threshold": 0.0, "guaranteed_risk": 0.5,
+            "validation_coverage": 1.0, "test_risk": None, "test_coverage": None,
+        }  # fmt: skip
         (tmp_path / "run" / "calibration.json").write_text(json.dumps(rule))
         confidences = [own["confidence"] for own in _predicted("run", *_files_of(npz_file, tmp_path), folder=tmp_path)]
         rule["threshold"] = float(np.median(confidences)) + 1e-4

@@ -69,10 +69,12 @@ def test_shift(folder: Path) -> None:
 @pytest.mark.parametrize("paths", [("new",), ("many.npy",), ("many.npy", "new", "many.npy")])
 def test_predictions_keep_their_order(paths: tuple[str, ...], folder: Path) -> None:
     arguments = ("predict", "one", *paths, "--batch-size", "5")
-    one = process(*arguments, folder=folder)  # as fresh as the others, because threads and flags decide the last bits
-    two = process(*arguments, "--devices", "2", folder=folder)
-    assert (two.returncode, two.stdout) == (one.returncode, one.stdout) == (0, one.stdout)
-    assert one.stdout.count("\n") >= 12
+    found = [process(*arguments, *options, folder=folder) for options in ((), ("--devices", "2"))]
+    one, two = ([json.loads(line) for line in own.stdout.splitlines()] for own in found)
+    assert [own.returncode for own in found] == [0, 0]
+    assert [own.pop("confidence") for own in two] == pytest.approx([own.pop("confidence") for own in one], abs=1e-6)
+    assert two == one
+    assert len(one) >= 12
 
 
 def test_an_error_of_one_process_is_reported_at_once(folder: Path) -> None:

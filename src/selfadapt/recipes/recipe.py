@@ -102,14 +102,15 @@ class Experiment:
         trials = tuple(trial for trial in self.trials if trial.name in names or self.timing is not None)
         return replace(self, trials=trials, entries=entries)
 
-    def with_precision(self, precision: str) -> "Experiment":
-        """Train every network in this precision."""
-        if all(trial.kind == "linear-regression" for trial in self.trials):
+    def with_precision(self, precision: str | None) -> "Experiment":
+        """Train every network in this precision, by default in that of the recipe, which is float32 if it has none."""
+        if precision and all(trial.kind == "linear-regression" for trial in self.trials):
             raise UserError(f"--precision {precision}: this recipe trains no network; omit the option")
+        own = {"precision": precision} if precision else {}
         trials = (
             trial
             if trial.kind == "linear-regression"
-            else replace(trial, settings={**trial.settings, "precision": precision})
+            else replace(trial, settings={"precision": "float32", **trial.settings, **own})
             for trial in self.trials
         )
         return replace(self, trials=tuple(trials))

@@ -22,7 +22,7 @@ COUNT, WRONG = 300, slice(0, 300, 10)
 
 @pytest.fixture(scope="module")
 def flowers() -> tuple[Any, Any]:
-    """A frame with an index of its own, a categorical label, one in ten of them wrong; and the frame as it should be."""
+    """A frame with an index of its own and a categorical label, one in ten wrong; and the frame as it should be."""
     points, codes = make_blobs(COUNT, n_features=4, centers=3, cluster_std=0.5, random_state=0)
     frame = pandas.DataFrame(points, columns=["a", "b", "c", "d"], index=[f"flower {i}" for i in range(COUNT)])
     names = np.array(["setosa", "versicolor", "virginica"])

@@ -133,7 +133,7 @@ def decode_crops(
 @contextmanager
 def open_image(path: Path) -> "Iterator[Image]":
     """Open an image file, packed or not; any failure to read it inside the block raises UnreadableImage."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with (
@@ -141,6 +141,8 @@ def open_image(path: Path) -> "Iterator[Image]":
             Image.open(file) as image,
         ):
             yield image
+    except UnidentifiedImageError as error:  # its own message names a file object
+        raise UnreadableImage(f"cannot identify image file {str(path)!r}") from error
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError, UserError) as error:
         raise UnreadableImage(str(error) or type(error).__name__) from error
 

@@ -82,8 +82,7 @@ def reproduce(
     experiment = recipe.at(scale)
     if rows:
         experiment = experiment.select_rows(rows)
-    if precision is not None:
-        experiment = experiment.with_precision(precision)
+    experiment = experiment.with_precision(precision)
     if seeds < 1:
         raise UserError(f"--seeds {seeds} must be at least 1")
     check_numbers(devices, jobs)
