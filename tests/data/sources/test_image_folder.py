@@ -426,7 +426,7 @@ def test_the_head_of_a_png_is_read_without_its_pixels(tmp_path: Path, monkeypatc
     load = PngImageFile.load
 
     def counted(image: PngImageFile) -> Any:
-        decoded.append(image.fp.name)
+        decoded.append(image.fp.name if image.fp else "")
         return load(image)
 
     monkeypatch.setattr(PngImageFile, "load", counted)
