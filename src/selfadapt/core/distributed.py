@@ -102,7 +102,7 @@ def world_size() -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let collective operations act in this process only, which does work of its own while the others do theirs."""
+    """Let collective operations act in this process only, which works alone while the others do the same."""
     global _alone
     before, _alone = _alone, True
     try:

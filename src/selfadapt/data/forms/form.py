@@ -1,6 +1,6 @@
 """What a form of stored data is: rows to read, and the same data to write with other labels.
 
-A form knows nothing of training. Everything that reads tables reads rows, so a new form needs one file and a line in
+Forms do not depend on training. Everything that reads tables reads rows, so a new form needs one file and a line in
 `known_forms.py`.
 """
 

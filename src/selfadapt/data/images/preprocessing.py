@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """The shape C×H×W of an input and how a file is brought to it.
+    """The shape C×H×W of an input and how a file is converted to it.
 
     Without a frame, an image of this size stays as it is, and any other is resized to a square.
     """
@@ -26,7 +26,7 @@ class Preprocessing:
         """Read an image file as uint8, C×H×W.
 
         Raises:
-            UnreadableImage: If the file cannot be decoded or brought to the shape.
+            UnreadableImage: If the file cannot be decoded or converted to the shape.
         """
         channels, height, width = self.shape
         if self.frame is not None:

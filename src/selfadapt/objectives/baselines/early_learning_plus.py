@@ -4,7 +4,7 @@ Network 1 and its targets t, from the slow average of network 2 (and the other w
 
     theta2' <- r theta2' + (1 - r) theta2 after each step, with r rising to 0.997
     t_i     <- b t_i + (1 - b) softmax(f(x_i; theta2'))                       for the image as it is
-    x       =  s x_i + (1 - s) x_j,   y and q likewise from labels and targets,   s ~ Beta(1, 1)
+    x       =  s x_i + (1 - s) x_j,   y and q in the same way from labels and targets,   s ~ Beta(1, 1)
     L       =  1/B  sum_i  -sum_j y_j log p_j  +  l log(1 - <p, q>)           p = softmax(f(x; theta1))
 
 Both losses are added. The mean of the two networks' logits is the prediction. Published for CIFAR10: b = 0.7, l = 3
