@@ -86,7 +86,7 @@ PAPER_CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "fig10": (
         Claim(
-            statement="without colour operators BYOL loses more than ours",
+            statement="without colour operators ours is above BYOL",
             higher=Cells(part="augmentation", row="ours", column="crop and flip"),
             lower=Cells(part="augmentation", row="BYOL", column="crop and flip"),
         ),

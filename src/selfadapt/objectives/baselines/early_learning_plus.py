@@ -13,8 +13,8 @@ in the second term, r is 0.997 times exp(-5 (1 - x)^2) over the first half of th
 networks themselves, not their averages. Deviation: both networks take their steps together on the same batches, each
 with its own mixture; the authors train them alternately for an epoch.
 
-Paper: Liu et al., "Early-Learning Regularization Prevents Memorization of Noisy Labels", 2020, Appendix F.
-When to use it: with memory for four networks and 2.7 times the time.
+Paper: Liu et al., "Early-Learning Regularization Prevents Memorization of Noisy Labels", 2020.
+When to use it: with memory for four networks and more than twice the time.
 
 Shapes: B samples of a batch, K classes, N samples in total.
 """
@@ -76,7 +76,7 @@ class TwoWithAverages(TwoClassifiers):
 class EarlyLearningPlus(ERM):
     description = "ELR+: early-learning regularisation, mixup, two networks"
     paper = "Liu et al., Early-Learning Regularization Prevents Memorization of Noisy Labels, 2020"
-    needs = "memory for four networks, 2.7 times the time"
+    needs = "memory for four networks, more than twice the time"
 
     momentum: float = target_momentum(0.7, "momentum of the targets (b); 0.9 for asymmetric noise and for CIFAR100")
     strength: float = setting(3.0, "weight of the regularisation (l); 1 for asymmetric noise, 7 for CIFAR100", least=0)

@@ -108,7 +108,7 @@ class RandomNetwork(Pretraining):
     """Targets from another network with frozen random weights (Figure 2).
 
     Its batch normalisation uses batch statistics: with the initial running statistics its outputs for different images
-    are nearly parallel (a cosine of 0.98), so that there is next to nothing to fit.
+    are nearly parallel (a cosine above 0.9), so that there is next to nothing to fit.
     """
 
     description = "fitting a random network"

@@ -9,12 +9,12 @@ The second term keeps all classes in use, the third makes predictions confident.
 large, so that the network does not memorise. The second training starts from scratch with the final t, the mean over
 the last ten epochs, and has the first term only.
 
-Published for CIFAR10: a = 1.2, b = 0.8 with symmetric noise, 0.8 and 0.4 with asymmetric noise. The prior over classes
-is uniform. The predictions are those of training steps (code). In short trainings the window is as long as the time
-before E_s. The second training has the schedule and the epochs of the run; published are 120 epochs. Micro-batches and
-processes each have their own s.
+Published for CIFAR10: a = 1.2, b = 0.8 with symmetric noise at 0.7, 0.8 and 0.4 with asymmetric noise. The prior over
+classes is uniform. The predictions are those of training steps (code). In short trainings the window is as long as the
+time before E_s. The second training has the schedule and the epochs of the run; published are 120 epochs. Micro-batches
+and processes each have their own s.
 
-Paper: Tanaka et al., "Joint Optimization Framework for Learning with Noisy Labels", 2018, Equations 4 to 8.
+Paper: Tanaka et al., "Joint Optimization Framework for Learning with Noisy Labels", 2018.
 When to use it: with balanced classes, and time for two trainings.
 
 Shapes: B samples of a batch, N samples in total, K classes, W epochs of the window; a row of 1 + W times K numbers.

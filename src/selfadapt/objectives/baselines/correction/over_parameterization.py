@@ -10,7 +10,7 @@ the given label and v_i at the other classes matter, so both fit into one row of
 Published for CIFAR10: learning rates of 10 for u and v; for CIFAR100 1 and 10 with symmetric, 0.1 and 100 with
 asymmetric noise (the authors' code after publication).
 
-Paper: Liu et al., "Robust Training under Label Noise by Over-parameterization", 2022, Equations 3 to 7.
+Paper: Liu et al., "Robust Training under Label Noise by Over-parameterization", 2022.
 When to use it: as a cheap recent baseline, where its two learning rates can be tuned.
 
 Shapes: B samples of a batch, K classes, N samples in total.

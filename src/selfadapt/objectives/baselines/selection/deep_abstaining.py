@@ -9,10 +9,10 @@ After L_0 epochs of cross entropy over all outputs, w starts at m / 64, where m 
 grows linearly to w_T = 1. The second network is trained by ordinary training on the samples on which the first one does
 not abstain after its last epoch. L_0 is 20 of 200 epochs.
 
-Reading: the authors choose by clean validation data after which epoch abstention is read; here it is the last one. The
-running mean moves by 0.05 in each step (code).
+Reading: abstention is read after the last epoch, so that no clean validation data are needed. The running mean moves by
+0.05 in each step (code).
 
-Paper: Thulasidasan et al., "Combating Label Noise in Deep Learning Using Abstention", 2019, Equation 1 and Algorithm 1.
+Paper: Thulasidasan et al., "Combating Label Noise in Deep Learning Using Abstention", 2019.
 When to use it: as a baseline that removes labels, with time for two trainings.
 
 Shapes: B samples of a batch, N samples in total, K classes.

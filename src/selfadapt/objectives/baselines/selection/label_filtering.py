@@ -11,11 +11,10 @@ predictions, z_i <- 0.9 z_i + 0.1 p'_i, decides after the round: a label is kept
 Each round starts with a new network and judges the original labels, so a label can return. The teacher of the last
 round is the result.
 
-Reading: the paper stops when validation accuracy no longer rises, and states neither w nor the length of a round for
-each data set. Here there are three rounds, each with the epochs of the run, and w is that of the mean teacher on
-CIFAR10.
+Reading: the number of rounds, their length (the epochs of the run), w and both momenta are choices made here; no
+program of the authors was compared.
 
-Paper: Nguyen et al., "SELF: Learning to Filter Noisy Labels with Self-Ensembling", 2020, Algorithm 1; Tarvainen and
+Paper: Nguyen et al., "SELF: Learning to Filter Noisy Labels with Self-Ensembling", 2020; Tarvainen and
 Valpola, "Mean teachers are better role models", 2017.
 When to use it: with time for three trainings and memory for two networks.
 

@@ -11,7 +11,7 @@ curriculum itself is used, which the paper gives in closed form. The data-driven
 with clean labels, is not implemented. At a noise rate of 0.8 the authors use the 50th percentile.
 
 Paper: Jiang et al., "MentorNet: Learning Data-Driven Curriculum for Very Deep Neural Networks on Corrupted Labels",
-2018, Equation 6 with λ_2 = c.
+2018.
 When to use it: as a baseline that is close to self-paced learning, at the price of ordinary training.
 
 Shapes: B samples of a batch, K classes.
