@@ -132,6 +132,7 @@ class Training:
         backward pass. With several of both, the gradients of the terms are kept separate until the end.
         """
         sums_T2 = torch.zeros(0)
+        statistics: list[Tensor] = []  # of batch normalisation; the backward pass needs those of this process
         by_term: list[list[Tensor]] = []
         for micro_batch in micro_batches:
             one_pass = micro_batch is micro_batches[-1] and not by_term
@@ -141,7 +142,7 @@ class Training:
                 if len(loss.terms) == 1:
                     self.scaler.scale(loss.terms[0].total / size).backward()
                 elif len(micro_batches) == 1:
-                    micro_T2 = self._summed(micro_T2)
+                    micro_T2, statistics = self._summed(micro_T2)
                     totals = torch.stack([term.total for term in loss.terms])
                     self.scaler.scale((totals * (distributed.world_size() / micro_T2[:, 1])).sum()).backward()
                 else:
@@ -149,13 +150,15 @@ class Training:
             sums_T2 = sums_T2 + micro_T2 if len(sums_T2) else micro_T2
             self._record(micro_batch, loss, report)
         if len(sums_T2) == 1 or by_term:
-            sums_T2 = self._summed(sums_T2)
+            sums_T2, statistics = self._summed(sums_T2)
         if by_term:
             self._join_gradients(by_term, size / sums_T2[:, 1])
         self.scaler.unscale_(self.optimizer)
         if len(sums_T2) == 1:
             correction = size * distributed.world_size() / sums_T2[0, 1]
             torch._foreach_mul_([own.grad for own in self.parameters if own.grad is not None], correction)
+        if statistics:
+            torch._foreach_copy_(self.running, statistics)
         return sums_T2
 
     def _record(self, micro_batch: Batch, loss: Loss, report: StepReport) -> None:
@@ -190,21 +193,19 @@ class Training:
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
     @torch.no_grad()
-    def _summed(self, sums_T2: Tensor) -> Tensor:
+    def _summed(self, sums_T2: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Sum over the processes, and in the same collective average the statistics of batch normalisation.
 
-        Each process computes those on its part of the batch.
+        Each process computes those on its part of the batch. The averages are returned beside the sums.
         """
         processes = distributed.world_size()
         if processes == 1:
-            return sums_T2
+            return sums_T2, []
         parts = [sums_T2, *self.running]
         whole = distributed.all_reduce_sum(torch.cat([part.flatten() for part in parts]))
         sums, *statistics = whole.split([part.numel() for part in parts])
-        if statistics:
-            torch._foreach_copy_(self.running, [own / processes for own in statistics])
-        summed_T2: Tensor = sums.view_as(sums_T2)
-        return summed_T2
+        averages = [own.view_as(local) / processes for own, local in zip(statistics, self.running, strict=True)]
+        return sums.view_as(sums_T2), averages
 
     def _loss(self, batch: Batch, progress: Progress, report: StepReport) -> Loss:
         try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from cli.program import run_json
+from cli.program import process, run_json
 from networks import Smooth
 from selfadapt.core.errors import UserError
 from selfadapt.data.batch import Batch
@@ -94,7 +94,7 @@ def test_over_parameterisation_refuses_targets_without_enough_digits() -> None:
 def test_abstention_follows_the_authors_schedule() -> None:
     method, network = (
         Abstaining(warm_up=2, final_weight=1.0),
-        _Outputs({"running_mean": np.nan, "initial_weight": np.nan}),
+        _Outputs({"mean_loss": np.nan, "initial_weight": np.nan}),
     )
     mean: float | None = None
     first: float | None = None
@@ -240,6 +240,14 @@ def test_a_round_keeps_labels_and_learns_from_the_teacher() -> None:
     torch.testing.assert_close(teacher, expected_weights)
     network.eval()
     torch.testing.assert_close(network(images[0]), network.teacher(images[0]))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("method", ["dac", "self"])
+def test_two_processes_train_a_network_with_batch_normalisation(method: str, tmp_path: Path) -> None:
+    arguments = ("train", "digits", "--method", method, "--model", "mlp", "--limit", "300", "--epochs", "4")
+    found = run_json(*arguments, "--devices", "2", "--out", "two", folder=tmp_path, program=process)
+    assert found["epochs"] == 4
 
 
 @pytest.mark.parametrize("method", ["dac", "joint-optimization", "self"])

@@ -54,7 +54,7 @@ class AbstainingClassifier(Classifier):
 
     def __init__(self, backbone: Backbone, num_classes: int) -> None:
         super().__init__(backbone, num_classes + 1)
-        self.register_buffer("running_mean", torch.tensor(float("nan")))
+        self.register_buffer("mean_loss", torch.tensor(float("nan")))
         self.register_buffer("initial_weight", torch.tensor(float("nan")))
 
 
@@ -70,7 +70,7 @@ class Abstaining(ERM):
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         logits_BK1 = model(batch.input).float()
-        mean, first = (unwrapped(model).get_buffer(name) for name in ("running_mean", "initial_weight"))
+        mean, first = (unwrapped(model).get_buffer(name) for name in ("mean_loss", "initial_weight"))
         with torch.no_grad():
             losses_B = abstaining_losses(logits_BK1, batch.label, 0.0)
             now = distributed.all_reduce_sum(losses_B.mean()) / distributed.world_size()
