@@ -7,8 +7,8 @@ cifar10       the first 5,000 training images, at 112 pixels
 cifar10_test  all test images, at 112 pixels
 text          Debian's packages fortunes and fortunes-min: the first 200 texts of each file with at least 100
 
-Images are encoded by EfficientNet-Lite0 (`selfadapt embed`), texts by the sentence model of text columns. Existing files
-are kept.
+Images are encoded by EfficientNet-Lite0 (`selfadapt embed`), texts by the sentence model of text columns. Existing
+files are kept.
 
 Shapes: N samples, D features.
 """

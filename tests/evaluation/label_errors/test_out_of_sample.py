@@ -32,7 +32,9 @@ def test_labels_whose_p_wrong_rounds_to_one_are_ranked_by_their_odds() -> None:
     given = np.array([*np.logspace(-9, -20, 12), *np.full(40, 0.999)])
     q_nk = np.stack([given, 1 - given], 1)
     found = judge_out_of_sample(
-        torch.from_numpy(q_nk).float(), torch.zeros(len(given), dtype=torch.int64), torch.tensor([[0.7, 0.3], [0.3, 0.7]])
+        torch.from_numpy(q_nk).float(),
+        torch.zeros(len(given), dtype=torch.int64),
+        torch.tensor([[0.7, 0.3], [0.3, 0.7]]),
     )
     assert (found.p_wrong[:12] == 1).all()
     assert found.ranked_indices[:12].tolist() == list(range(11, -1, -1))
