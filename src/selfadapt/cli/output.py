@@ -57,17 +57,14 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
-def count_bar(
-    description: str, *, quiet: bool = False, notice: str | None = None
-) -> Iterator[Callable[[int, int], None]]:
+def count_bar(description: str, *, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
     """A progress bar for (done, total), on a terminal only. It appears with the first progress.
 
     So does the `notice`, or at the end without errors: an error in the input is then the only line.
     """
-    quiet = quiet or OUTPUT.quiet
     with ExitStack() as stack:
-        advance = _start_count_bar(description, stack) if not quiet and sys.stderr.isatty() else None
-        notices = [] if quiet or notice is None else [notice]
+        advance = _start_count_bar(description, stack) if not OUTPUT.quiet and sys.stderr.isatty() else None
+        notices = [] if OUTPUT.quiet or notice is None else [notice]
 
         def on_progress(done: int, total: int) -> None:
             while notices:
@@ -110,9 +107,9 @@ def _start_count_bar(description: str, stack: ExitStack) -> Callable[[int, int],
 
 
 @contextmanager
-def progress_bar(description: str, *, quiet: bool = False) -> Iterator[Callable[["Stage"], None]]:
+def progress_bar(description: str) -> Iterator[Callable[["Stage"], None]]:
     """A progress bar over the steps of a training, on a terminal only."""
-    if quiet or OUTPUT.quiet or not sys.stderr.isatty():
+    if OUTPUT.quiet or not sys.stderr.isatty():
         yield lambda stage: None
         return
     from rich.console import Console

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines, print_table
+from selfadapt.cli.output import Output, count_bar, percent, print_lines, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
@@ -60,8 +60,8 @@ def command(
     )
     try:
         with in_processes(devices, device) as first:
-            own = opened(run, device, quiet=OUTPUT.quiet)
-            other = None if transfer is None else opened(transfer, device, quiet=OUTPUT.quiet)
+            own = opened(run, device)
+            other = None if transfer is None else opened(transfer, device)
             with count_bar(f"{name} attack") as on_progress:
                 found = attack_run(
                     own, name, attack,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_table
+from selfadapt.cli.output import Output, count_bar, percent, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
@@ -37,8 +37,8 @@ def command(
 
     try:
         with in_processes(devices, device) as first:
-            own = opened(run, device, quiet=OUTPUT.quiet)
-            other = None if against is None else opened(against, device, quiet=OUTPUT.quiet)
+            own = opened(run, device)
+            other = None if against is None else opened(against, device)
             with count_bar("evaluating corruptions") as on_progress:
                 measured = partial(
                     shift_accuracy.shift_run,

@@ -10,7 +10,7 @@ from selfadapt.core.settings import settings_in
 from selfadapt.engine.elastic import launch
 from selfadapt.engine.jobs import launch_each
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.request import Kind, method_class, shared_settings
+from selfadapt.runs.config.request import COMMANDS, Kind, method_class, shared_settings
 
 
 class Command(NamedTuple):
@@ -65,7 +65,7 @@ def command_line(kind: Kind, settings: Mapping[str, Any]) -> list[str]:
     settings = dict(settings)
     method = settings.pop("method")
     known = {**shared_settings(kind), **settings_in(method_class(kind, method))}
-    arguments = ["train" if kind == "labels" else "pretrain", str(settings.pop("data")), "--method", method]
+    arguments = [COMMANDS[kind], str(settings.pop("data")), "--method", method]
     for word, value in settings.items():
         option = known[word].option
         if not isinstance(value, bool):

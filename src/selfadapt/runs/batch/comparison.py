@@ -15,7 +15,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.config.request import Request, method_class, shared_settings
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
-from selfadapt.runs.train.labelled import ProgressBar, train_or_load
+from selfadapt.runs.train.train_or_load import ProgressBar, train_or_load
 
 
 def compare(

@@ -35,8 +35,7 @@ from selfadapt.runs.inspect.robust_accuracy import attack_run
 from selfadapt.runs.inspect.shift_accuracy import shift_run
 from selfadapt.runs.lifecycle.lifecycle import check_same
 from selfadapt.runs.lifecycle.opened_run import open_folder
-from selfadapt.runs.train.labelled import ProgressBar, finished, train
-from selfadapt.runs.train.unlabelled import pretrain
+from selfadapt.runs.train.train_or_load import ProgressBar, train_or_load
 from selfadapt.runs.transfer.fine_tune import transfer
 from selfadapt.runs.transfer.transfer_settings import TransferSettings
 from selfadapt.theory import simulate
@@ -185,9 +184,7 @@ def _outcome(
     folder = RunFolder(path / trial.folder(seed))
     if trial.kind == "linear-regression":
         return _simulated(folder, trial, seed)
-    train_to_end = train if trial.kind == "labels" else pretrain
-    given = {**trial.settings, "seed": seed}
-    result = finished(folder, trial.kind, train_to_end, given, progress_bar, description)
+    result = train_or_load(folder, {**trial.settings, "seed": seed}, progress_bar, description, trial.kind)
     metrics, content = folder.read_metrics(), folder.read_run()
     result = {"seconds": round(sum(measured_seconds(metrics)), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
