@@ -35,7 +35,7 @@ def _epoch(folder: Path) -> int:
 
 
 def _hashed(folder: Path) -> None:
-    sha256, hashed = checkpoint._sha256, list[str]()
+    sha256, hashed = checkpoint.sha256_of, list[str]()
 
     def spy(path: Path) -> str:
         hashed.append(path.name)
@@ -43,7 +43,7 @@ def _hashed(folder: Path) -> None:
 
     rank = distributed.rank()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_sha256", spy)
+        patch.setattr(checkpoint, "sha256_of", spy)
         _save(folder, 1)
         own = [f"targets-{rank:05d}-of-00002.safetensors"]
         assert hashed == [*(["model.safetensors", "state.safetensors"] if rank == 0 else []), *own]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import typer
 
 from selfadapt.cli.output import OUTPUT
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import Interrupted, UserError, check_least
 from selfadapt.core.launched import follow_launcher, is_launched
 
 SHARED_COMMANDS = ("train", "pretrain", "embed", "audit", "predict", "probe", "attack", "shift")
@@ -23,8 +23,7 @@ def check_shared(command: str) -> None:
 
 def start_processes(devices: int, arguments: Sequence[str]) -> None:
     """With --devices, run the program with these arguments in that many processes, and exit as they do."""
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
+    check_least({"--devices": devices})
     if devices > 1 and not is_launched():
         from selfadapt.engine.elastic import launch
 
@@ -32,8 +31,11 @@ def start_processes(devices: int, arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def in_processes(devices: int, device: str) -> Iterator[bool]:
-    """Run the block in each process, and yield whether this one is the first, which reports."""
+def in_processes(devices: int, device: str, *, resumes: bool = False) -> Iterator[bool]:
+    """Run the block in each process, and yield whether this one is the first, which reports.
+
+    With `resumes`, an interruption says that the same command resumes.
+    """
     start_processes(devices, sys.argv[1:])
     from selfadapt.core import distributed
     from selfadapt.core.device import choose_device
@@ -44,5 +46,9 @@ def in_processes(devices: int, device: str) -> Iterator[bool]:
     OUTPUT.quiet = OUTPUT.quiet or not first
     try:
         yield first
+    except Interrupted as interruption:
+        if not resumes:
+            raise
+        raise Interrupted(f"{interruption}; run the same command again to resume") from None
     finally:
         distributed.shutdown()

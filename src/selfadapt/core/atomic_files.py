@@ -82,15 +82,23 @@ def _remove_stale_drafts(final: Path) -> None:
 
 
 @contextmanager
-def atomic_folder(final: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder that replaces `final` when the block ends without an error."""
+def atomic_folder(final: Path, *, flush: bool = False) -> Iterator[Path]:
+    """Yield an empty temporary folder that replaces `final` when the block ends without an error.
+
+    With `flush`, its files are on disk before it appears.
+    """
     draft = final.with_name(f".draft-{final.name}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
         yield draft
+        if flush:
+            for path in (*draft.iterdir(), draft):
+                fsync_path(path)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
+        if flush:
+            fsync_path(final.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

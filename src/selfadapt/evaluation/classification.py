@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.device import autocast
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.batch import as_input
 from selfadapt.data.images.prefetch import read_batches
+from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import Inputs
 
 UNKNOWN = -1  # predicted class of an unreadable sample
@@ -102,7 +102,7 @@ def _outputs_of_batches(
     for read in read_batches(images, batches, device=device):
         if len(read.index_B):
             with autocast(device, precision):
-                outputs_BO = forward(as_input(read.images_BCHW))
+                outputs_BO = forward(as_floats(read.images_BCHW))
             done += len(read.index_B)
             on_progress(done, sum(map(len, batches)))
             yield read.index_B, outputs_BO.float().cpu()

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from selfadapt.core.atomic_files import atomic_path, atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import open_regular, read_regular
+from selfadapt.core.regular_files import read_regular, sha256_of
 from selfadapt.core.typed_json import check, parse
 
 NAME = "checksums.json"
@@ -143,7 +143,6 @@ def _content(path: Path) -> bytes | None:
 
 def _sha256(path: Path) -> str | None:
     try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except FileNotFoundError:
         return None

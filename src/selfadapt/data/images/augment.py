@@ -175,28 +175,19 @@ def random_boxes(
     return top_B, left_B, tall_B, wide_B
 
 
-def random_jitter(
-    images_BCHW: Tensor,
-    generator: torch.Generator,
-    *,
-    brightness: float = 0.4,
-    contrast: float = 0.4,
-    saturation: float = 0.4,
-    hue: float = 0.1,
-) -> Tensor:
-    """Colour jitter with random strengths in random order, drawn for each image."""
+def random_jitter(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
+    """Colour jitter (brightness, contrast and saturation by up to 0.4, hue by 0.1) in random order for each image."""
     count = len(images_BCHW)
 
     def factor(strength: float) -> Tensor:
         return torch.empty(count).uniform_(1 - strength, 1 + strength, generator=generator)
 
-    strengths_4B = torch.stack([factor(brightness), factor(contrast), factor(saturation), factor(hue) - 1])
+    strengths_4B = torch.stack([factor(0.4), factor(0.4), factor(0.4), factor(0.1) - 1])
     return jitter(images_BCHW, strengths_4B, torch.rand(count, 4, generator=generator).argsort(1))
 
 
 def random_rotation(images_BCHW: Tensor, most: float, generator: torch.Generator) -> Tensor:
-    degrees_B = torch.empty(len(images_BCHW)).uniform_(-most, most, generator=generator)
-    return rotate(images_BCHW, degrees_B)
+    return rotate(images_BCHW, torch.empty(len(images_BCHW)).uniform_(-most, most, generator=generator))
 
 
 def mixup(

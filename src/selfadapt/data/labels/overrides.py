@@ -55,8 +55,15 @@ def labels_by_id(path: Path, ids: Sequence[str]) -> Array:
 
 
 def labels_in_order(path: Path, count: int) -> Array:
-    """Read the labels of all samples from a .npy."""
-    labels = _label_array(path)
+    """Read the labels of this number of samples from a .npy."""
+    check_regular(path)
+    try:
+        labels: Array = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
+    check_label_array(path, "the array", labels)
+    if labels.dtype.kind not in "iuU":
+        raise UserError(f"{path} contains {labels.dtype}; labels must be integers or text")
     if labels.shape != (count,):
         raise UserError(f"{path} contains labels of shape {labels.shape}, but there are {count} samples")
     return labels
@@ -68,7 +75,7 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
     Samples that the table does not list are removed, except in splits of which it lists none. The previous labels do
     not count as the truth. Warnings report ids that do not match, unless `quiet`.
     """
-    known = _all_ids(data)
+    known = set(data.ids)
     found = _read_labels(path, known, data.classes)
     removed: list[str] = []
 
@@ -98,7 +105,7 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     The other samples must be in the splits that the table names, and at least two classes must remain for training.
     """
     held_out: set[str] = set()
-    found = _read_labels(path, _all_ids(data), data.classes)
+    found = _read_labels(path, set(data.ids), data.classes)
     for split, samples in data.splits.items():
         for sample_id in samples.ids:
             wanted = found[sample_id].split if sample_id in found else None
@@ -127,10 +134,6 @@ def suggestions_in(path: Path, samples: Samples, classes: tuple[str, ...]) -> Su
     labels = [k if (own := suggested.get(name)) is None else own for name, k in zip(samples.ids, given, strict=True)]
     changed = sum(label != k for label, k in zip(labels, given, strict=True))
     return Suggestions(torch.tensor(labels), changed) if changed else None
-
-
-def _all_ids(data: Data) -> set[str]:
-    return {sample_id for samples in data.splits.values() for sample_id in samples.ids}
 
 
 @dataclass(frozen=True)
@@ -166,24 +169,8 @@ def _class_indices(
     return numbered(labels, classes, lambda i: f"{path}, row {found[ids[i]].row} ({ids[i]})")
 
 
-def _label_array(path: Path) -> Array:
-    check_regular(path)
-    try:
-        values: Array = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
-    check_label_array(path, "the array", values)
-    if values.dtype.kind not in "iuU":
-        raise UserError(f"{path} contains {values.dtype}; labels must be integers or text")
-    return values
-
-
 def _npy_labels(data: Data, path: Path) -> Tensor:
-    values = _label_array(path)
-    if values.shape != (len(data.train),):
-        raise UserError(
-            f"{path} contains labels of shape {values.shape}, but the training set has {len(data.train)} samples"
-        )
+    values = labels_in_order(path, len(data.train))
     # Classes named by numbers are matched by name, since the numbers need not count from 0.
     if values.dtype.kind == "U" or all(name.isdecimal() for name in data.classes):
         return numbered([str(value) for value in values], data.classes, lambda i: f"{path}, entry {i}")

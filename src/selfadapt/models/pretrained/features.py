@@ -26,11 +26,11 @@ from torch.utils.data import DataLoader, Dataset
 from selfadapt.core import distributed
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.batch import as_input
 from selfadapt.data.images.decode import Frame
 from selfadapt.data.images.packed_files import image_bytes
 from selfadapt.data.images.prefetch import ignore_signals, read_batches
 from selfadapt.data.images.storage import ImageFiles, Shape
+from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import InputKind, Inputs
 from selfadapt.data.row_cache import RowCache, content_digest
 from selfadapt.models.backbone import Backbone
@@ -269,5 +269,5 @@ def _rows(model: Backbone, images_BCHW: Tensor, batch: int) -> Tensor:
     if not count:
         return torch.empty(0, model.num_features)
     padding = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
-    rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, padding])))
+    rows_BF: Tensor = model(as_floats(torch.cat([images_BCHW, padding])))
     return rows_BF[:count].float().cpu().clone()

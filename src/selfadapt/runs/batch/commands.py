@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
+from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError, check_least
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.settings import settings_in
 from selfadapt.engine.elastic import launch
@@ -30,10 +30,8 @@ class Command(NamedTuple):
         return [*command_line(self.kind, self.settings), "--out", str(self.folder.path), "--resume"]
 
 
-def check_numbers(devices: int, jobs: int) -> None:
-    for option, number in (("--devices", devices), ("--jobs", jobs)):
-        if number < 1:
-            raise UserError(f"{option} {number} must be at least 1")
+def check_numbers(seeds: int, devices: int, jobs: int) -> None:
+    check_least({"--seeds": seeds, "--devices": devices, "--jobs": jobs})
     if devices > 1 and jobs > 1:
         raise UserError(
             "--devices splits each training over processes, --jobs runs several at once; choose one of them"

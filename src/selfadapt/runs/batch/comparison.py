@@ -29,9 +29,7 @@ def compare(
 ) -> dict[str, Any]:
     """Train what is missing below `path`, `jobs` at once, write the report, and return one row per method."""
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} must be at least 1")
-    check_numbers(1, jobs)
+    check_numbers(seeds, 1, jobs)
     if len(set(methods)) < len(methods):
         raise UserError("--methods names a method twice")
     first = given.get("seed", 0)

@@ -82,9 +82,7 @@ def reproduce(
     if rows:
         experiment = experiment.select_rows(rows)
     experiment = experiment.with_precision(precision)
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} must be at least 1")
-    check_numbers(devices, jobs)
+    check_numbers(seeds, devices, jobs)
     check_ready(experiment)
     own_seeds = range(first_seed, first_seed + seeds)
     if experiment.timing is None:
