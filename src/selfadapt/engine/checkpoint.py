@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -146,7 +146,7 @@ def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint 
     Raises:
         UserError: If all checkpoints are damaged, or one was written by another version.
     """
-    checkpoints = cast(list[Path], distributed.from_first(_newest_first(folder)))
+    checkpoints = distributed.from_first(_newest_first(folder))
     for path in checkpoints:
         loaded, fault = _loaded(path, device)
         faults = [found for found in distributed.all_gather_objects(fault) if found is not None]

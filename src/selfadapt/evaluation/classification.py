@@ -6,7 +6,6 @@ Shapes: N samples, n of this process, B of a batch, K classes, O outputs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +71,7 @@ def outputs(
     own = _outputs_of_batches(model, images, device, batch_size, forward or model, precision, on_progress)
     found = [(torch.arange(0), torch.zeros(0, 0)), *own]  # index and outputs of each batch
     # A process that could read none of its images gets the number of outputs from the others.
-    width = max(1, *(cast(int, width) for width in distributed.all_gather_objects(found[-1][1].shape[1])))
+    width = max(1, *distributed.all_gather_objects(found[-1][1].shape[1]))
     outputs_NO = torch.zeros(len(images), width)
     outputs_NO[own_n] = torch.nan  # and zero for the images of other processes, for the sum
     for index_B, outputs_BO in found[1:]:

@@ -37,7 +37,6 @@ _WARNED: set[Path] = set()
 def recorded(folder: Path, path: Path) -> Iterator[Path]:
     """Yield an empty temporary file that replaces `path`, and records its checksum, when the block ends."""
     name = path.relative_to(folder).as_posix()
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as draft:
         yield draft
         new = _sha256(draft)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
 
 from data.tables import write_table
 from selfadapt.core.errors import UserError

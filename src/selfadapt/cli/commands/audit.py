@@ -1,12 +1,11 @@
 """`selfadapt audit`"""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import Output, new_folder, pass_bar, percent, print_lines
+from selfadapt.cli.output import Output, new_folder, pass_bar, percent, print_lines, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened, run_to_the_end
@@ -105,7 +104,7 @@ def _print_figures(figures: "LabelFigures", summary: dict[str, Any], duplicates:
     from selfadapt.review.statistics.label_figures import COLUMNS
 
     print(*figures.sentences, sep="\n")
-    _print_aligned([COLUMNS, *(row.cells() for row in figures.rows)])
+    print_table(COLUMNS, [row.cells() for row in figures.rows])
     lines = {}
     if summary["duplicates"]:
         lines["groups of duplicates"] = duplicates
@@ -118,14 +117,3 @@ def _print_figures(figures: "LabelFigures", summary: dict[str, Any], duplicates:
         lines["label recovery"] = percent(summary["recovery"])
     lines["label table"] = summary["labels"]
     print_lines(lines)
-
-
-def _print_aligned(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in aligned columns, whatever the width of the terminal."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        print(
-            first.ljust(widths[0]),
-            *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True)),
-            sep="  ",
-        )

@@ -85,7 +85,6 @@ def write_shard(
     arrays = {"features": features_nF} | {name: np.asarray(own) for name, own in columns.items() if own is not None}
     if any(len(array) != len(features_nF) for array in arrays.values()):
         raise ValueError(f"features, ids and labels differ in length: {[len(array) for array in arrays.values()]}")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:05d}.npz"
     with atomic_path(path) as draft, open(draft, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -161,7 +161,7 @@ def features_of(
     if cache:
         cache.trim()
     for others in distributed.all_gather_objects(reasons):
-        reasons |= cast(dict[bytes, str], others)
+        reasons |= others
     for block_BF in values_NF.split(_BLOCK):
         distributed.all_reduce_sum(block_BF)  # each row is zero in all processes but one
     for position, digest in enumerate(digests):
@@ -183,7 +183,7 @@ def _digests(images: Inputs) -> list[bytes]:
     own = _own_digests(images.take(torch.arange(rank, len(images), world_size)) if world_size > 1 else images)
     digests = [b""] * len(images)
     for other, found in enumerate(distributed.all_gather_objects(own)):
-        digests[other::world_size] = cast(list[bytes], found)
+        digests[other::world_size] = found
     return digests
 
 

@@ -205,7 +205,6 @@ def _over_epochs(metrics: Sequence[Mapping[str, Any]]) -> Outcome:
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Outcome:
     result, residuals = simulate(**trial.settings, seed=seed)
-    folder.path.mkdir(parents=True, exist_ok=True)
     write_records(folder.metrics_file, ({"epoch": step, "residual": own} for step, own in enumerate(residuals)))
     return {"result": result, "run": folder.path.name, "commit": None}
 

@@ -93,12 +93,8 @@ def _write_file(
         computed += found.taken
     count = sum(len(array) for name, array in arrays.items() if name.startswith("x_"))
     if len(arrays["x_train"]) and distributed.rank() == 0:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(out) as draft:
-                np.savez(draft, **arrays)
-        except OSError as error:
-            raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+        with atomic_path(out) as draft:
+            np.savez(draft, **arrays)
     return _Written(count if len(arrays["x_train"]) else 0, computed, broken)
 
 
