@@ -23,7 +23,7 @@ from benchmarks.timing import time_ratio
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
 from selfadapt.data.batch import Dealt
-from selfadapt.targets.traffic import step_bytes
+from benchmarks.traffic import step_bytes
 
 BATCH, CLASSES = 256, 1_000
 IMAGENET = 1_281_167

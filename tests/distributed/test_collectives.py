@@ -21,7 +21,7 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.objectives.erm import ERM
-from selfadapt.targets.traffic import row_bytes, step_bytes, step_collectives, table_bytes
+from benchmarks.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 pytestmark = pytest.mark.distributed
 STORES = (
