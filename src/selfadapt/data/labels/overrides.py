@@ -55,15 +55,8 @@ def labels_by_id(path: Path, ids: Sequence[str]) -> Array:
 
 
 def labels_in_order(path: Path, count: int) -> Array:
-    """Read the labels of this number of samples from a .npy."""
-    check_regular(path)
-    try:
-        labels: Array = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
-    check_label_array(path, "the array", labels)
-    if labels.dtype.kind not in "iuU":
-        raise UserError(f"{path} contains {labels.dtype}; labels must be integers or text")
+    """Read the labels of all samples from a .npy."""
+    labels = _label_array(path)
     if labels.shape != (count,):
         raise UserError(f"{path} contains labels of shape {labels.shape}, but there are {count} samples")
     return labels
@@ -169,8 +162,24 @@ def _class_indices(
     return numbered(labels, classes, lambda i: f"{path}, row {found[ids[i]].row} ({ids[i]})")
 
 
+def _label_array(path: Path) -> Array:
+    check_regular(path)
+    try:
+        values: Array = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
+    check_label_array(path, "the array", values)
+    if values.dtype.kind not in "iuU":
+        raise UserError(f"{path} contains {values.dtype}; labels must be integers or text")
+    return values
+
+
 def _npy_labels(data: Data, path: Path) -> Tensor:
-    values = labels_in_order(path, len(data.train))
+    values = _label_array(path)
+    if values.shape != (len(data.train),):
+        raise UserError(
+            f"{path} contains labels of shape {values.shape}, but the training set has {len(data.train)} samples"
+        )
     # Classes named by numbers are matched by name, since the numbers need not count from 0.
     if values.dtype.kind == "U" or all(name.isdecimal() for name in data.classes):
         return numbered([str(value) for value in values], data.classes, lambda i: f"{path}, entry {i}")

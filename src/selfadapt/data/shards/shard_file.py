@@ -8,7 +8,7 @@ columns are the features.
 import mmap
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -51,16 +51,17 @@ def shard_of_array(features_NF: Array, name: str = "features") -> Shard:
 def shard_of_file(path: Path) -> Shard:
     """Open a file. Raises a UserError that names it if it does not hold features."""
     try:
+        column: Callable[[Column], Array | None]
         if path.suffix == ".parquet":
             table = _Parquet(path)
             return Shard(str(path), table.samples, table.dimensions, table.column)
-        if path.suffix == ".npy":
-            return shard_of_array(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
-        archive = _Npz(path)
-        features_NF = archive.column("features")
+        column = _Npz(path).column if path.suffix == ".npz" else _Npy(path).column
+        features_NF = column("features")
         if features_NF is None:
-            raise UserError(f"{path} lacks an array `features`")
-        return replace(shard_of_array(features_NF, str(path)), column=archive.column)
+            raise UserError(f"{path} has no array `features`")
+        _check(features_NF, str(path))
+        samples, dimensions = features_NF.shape
+        return Shard(str(path), samples, dimensions, column)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read: {error}; write it again") from error
 
@@ -80,6 +81,14 @@ def _check(features_NF: Array, name: str) -> None:
     if features_NF.ndim != 2 or features_NF.dtype.kind not in "fiub":
         found = f"{features_NF.dtype} of shape {features_NF.shape}"
         raise UserError(f"{name} must hold a table of numbers, a row for each sample, but it holds {found}")
+
+
+@dataclass(frozen=True)
+class _Npy:
+    path: Path
+
+    def column(self, column: Column) -> Array | None:
+        return np.load(self.path, mmap_mode="r", allow_pickle=False) if column == "features" else None
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ import numpy as np
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
+from selfadapt.data.forms.known_forms import read_table
 from selfadapt.data.images.decode import UnreadableImage
 from selfadapt.data.images.preprocessing import Preprocessing
 from selfadapt.data.tabular.column_encoder import ColumnEncoder
-from selfadapt.runs.inspect.prediction import ARRAYS, empty, numbered, prediction, table_to_predict
+from selfadapt.data.tabular.row_encoder import Table
+from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _BATCH = 64
@@ -75,7 +77,11 @@ class OnnxPredictor:
         """One record per file, or per row of a table or array, in order."""
         for path in paths:
             if path.suffix in ARRAYS:
-                yield from numbered(path, self.records(self._array(path)))
+                values = self._array(path)
+                for place, record in enumerate(self.records(values)):
+                    yield {"path": f"{path}[{place}]", **record}
+                if not len(values):
+                    yield {"path": str(path), "error": EMPTY}
             elif self.preprocessing is None:
                 yield from self._rows(path)
             else:
@@ -102,15 +108,17 @@ class OnnxPredictor:
         return {"path": name, **next(self.records(pixels[None]))}
 
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
-        if self.reader is not None and self.reader["reader"] != "columns":
-            raise UserError(
-                f"{path} cannot be read: give an .npy of N×D embeddings, or predict texts with the run itself"
-            )
-        table = table_to_predict(path, self.reader)
-        if self.reader is None or not table.rows:
-            yield empty(path)
+        if self.reader is None or self.reader["reader"] != "columns" or path.suffix not in TABLES:
+            wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
+            if self.reader is not None and self.reader["reader"] != "columns":
+                wanted = "an .npy of N×D embeddings, or predict texts with the run"
+            raise UserError(f"{path} cannot be read: this model takes vectors; give {wanted}")
+        rows = read_table(path)
+        if not rows:
+            yield {"path": str(path), "error": EMPTY}
             return
-        values = np.array(ColumnEncoder.from_state(self.reader).encode_rows(table), np.float32)
+        encoder = ColumnEncoder.from_state(self.reader)
+        values = np.array(encoder.encode_rows(Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")), np.float32)
         for number, record in enumerate(self.records(values), start=2):
             yield {"path": str(path), "row": number, **record}
 

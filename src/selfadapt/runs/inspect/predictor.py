@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
+from selfadapt.data.forms.known_forms import read_table
 from selfadapt.data.images.decode import Frame, UnreadableImage
 from selfadapt.data.images.preprocessing import Preprocessing
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.sources.arrays import read_images, read_vectors
-from selfadapt.data.tabular.row_encoder import row_encoder_from_state
+from selfadapt.data.tabular.row_encoder import Table, row_encoder_from_state
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.evaluation.classification import outputs
 from selfadapt.evaluation.selective.mc_dropout import mc_dropout
@@ -28,7 +29,7 @@ from selfadapt.run_folder.contents import Calibration
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
-from selfadapt.runs.inspect.prediction import ARRAYS, TABLES, empty, numbered, prediction, table_to_predict
+from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
@@ -96,13 +97,13 @@ class Predictor:
         for in_arrays, group in groupby(paths, lambda path: path.suffix in ARRAYS):
             if in_arrays:
                 for path in group:
-                    yield from numbered(path, self._records(self._images(path)))
+                    yield from self._numbered(path, self._images(path))
             else:
                 yield from self._files(list(group))
 
     def _files(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         inputs, errors = self._features(paths) if self.network is not None else self._pixels(paths)
-        records = self._records(inputs)
+        records = self._records(inputs) if len(inputs) else iter(())
         for position, path in enumerate(paths):
             record = {"error": errors[position]} if position in errors else next(records)
             name = as_text(str(path))
@@ -111,17 +112,31 @@ class Predictor:
     def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
         """One record per vector, or per row of a table."""
         if self.reader is None and path.suffix in ARRAYS:
-            yield from numbered(path, self._records(read_vectors(path, self.shape[0])))
+            yield from self._numbered(path, read_vectors(path, self.shape[0]))
             return
-        table = table_to_predict(path, self.reader)
-        if self.reader is None or not table.rows:
-            yield empty(path)
+        if self.reader is None or path.suffix not in TABLES:
+            wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
+            raise UserError(f"{path} cannot be read: this run was trained on vectors; give {wanted}")
+        rows = read_table(path)
+        if not rows:
+            yield {"path": str(path), "error": EMPTY}
+        else:
+            table = Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")
+            values_ND = row_encoder_from_state(self.reader).encode(table)
+            if values_ND.shape[1:] != self.shape:
+                raise UserError(
+                    f"the rows of {path} have {values_ND.shape[1]} values, but the run takes {self.shape[0]}"
+                )
+            for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
+                yield {"path": str(path), "row": number, **record}
+
+    def _numbered(self, path: Path, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        """One record per input of an array."""
+        if not len(inputs):
+            yield {"path": str(path), "error": EMPTY}
             return
-        values_ND = row_encoder_from_state(self.reader).encode(table)
-        if values_ND.shape[1:] != self.shape:
-            raise UserError(f"the rows of {path} have {values_ND.shape[1]} values, but the run takes {self.shape[0]}")
-        for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
-            yield {"path": str(path), "row": number, **record}
+        for place, record in enumerate(self._records(inputs)):
+            yield {"path": f"{path}[{place}]", **record}
 
     def _images(self, path: Path) -> Inputs:
         """The images of an array, in the shape that the network takes."""
@@ -155,8 +170,6 @@ class Predictor:
         return TensorImages(stacked), errors
 
     def _records(self, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        if not len(inputs):
-            return
         own = self._answers(inputs)
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
             yield prediction(self.classes[number], confidence, self.threshold)
