@@ -8,9 +8,9 @@ Print its rows with: python tests/targets/test_traffic.py
 from pathlib import Path
 
 import pytest
+from benchmarks.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 from selfadapt.core.errors import UserError
-from benchmarks.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 _PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 _SETS = {  # samples, classes, processes, samples of a step

@@ -190,16 +190,6 @@ def random_rotation(images_BCHW: Tensor, most: float, generator: torch.Generator
     return rotate(images_BCHW, torch.empty(len(images_BCHW)).uniform_(-most, most, generator=generator))
 
 
-def mixup(
-    images_BCHW: Tensor, targets_BK: Tensor, strength: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Mix each sample with another (Zhang et al., 2018), with one mixing weight for the whole batch."""
-    share = beta(strength, generator)
-    partner_B = to_device(torch.randperm(len(images_BCHW), generator=generator), images_BCHW.device)
-    images = as_floats(images_BCHW)
-    return torch.lerp(images[partner_B], images, share), torch.lerp(targets_BK[partner_B], targets_BK, share)
-
-
 def beta(strength: float, generator: torch.Generator) -> float:
     """Draw from Beta(strength, strength), as g1 / (g1 + g2) of two Gamma draws."""
     gamma = torch._standard_gamma(torch.full((2,), strength, dtype=torch.float64), generator=generator)
