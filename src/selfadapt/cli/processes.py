@@ -36,19 +36,20 @@ def in_processes(devices: int, device: str, *, resumes: bool = False) -> Iterato
 
     With `resumes`, an interruption says that the same command resumes.
     """
-    start_processes(devices, sys.argv[1:])
-    from selfadapt.core import distributed
-    from selfadapt.core.device import choose_device
-
-    follow_launcher()
-    distributed.init(choose_device(device))
-    first = distributed.rank() == 0
-    OUTPUT.quiet = OUTPUT.quiet or not first
     try:
-        yield first
+        start_processes(devices, sys.argv[1:])
+        from selfadapt.core import distributed
+        from selfadapt.core.device import choose_device
+
+        follow_launcher()
+        distributed.init(choose_device(device))
+        first = distributed.rank() == 0
+        OUTPUT.quiet = OUTPUT.quiet or not first
+        try:
+            yield first
+        finally:
+            distributed.shutdown()
     except Interrupted as interruption:
         if not resumes:
             raise
         raise Interrupted(f"{interruption}; run the same command again to resume") from None
-    finally:
-        distributed.shutdown()
