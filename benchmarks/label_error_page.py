@@ -52,9 +52,7 @@ The second term of P(wrong), for errors between classes that predictions confuse
 images per class of CIFAR10. Its exponent (1/4 rather than 0, 1/10, 0.4 or 1/2) was selected on sets that are not on
 this page: other images of CIFAR10, Fashion-MNIST and MNIST, iris, and mixtures of Gaussians, one to three seeds each.
 Cells of this page were in view at the time. Rows of commits before 42d885424352 have the earlier second term and other
-folds. Part of the difference between old and new rows is due to the folds: `digits confusion:0.03` has a lower average
-precision than before, for cleanlab on our predictions too, and `wine confusion:0.1` and `breast_cancer confusion:0.05`
-are level rather than below partly because the paired differences vary more.
+folds.
 
 `train` and `find_label_errors` compute the same list from the same features, duplicates and seed. Their lists of photos
 differ because `train` finds duplicates by pixels, and `find_label_errors` by features: a few samples then change their
