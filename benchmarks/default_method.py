@@ -113,10 +113,9 @@ def _jobs(only: str) -> Iterator[Job]:
 
 @lru_cache(maxsize=1)
 def _opened(network: str, noise: str, seed: int) -> tuple[Plan, Data]:
-    settings: dict[str, Any] = {
-        **{"data": "fashion-mnist", "limit": 5_000, "validation": 0.9, "model": "mlp", "augment": "none"},
-        **{"seed": seed, "noise": None if noise == "none" else noise, **NETWORKS[network]},
-    }
+    noisy = None if noise == "none" else noise
+    fixed = {"limit": 5_000, "validation": 0.9, "model": "mlp", "augment": "none"}
+    settings: dict[str, Any] = {"data": "fashion-mnist", "seed": seed, "noise": noisy, **fixed, **NETWORKS[network]}
     return open_and_plan(Request.of(**settings))
 
 
