@@ -170,27 +170,20 @@ def _difference(values: list[float]) -> str:
 
 def _ablation() -> list[str]:
     ledger, lines = _ledger(), []
-    rows_of: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
-    for key, entry in ledger.items():
-        cell, method, seed = key.split("/")
-        rows_of.setdefault(cell, {}).setdefault(method, {})[int(seed)] = entry
-    order = [*METHODS, AVERAGED]
+
+    def runs(cell: str, method: str) -> dict[int, dict[str, Any]]:
+        names = {seed: f"{cell}/{method}/{seed}" for seed in range(SEEDS)}
+        return {seed: ledger[name] for seed, name in names.items() if name in ledger}
+
     for cell in (f"{network} {noise}" for network in NETWORKS for noise in NOISES):
-        rows = []
-        for method in filter(rows_of.get(cell, {}).__contains__, order):
-            seeds, own = sorted(rows_of[cell][method]), rows_of[cell][method]
-            base = rows_of[cell].get("sat", {})
-            accuracies = [[100 * own[seed][split] for seed in seeds] for split in ("validation", "test")]
-            paired = [100 * (own[seed]["validation"] - base[seed]["validation"]) for seed in seeds if seed in base]
-            rows.append(
-                [
-                    method.replace("sat-sce", "`sat-sce`"),
-                    ", ".join(map(str, seeds)),
-                    shown(accuracies[0], 2),
-                    "" if method == "sat" else _difference(paired),
-                    shown(accuracies[1], 2),
-                ]
-            )
+        rows, base = [], runs(cell, "sat")
+        for method in (*METHODS, AVERAGED):
+            if own := runs(cell, method):
+                validation, test = ([100 * run[split] for run in own.values()] for split in ("validation", "test"))
+                paired = [100 * (own[seed]["validation"] - base[seed]["validation"]) for seed in own if seed in base]
+                difference = "" if method == "sat" else _difference(paired)
+                seeds = ", ".join(map(str, own))
+                rows.append([method, seeds, shown(validation, 2), difference, shown(test, 2)])
         header = ["method", "seeds", "noisy validation", "difference to `sat`", "test"]
         lines += [f"### {cell.replace(':', ' ')}", "", *table(header, rows)] if rows else []
     return lines
