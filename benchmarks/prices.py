@@ -1,7 +1,7 @@
 """What each method costs relative to ordinary training: time, passes through the network, and memory.
 
-    python -m benchmarks.prices         writes src/selfadapt/objectives/prices.json and the table in docs/noisy-labels.md
-    python -m benchmarks.prices elr sop  measures these methods again and keeps the others
+    python -m benchmarks.prices             writes prices.json in src/selfadapt/objectives, and docs/noisy-labels.md
+    python -m benchmarks.prices elr sop     measures these methods again and keeps the others
 
 Each method trains the small ResNet on 128 random images of 3×16×16 for 60 epochs in batches of 64, with the views and
 the settings that it has by default and all trainings that it consists of. Time is CPU time of one thread, divided by
@@ -10,7 +10,6 @@ counted: one forward pass is one sample through one network, and one backward pa
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from selfadapt.objectives.method import Method, Problem, Task, Trained
 from selfadapt.objectives.methods import METHODS, ORDINARY
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.objectives.prices import FILE, Price
+from selfadapt.runs.lifecycle.environment import commit
 from selfadapt.targets.store import Storage
 
 PAGE = Path("docs/noisy-labels.md")
@@ -136,22 +136,15 @@ def _noise(method: Any) -> float | None:
     return 0.4 if hasattr(method, "noise_rate") else None
 
 
-def price_of(name: str, samples: Samples, epochs: int) -> Price:
-    before = measured(ORDINARY, samples, epochs)
-    own = measured(name, samples, epochs)
-    after = measured(ORDINARY, samples, epochs)
+def price(own: CountingBench, before: CountingBench, after: CountingBench) -> Price:
+    """The price of a method between two ordinary trainings."""
     return Price(
         time=round(own.seconds / ((before.seconds + after.seconds) / 2), 2),
         forward=round(own.forward / before.forward, 2),
         backward=round(own.backward / before.backward, 2),
         parameters=round(own.parameters / before.parameters, 2),
-        bytes_per_sample=own.bytes // len(samples),
+        bytes_per_sample=own.bytes // len(own.samples),
     )
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def write_table(prices: dict[str, Any], made: str) -> None:
@@ -177,10 +170,14 @@ def main(names: list[str]) -> None:
     content = json.loads(FILE.read_text()) if FILE.exists() else {"prices": {}}
     steps = [name for name, method in METHODS["labels"].items() if not method.solves]
     measured(ORDINARY, samples, 2)  # warm-up
+    before = measured(ORDINARY, samples, _EPOCHS)
     for name in names or steps:
-        content["prices"][name] = asdict(price_of(name, samples, _EPOCHS))
+        own = measured(name, samples, _EPOCHS)
+        after = measured(ORDINARY, samples, _EPOCHS)
+        content["prices"][name] = asdict(price(own, before, after))
+        before = after
         print(name, content["prices"][name], flush=True)
-    content["measured"] = f"{date.today().isoformat()} at commit {_commit()}, torch {torch.__version__}"
+    content["measured"] = f"{date.today().isoformat()} at commit {commit()}, torch {torch.__version__}"
     content["prices"] = {name: content["prices"][name] for name in steps if name in content["prices"]}
     FILE.write_text(json.dumps(content, indent=2) + "\n")
     write_table(content["prices"], content["measured"])

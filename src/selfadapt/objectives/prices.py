@@ -21,8 +21,8 @@ class Price:
     def __str__(self) -> str:
         networks = f"{self.parameters:.0f} network{'s' if self.parameters > 1.5 else ''}"
         return (
-            f"{self.time:.1f} times the time of erm ({self.forward:.1f} forward and {self.backward:.1f} backward passes "
-            f"per sample), memory for {networks} and {self.bytes_per_sample} bytes per sample"
+            f"{self.time:.1f} times the time of erm ({self.forward:.1f} forward and {self.backward:.1f} backward "
+            f"passes per sample), memory for {networks} and {self.bytes_per_sample} bytes per sample"
         )
 
 

@@ -9,8 +9,8 @@ other threshold samples, so that every label is judged at least once. A label ju
 agree (code). The third training is ordinary training on the labels that are left.
 
 The learning rate of the first two trainings is constant and large, so that the network does not memorise. The first
-epoch does not count (code). Deviations: these trainings have the batch size and the epochs of the run, where the authors
-have smaller batches and half of the epochs.
+epoch does not count (code). Deviation: these trainings have the batch size and the epochs of the run, where the
+authors have smaller batches and half of the epochs.
 
 Labels are ranked by their AUM minus the threshold, the larger difference of the two trainings; so the labels removed
 come first. The difference d becomes a target, sigmoid(d) for the given label and the rest for the most likely other
