@@ -54,7 +54,7 @@ def margins(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
 
 def above_threshold(areas_N: Tensor, is_threshold_N: Tensor, percentile: float) -> Tensor:
     """Return how far each AUM is above the percentile of the threshold samples; minus infinity for these."""
-    above_N = areas_N - areas_N[is_threshold_N].quantile(percentile)
+    above_N = areas_N - areas_N[is_threshold_N].quantile(percentile, interpolation="higher")
     return above_N.masked_fill(is_threshold_N, -torch.inf)
 
 
