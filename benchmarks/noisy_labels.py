@@ -156,6 +156,8 @@ def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
             ]
             rows.append([f"`{FIXED}`, best of {len(cells[0].starts)} E_s", *map(shown, best_starts)])
         for name in (method, *own_rows.get(method, ())):
+            if not any(column.get(name) for column in columns):
+                continue
             row = [NAMES.get(name, f"`{name}`")]
             for column, best, cell in zip(columns, bests, cells, strict=True):
                 own = column.get(name, [])
@@ -253,8 +255,8 @@ def write_page() -> None:
         "",
         "Test accuracy in percent of the last epoch (`early-stopping`: of the epoch that was best on noisy validation",
         "labels), mean ± standard deviation over seeds, the best row with all seeds in bold. A number without ± is one",
-        "seed, a dash a run that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again to",
-        "resume.",
+        "seed, a dash a run that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again",
+        "to resume.",
         "",
         "`sat` finds E_s during training (`--start-epoch auto`), which is our contribution. `sat-paper` is Algorithm 2",
         "of the paper with a fixed E_s; its row has, for each cell, the E_s that was best on test data. No user could",

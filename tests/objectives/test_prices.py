@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-
 from benchmarks.prices import measured, price
 from benchmarks.step import random_samples
+
 from selfadapt.objectives.prices import known_prices
 
 
