@@ -4,7 +4,7 @@
     AUM_i = mean of M_i^e over the epochs e
 
 Some samples, N / (K + 1) drawn at random, get the label of an additional class K + 1, which is wrong for each of them:
-the threshold samples. A label is removed if its AUM is below the 99th percentile of theirs. A second training has
+the threshold samples. A label is removed if its AUM is below the 99th percentile of those AUMs. A second training has
 other threshold samples, so that every label is judged at least once. A label judged twice is removed if both trainings
 agree (code). The third training is ordinary training on the labels that are left.
 
