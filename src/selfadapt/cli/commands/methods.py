@@ -19,12 +19,13 @@ def command(
     from selfadapt.core.settings import settings_in, to_plain
     from selfadapt.objectives.methods import METHODS
     from selfadapt.objectives.prices import known_prices
+    from selfadapt.runs.config.request import COMMANDS
 
     prices = {("labels", own): price for own, price in known_prices().items()}
     found: list[dict[str, Any]] = [
         {
             "name": own,
-            "command": "train" if kind == "labels" else "pretrain",
+            "command": COMMANDS[kind],
             "words": method.description,
             "needs": method.needs,
             "cost": asdict(prices[kind, own]) if (kind, own) in prices else None,
