@@ -248,6 +248,13 @@ def _days(ledger: Ledger) -> list[str]:
     return [*lines, ""] if later else []
 
 
+def _not_run(ledger: Ledger) -> list[str]:
+    """The methods of these tables that have no row yet."""
+    found = {name.split("/")[2].rsplit("-", 1)[0] for name in ledger}
+    missing = [f"`{method}`" for method in EVERY if method not in found]
+    return [f"Not run yet: {', '.join(missing)}.", ""] if missing else []
+
+
 def write_page() -> None:
     ledger = _remember()
     lines = [
@@ -258,6 +265,7 @@ def write_page() -> None:
         "seed, a dash a run that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again",
         "to resume.",
         "",
+        *_not_run(ledger),
         "`sat` finds E_s during training (`--start-epoch auto`), which is our contribution. `sat-paper` is Algorithm 2",
         "of the paper with a fixed E_s; its row has, for each cell, the E_s that was best on test data. No user could",
         "select it that way, so the row is never bold. `co-teaching` is given the true noise rate, which no other",
