@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.verdicts import table
+from benchmarks import budgets, verdicts
 from scipy import stats
 
 from selfadapt.recipes.claim import Cells, Claim, judge
@@ -94,5 +94,7 @@ def test_every_claim_can_be_judged_at_laptop_scale(name: str) -> None:
         assert judge(claim, rows).cells, claim.statement
 
 
-def test_the_page_has_the_verdicts_of_its_rows() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8")
+def test_the_page_has_the_verdicts_of_its_rows_and_the_budgets() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert verdicts.table() in page
+    assert budgets.table() in page
