@@ -108,7 +108,7 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
 
 
 def _means(cells: Cells, rows: Rows, paired: Sequence[str]) -> dict[tuple[Any, tuple[str, ...]], float]:
-    """The mean of the selected cells for each seed and value of the paired fields; a single cell has none of these."""
+    """The mean of the selected cells for each seed and value of the paired fields, which a single cell lacks."""
     groups: dict[tuple[Any, tuple[str, ...]], list[float]] = {}
     for row in rows:
         if row["measured"] is not None and cells.match(row):
