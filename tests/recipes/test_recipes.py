@@ -118,7 +118,7 @@ def _shortened(trial: Trial, data: Path) -> Trial:
     own |= {"data": str(data), **({} if own.get("tune") == "head" else {"width": 4})}
     if own["method"] == "deep-gamblers":
         own["reward"] = 2.2  # otherwise it trains once per reward
-    if own["method"] == "sat-posterior":
+    if own["method"] in ("sat-posterior", "joint-optimization"):
         own["epochs"] = 2  # the least
     evaluations = tuple(
         replace(evaluation, settings={**evaluation.settings, **FEW[evaluation.kind]})
@@ -317,7 +317,7 @@ def test_the_noise_of_figure_1_is_drawn_before_the_split(trial: Trial, images: P
 
     def splits(validation: float, noise: str) -> dict[str, dict[str, tuple[int, bytes]]]:
         own = {**trial.settings, "data": str(images), "limit": None, "validation": validation, "noise": noise}
-        request = Request.of(trial.kind, **own)
+        request = Request.of("labels", **own)
         data = prepare(plan_reading(request, inspect_source(request)))
         return {name: _contents(samples) for name, samples in data.splits.items()}
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]
+Means = dict[tuple[Any, tuple[str, ...]], float]  # by seed, and by the fields that pair the cells
 _FIELDS = ("part", "row", "column")
 _LEVEL = 0.05
 
@@ -80,12 +81,10 @@ class Verdict:
 def judge(claim: Claim, rows: Rows) -> Verdict:
     """Test a claim on the rows of a table (`rows.csv`)."""
     higher, lower = claim.higher, claim.lower
-    if isinstance(lower, float) or higher.single or lower.single:
-        paired = _FIELDS
-    else:
-        paired = tuple(field for field in _FIELDS if getattr(higher, field) == getattr(lower, field))
+    one_to_many = isinstance(lower, float) or higher.single or lower.single
+    paired = [field for field in _FIELDS if one_to_many or getattr(higher, field) == getattr(lower, field)]
     above = _means(higher, rows, paired)
-    below = {(seed, ()): lower for seed, _ in above} if isinstance(lower, float) else _means(lower, rows, paired)
+    below: Means = {(seed, ()): lower for seed, _ in above} if isinstance(lower, float) else _means(lower, rows, paired)
     differences = {}
     for seed, cell in above | below:
         a, b = (side.get((seed, cell), side.get((seed, ()))) for side in (above, below))
@@ -107,7 +106,7 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
     )
 
 
-def _means(cells: Cells, rows: Rows, paired: Sequence[str]) -> dict[tuple[Any, tuple[str, ...]], float]:
+def _means(cells: Cells, rows: Rows, paired: Sequence[str]) -> Means:
     """The mean of the selected cells for each seed and value of the paired fields, which a single cell lacks."""
     groups: dict[tuple[Any, tuple[str, ...]], list[float]] = {}
     for row in rows:

@@ -19,8 +19,8 @@ def _cells(shared: Settings, *, scaled: bool) -> Iterator[Cell]:
         trial = Trial(name=f"alpha {alpha} start {start}", settings={**shared, **own})
         yield trial, Entry(part=part, row="ours", column=column, published=published)
     split: Settings = {} if scaled else {"validation": 0.1}  # needed to select the epoch
-    for row, own in (("ERM", {"method": "erm"}), (STOPPED_EARLY, {"method": "early-stopping", **split})):
-        trial = Trial(name=row, settings={**shared, **own, "noise": "symmetric:0.4"})
+    for row, method in (("ERM", {"method": "erm"}), (STOPPED_EARLY, {"method": "early-stopping", **split})):
+        trial = Trial(name=row, settings={**shared, **method, "noise": "symmetric:0.4"})
         yield trial, Entry(part=COMPARED, row=row, column="test accuracy")
 
 
