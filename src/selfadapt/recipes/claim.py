@@ -71,7 +71,7 @@ class Verdict:
         if self.difference is None:
             return f"{self.statement}: not run"
         cells = f", in {self.cells_above} of {self.cells} cells" if self.cells > 1 else ""
-        tested = f"one-sided paired t test, {self.seeds} seeds, p = {self.p:.2g}" if self.p is not None else "no test"
+        tested = f"one-sided paired t test, {self.seeds} seeds, p = {self.p:.2g}" if self.p is not None else "one seed"
         return f"{self.statement}: {self.verdict} ({self.difference:+.3g}{cells}; {tested})"
 
     def as_json(self) -> dict[str, Any]:
