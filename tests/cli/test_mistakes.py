@@ -48,7 +48,7 @@ def test_an_empty_argument_is_not_the_current_folder(arguments: tuple[str, ...],
         (("train", "digits", "--width", "100000000"), "--width 100000000 must be at least 1 and at most 16384"),
         (("pretrain", "digits", "--method", "moco", "--queue", "1000000000000"), "--queue 1000000000000 must be"),
         (("train", "digits", *SMALL, "--out", "a" * 300), "File name too long"),
-        (("train", "digits", *SMALL, "--out", os.fsdecode(b"\xff")), r"--out \udcff is not valid UTF-8"),
+        (("train", "digits", *SMALL, "--out", os.fsdecode(b"\xff")), r"\udcff is not valid UTF-8"),
     ],
 )
 def test_impossible_values_are_refused_before_training(
