@@ -58,6 +58,25 @@ def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
     assert "Linear evaluation" in (folder / "run/report.html").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:.*has no checksums")
+@pytest.mark.parametrize("checked", [True, False])
+def test_damaged_features_are_not_used(checked: bool, folder: Path, tmp_path: Path) -> None:
+    run_json("probe", "run", "--epochs", "1", folder=folder)
+    shutil.copytree(folder / "run", tmp_path / "run")
+    if not checked:
+        (tmp_path / "run/checksums.json").unlink()
+    cached = sorted((tmp_path / "run/features").iterdir())
+    whole = [path.read_bytes() for path in cached]
+    for path, content in zip(cached, whole, strict=True):
+        path.write_bytes(content[:-4] if not checked else content[:-1] + bytes([content[-1] ^ 1]))
+    result = run("probe", "run", "--epochs", "1", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert any(path.name in result.stderr for path in cached)
+    for path in cached:
+        path.unlink()
+    assert run("probe", "run", "--epochs", "1", folder=tmp_path).returncode == 0
+
+
 def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run_json("probe", "run", "--epochs", "6", "--lr", "1", folder=folder)
     options = ("probe", "run", "--epochs", "6", "--lr", "1", "--augment", "crop")
