@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.core import distributed
+from selfadapt.core.array_files import Array
 from selfadapt.core.rng import seeded
 from selfadapt.data.duplicates.groups import (
     LEAST_DISTINCT,
@@ -36,7 +37,7 @@ from selfadapt.data.duplicates.groups import (
 from selfadapt.data.duplicates.near_duplicates import Link
 from selfadapt.data.shards.passes import Passes
 from selfadapt.data.shards.scan import Scan
-from selfadapt.data.shards.shard_file import Array, release
+from selfadapt.data.shards.shard_file import release
 
 _AXES = 64
 _PER_CELL, _MOST_CELLS = 256, 4096
@@ -134,7 +135,7 @@ def _share(sketches_NA: Array, passes: Passes) -> None:
     """Fill in the sketches of the other processes, a block of each at a time."""
     if distributed.world_size() == 1:
         return
-    ranges = [own for own in distributed.all_gather_objects((passes.start, passes.stop)) if isinstance(own, tuple)]
+    ranges = distributed.all_gather_objects((passes.start, passes.stop))
     for step in range(max(-(-(stop - start) // passes.rows) for start, stop in ranges)):
         places = [
             slice(min(start + step * passes.rows, stop), min(start + (step + 1) * passes.rows, stop))

@@ -11,7 +11,6 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -21,16 +20,15 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import read_regular
 from selfadapt.core.typed_json import parse
 from selfadapt.data.forms.form import Changes
+from selfadapt.data.images.decode import SUFFIXES
 
-_IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _LABEL = "label"
 
 
-@dataclass(frozen=True)
 class LabelStudioExport:
     """A .json file that Label Studio exported."""
 
-    may_lack_labels: bool = True
+    may_lack_labels = True
 
     def holds(self, path: Path) -> bool:
         return path.suffix == ".json" and not path.is_dir()
@@ -121,7 +119,7 @@ def _choices(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_image(value: Any) -> bool:
-    return isinstance(value, str) and "\n" not in value and _location(value).suffix.lower() in _IMAGES
+    return isinstance(value, str) and "\n" not in value and _location(value).suffix.lower() in SUFFIXES
 
 
 def _location(value: str) -> PurePosixPath:
