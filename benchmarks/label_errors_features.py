@@ -3,9 +3,8 @@
     python -m benchmarks.label_errors_features --features FOLDER [--photos FOLDER] [--only plants] [--seeds 1] [--page]
 
 Needs `pip install cleanlab`. Each cell and seed adds a line of JSON to docs/results/rows/label-errors-features.jsonl.
-Existing lines are not measured again, except our lists with `--again`. The report is made from this file.
-FOLDER holds NAME.npz with x_train and y_train as `selfadapt embed` writes them: plants, cifar10 (the first 5,000 images
-of the training set), cifar10_test, and text (encoded by selfadapt.data.text.text_encoder); CIFAR-10_human.pt of
+Existing lines are not measured again, except our lists with `--again` if they are of another commit. The report is made
+from this file. FOLDER holds the features that benchmarks.label_error_data writes, CIFAR-10_human.pt of
 UCSC-REAL/cifar-10-100n and cifar10_mturk.json of cleanlab/label-errors. A cell whose files are missing is skipped.
 
 Shapes: N samples, F features, K classes.
@@ -211,7 +210,7 @@ def main() -> None:
             continue
         for seed in cell.seeds[: chosen.seeds]:
             earlier = next((row for row in read_rows() if (row["cell"], row["seed"]) == (cell.name, seed)), None)
-            if (earlier is not None) != chosen.again:
+            if (earlier is not None) != chosen.again or (earlier is not None and earlier["commit"] == commit()):
                 continue
             row = measure(cell, seed, chosen.features, chosen.photos, earlier)
             write_row(row)

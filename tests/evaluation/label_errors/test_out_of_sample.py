@@ -26,3 +26,16 @@ def test_confusable_labels_are_wrong_as_those_of_a_less_certain_annotator() -> N
     np.testing.assert_allclose(share[clear], np.median(share[clear]), rtol=0.01)
     disagreement = (1 - given).mean()
     np.testing.assert_allclose(found.p_wrong.mean(), disagreement / (2 + 30 * disagreement), rtol=1e-4)
+
+
+def test_labels_whose_p_wrong_rounds_to_one_are_ranked_by_their_odds() -> None:
+    given = np.array([*np.logspace(-9, -20, 12), *np.full(40, 0.999)])
+    q_nk = np.stack([given, 1 - given], 1)
+    found = judge_out_of_sample(
+        torch.from_numpy(q_nk).float(),
+        torch.zeros(len(given), dtype=torch.int64),
+        torch.tensor([[0.7, 0.3], [0.3, 0.7]]),
+    )
+    assert (found.p_wrong[:12] == 1).all()
+    assert found.ranked_indices[:12].tolist() == list(range(11, -1, -1))
+    assert np.flatnonzero(found.is_error).tolist() == list(range(12))

@@ -7,12 +7,12 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from selfadapt.core.rng import seeded
-from selfadapt.models.linear.softmax_regression import PrincipalAxes, fit_heads, logits
+from selfadapt.models.linear.softmax_regression import PrincipalAxes, _chunks, fit_heads, logits
 
 
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+def _digits(count: int = 400) -> tuple[torch.Tensor, torch.Tensor]:
     x, y = load_digits(return_X_y=True)
-    return torch.from_numpy(x[:400]).float(), torch.from_numpy(y[:400]).long()
+    return torch.from_numpy(x[:count]).float(), torch.from_numpy(y[:count]).long()
 
 
 @pytest.mark.parametrize("one_unit", [True, False])
@@ -74,10 +74,12 @@ def test_soft_targets_are_learned_as_copies_of_a_sample_with_each_label() -> Non
 
 
 def test_a_fit_in_pieces_with_tables_of_their_own_is_the_same_to_the_last_digits() -> None:
-    x, y = _digits()
+    x, y = _digits(1797)
     axes_ND = PrincipalAxes.of(x)(x)
     fold_N = (torch.arange(len(y)) * 4) // len(y)  # standing together, so that problems skip whole pieces
     weights_NP = torch.stack([(fold_N != fold).float() for fold in range(4)], 1)
+    assert [len(active_p) for _, active_p in _chunks(weights_NP, 10)] == [3, 3, 3, 3]
+    assert len(_chunks(weights_NP[::10], 10)) == 1, "few samples are not divided: chunks have a cost"
     targets_N1K = torch.nn.functional.one_hot(y, 10).float().unsqueeze(1)
     start_DPK, decay_P = torch.zeros(axes_ND.shape[1], 4, 10), torch.full((4,), 1e-3)
     once_DPK = fit_heads(axes_ND, targets_N1K, weights_NP, decay_P, start_DPK, passes=60, tolerance=1e-7)

@@ -30,7 +30,8 @@ def with_errors_of_each(
     for split in splits:
         labels_n, p_wrong_n = labels_N[split], p_wrong_N[split]
         disagrees_n = (predicted_NK[split].argmax(1) != labels_n) & ~few_K[labels_n]
-        chosen_n = p_wrong_n.argsort(descending=True, stable=True)[: round(float(p_wrong_n.double().sum()))]
+        order_n = torch.from_numpy(found.rank_score[split]).argsort(descending=True, stable=True)
+        chosen_n = order_n[: round(float(p_wrong_n.double().sum()))]
         is_error_N[split] = torch.zeros_like(disagrees_n).index_fill(0, chosen_n, True) & disagrees_n
     labels_N1 = labels_N.unsqueeze(1)
     alternative_N = torch.where(was_error_N, suggested_N, runner_up_N)

@@ -60,11 +60,9 @@ def judge_out_of_sample(
     single_n = known_n[group_of_each(duplicates, len(labels_N))[known_n] < 0]
     least = least_rate(prior_NK[single_n], labels_N[single_n])
     share = confusion_share(visible_N[single_n], confusion_N[single_n], least)
-    p_wrong_N = probability(visible_N + share * confusion_N)
-    if len(known_n):
-        p_wrong_N = torch.where(judged_N, p_wrong_N, p_wrong_N[known_n].mean())  # the mean for labels not judged
+    p_wrong_N, rank_score_N = ranked(visible_N + share * confusion_N, judged_N, known_n)
     disagrees_N = judged_N & (prior_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1) < prior_NK.amax(1))
-    is_error_N = likely_errors(p_wrong_N, disagrees_N, judged_N, known_n)
+    is_error_N = likely_errors(p_wrong_N, rank_score_N, disagrees_N, known_n)
     rows_NK = _class_probabilities(prior_NK, labels_N, matrix_KK, p_wrong_N)
     alternative_N = rows_NK.scatter(1, labels_N.unsqueeze(1), -1.0).argmax(1)
     suggested_N = torch.where(is_error_N, alternative_N, labels_N)
@@ -75,6 +73,7 @@ def judge_out_of_sample(
         labels_N,
         len(matrix_KK),
         p_wrong_N=p_wrong_N,
+        rank_score_N=rank_score_N,
         is_error_N=is_error_N,
         suggested_N=suggested_N,
         confidence_N=rows_NK.gather(1, suggested_N.unsqueeze(1)).squeeze(1),
@@ -130,13 +129,24 @@ def confusion_share(visible_n: Tensor, confusion_n: Tensor, rate: float) -> floa
     return float(torch.tensor((low + high) / 2).exp())
 
 
-def likely_errors(p_wrong_N: Tensor, disagrees_N: Tensor, judged_N: Tensor, known_n: Tensor) -> Tensor:
-    """A mask of the labels with the largest P(wrong), as many as are expected to be wrong in `known_n`."""
+def ranked(odds_N: Tensor, judged_N: Tensor, known_n: Tensor) -> tuple[Tensor, Tensor]:
+    """P(wrong), for labels not judged the mean, and the logarithm of the odds.
+
+    Labels are ranked by the logarithm, because P(wrong) rounds to 1 for many of them.
+    """
+    p_wrong_N = probability(odds_N)
+    if len(known_n):
+        p_wrong_N = torch.where(judged_N, p_wrong_N, p_wrong_N[known_n].mean())
+    return p_wrong_N, torch.where(judged_N, odds_N.log(), p_wrong_N.double().logit())
+
+
+def likely_errors(p_wrong_N: Tensor, rank_score_N: Tensor, disagrees_N: Tensor, known_n: Tensor) -> Tensor:
+    """A mask of the labels that rank first, as many as are expected to be wrong in `known_n`."""
     expected = round(float(p_wrong_N[known_n].double().sum()))
     if not expected:
-        return torch.zeros_like(judged_N)
-    last = p_wrong_N[known_n].sort(descending=True).values[expected - 1]
-    return disagrees_N & (p_wrong_N >= last)
+        return torch.zeros_like(disagrees_N)
+    last = rank_score_N[known_n].sort(descending=True).values[expected - 1]
+    return disagrees_N & (rank_score_N >= last)
 
 
 def _class_probabilities(prior_NK: Tensor, labels_N: Tensor, matrix_KK: Tensor, p_wrong_N: Tensor) -> Tensor:

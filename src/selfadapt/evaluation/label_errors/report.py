@@ -122,7 +122,7 @@ class LabelErrorReport:
     predicted_codes: Array  # predicted class of a sample that was not trained on
     is_error: Array
     p_wrong: Array
-    rank_score: Array  # higher is more likely wrong: P(wrong), or what it is computed from
+    rank_score: Array  # higher is more likely wrong: P(wrong), or a number without ties that orders alike
     confidence: Array
     sample_weight: Array
     outlier_score: Array

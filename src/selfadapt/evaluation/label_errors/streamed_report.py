@@ -24,7 +24,7 @@ from selfadapt.evaluation.label_errors.out_of_sample import (
     confusion_share,
     least_rate_of,
     likely_errors,
-    probability,
+    ranked,
 )
 from selfadapt.evaluation.label_errors.outliers import combined_scores
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
@@ -172,10 +172,8 @@ def judge_streamed(
     single_N = judged_N & (group_of_each(duplicates, len(labels_N)) < 0)
     least = least_rate_of(own.label_N[single_N])
     share = confusion_share(own.visible_N[single_N].double(), own.confusion_N[single_N].double(), least)
-    p_wrong_N = probability(own.visible_N.double() + share * own.confusion_N)
-    if len(known_n):
-        p_wrong_N = torch.where(judged_N, p_wrong_N, p_wrong_N[known_n].mean())
-    is_error_N = likely_errors(p_wrong_N, judged_N & (own.label_N < own.largest_N), judged_N, known_n)
+    p_wrong_N, rank_score_N = ranked(own.visible_N.double() + share * own.confusion_N, judged_N, known_n)
+    is_error_N = likely_errors(p_wrong_N, rank_score_N, judged_N & (own.label_N < own.largest_N), known_n)
     limits = bounds(own.visible_N[known_n], own.label_N[known_n], own.largest_N[known_n], labels_N[known_n])
     quality = expected_quality(p_wrong_N[known_n], *limits)
     second_is_label_N = 1 - p_wrong_N >= p_wrong_N * own.second_share_N
@@ -183,6 +181,7 @@ def judge_streamed(
         labels_N,
         len(matrix_KK),
         p_wrong_N=p_wrong_N,
+        rank_score_N=rank_score_N,
         is_error_N=is_error_N,
         suggested_N=torch.where(is_error_N, own.alternative_N, labels_N.int()),
         confidence_N=torch.where(is_error_N, p_wrong_N * own.alternative_share_N, 1 - p_wrong_N),

@@ -9,7 +9,7 @@ The remaining term of S_a has rank K, so each choice of targets and shrinkage a 
 identity). With many axes the scores are overconfident, so they are multiplied by a temperature. Shrinkage and
 temperature are selected by the likelihood of held-out targets.
 
-Shapes: N samples, n of one fold, D axes, K classes, F folds.
+Shapes: N samples, n of one fold, D axes, K classes, F folds, A shrinkages.
 """
 
 import math
@@ -52,14 +52,13 @@ class FoldSums:
 
         `targets_NTK` holds one table for all folds (T = 1), or one per fold that is 0 for the samples of that fold.
         """
-        scores = {a: torch.empty(len(self.axes_ND), targets_NTK.shape[2]) for a in shrinkages}
+        scores_ANK = torch.empty(len(shrinkages), len(self.axes_ND), targets_NTK.shape[2])
         for fold, (counts_K, sum_KD) in enumerate(self._sums_of_others(targets_NTK)):
             discriminant = Discriminant.of(self.turn_FDD[fold], self.square_FD[fold], sum_KD, counts_K)
             rows = self.fold_N == fold
             turned_nD = self.axes_ND[rows] @ discriminant.turn_DD.float()
-            for a in shrinkages:
-                scores[a][rows] = discriminant.scores(turned_nD, a)
-        return scores
+            scores_ANK[:, rows] = discriminant.scores(turned_nD, torch.tensor(shrinkages, dtype=torch.double))
+        return dict(zip(shrinkages, scores_ANK, strict=True))
 
     def _sums_of_others(self, targets_NTK: Tensor) -> list[tuple[Tensor, Tensor]]:
         """For each fold, n and T'X over all other folds."""
@@ -90,23 +89,24 @@ class Discriminant:
         means_KD = sum_KD / counts_K.clamp_min(_LEAST_COUNT).unsqueeze(1)
         return cls(turn_DD, square_D / total, means_KD @ turn_DD, counts_K / total)
 
-    def scores(self, turned_nD: Tensor, shrinkage: float) -> Tensor:
-        """The scores (n×K) of samples in the eigenbasis."""
-        slopes_KD = self.slopes(shrinkage)
+    def scores(self, turned_nD: Tensor, shrinkage: float | Tensor) -> Tensor:
+        """The scores (n×K) of samples in the eigenbasis; A×n×K for A shrinkages."""
+        slopes_AKD = self.slopes(shrinkage)
         log_share_K = torch.where(self.share_K > 0, self.share_K.clamp_min(1e-12).log(), _ABSENT_SCORE)
-        bias_K = log_share_K - 0.5 * (slopes_KD * self.means_KD).sum(1)
-        return turned_nD @ slopes_KD.T.float() + bias_K.float()
+        bias_AK = log_share_K - 0.5 * (slopes_AKD * self.means_KD).sum(-1)
+        return turned_nD @ slopes_AKD.mT.float() + bias_AK.unsqueeze(-2).float()
 
-    def slopes(self, shrinkage: float) -> Tensor:
-        """S_a^-1 m_k of each class (K×D)."""
+    def slopes(self, shrinkage: float | Tensor) -> Tensor:
+        """S_a^-1 m_k of each class (K×D); A×K×D for A shrinkages."""
+        a_A11 = torch.as_tensor(shrinkage, dtype=self.means_KD.dtype)[..., None, None]
         between_KD = self.share_K.clamp_min(0).sqrt().unsqueeze(1) * self.means_KD
         within = (self.variance_D.sum() - between_KD.square().sum()).clamp_min(1e-12) / len(self.variance_D)
-        whole_D = (1 - shrinkage) * self.variance_D + shrinkage * within
-        scaled_KD = between_KD / whole_D
-        rest_KK = torch.eye(len(between_KD), dtype=between_KD.dtype) / (1 - shrinkage) - scaled_KD @ between_KD.T
-        weights_KK = torch.linalg.solve(rest_KK, scaled_KD @ self.means_KD.T)
-        slopes_KD: Tensor = self.means_KD / whole_D + weights_KK.T @ scaled_KD
-        return slopes_KD
+        whole_A1D = (1 - a_A11) * self.variance_D + a_A11 * within
+        scaled_AKD = between_KD / whole_A1D
+        rest_AKK = torch.eye(len(between_KD), dtype=between_KD.dtype) / (1 - a_A11) - scaled_AKD @ between_KD.T
+        weights_AKK = torch.linalg.solve(rest_AKK, scaled_AKD @ self.means_KD.T)
+        slopes_AKD: Tensor = self.means_KD / whole_A1D + weights_AKK.mT @ scaled_AKD
+        return slopes_AKD
 
 
 @dataclass(frozen=True)

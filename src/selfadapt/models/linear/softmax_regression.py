@@ -27,6 +27,7 @@ _MEMORY = 8  # history size of L-BFGS
 _SUFFICIENT_DECREASE = 1e-4  # fraction of the expected decrease (Armijo rule)
 _LEAST_VARIANCE = 1e-6  # relative to the largest one; axes below it hold only rounding errors
 _MOST_BOUNDS = 64  # with more changes of the active problems between samples, nothing is skipped
+_LEAST_LOGITS = 2**14  # in a chunk, on average; skipping samples of zero weight saves less than more chunks cost
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,8 @@ def _chunks(weights_NP: Tensor, classes: int) -> list[tuple[slice, Tensor]]:
     """Split the samples into chunks, each with the problems in which it has weight."""
     used_NP = weights_NP > 0
     changes = (used_NP[1:] != used_NP[:-1]).any(1).nonzero().flatten().add(1).tolist()
-    bounds = [0, *(changes if len(changes) <= _MOST_BOUNDS else []), len(used_NP)]
+    worth = len(changes) <= _MOST_BOUNDS and used_NP.numel() * classes >= _LEAST_LOGITS * len(changes)
+    bounds = [0, *(changes if worth else []), len(used_NP)]
     chunks = []
     for start, end in pairwise(bounds):
         for chunk in pieces_of(end - start, weights_NP.shape[1] * classes):
