@@ -1,16 +1,16 @@
 """Cross-fitting in a few passes over features that are too many to hold.
 
-Two linear discriminants predict each fold from the sums of the others (fold_moments.py): one on the standardised
-features, one on the axes of a Gaussian kernel, as in cross_fit.py. They suffice alone for many classes.
+Predictions are weighted means of a linear and a nonlinear predictor, as in cross_fit.py. The nonlinear one is a linear
+discriminant on the axes of a Gaussian kernel. Discriminants predict each fold from the sums of the others
+(fold_moments.py).
 
-With few classes a pilot joins them: cross_fit.py on a sample of as many as are fitted at once. Its head predicts all
-other samples, and predictions are weighted means of all three. If the pilot finds that the noise depends on the class, closed-form heads
-that are fitted to the labels learn it too. Then they are fitted to targets instead,
+With few classes a pilot is the linear predictor: cross_fit.py on a sample as large as data that are fitted at once. Its
+heads predict the sample by folds, and a final head predicts the others. The kernel's discriminants are then fitted to targets of the pilot,
 
     r_ik ∝ q_ik V[k, y_i],   q and V from the pilot
 
-whose sums X'R are taken in one more pass, in which targets are computed and forgotten. A sample of the pilot keeps the
-prediction of the pilot's folds, because the targets of others depend on its label.
+whose sums X'R are taken in one more pass, in which targets are computed and forgotten. Without a pilot, the linear
+predictor is a discriminant on the standardised features, and both are fitted to the labels.
 
 Sample, shrinkage, kernel, weights and temperatures depend on ids and features, not on files or processes.
 
@@ -46,7 +46,7 @@ from selfadapt.objectives.cross_fitting.streamed.sparse_transition import (
 from selfadapt.objectives.cross_fitting.transition import posterior
 
 STREAMED_FOLDS = 5
-SAMPLE = 8192  # samples of the pilot, on which everything else is selected as well
+SAMPLE = 8192  # samples on which everything is selected, unless the pilot has more
 _SAMPLE_NUMBERS = 2**24  # class probabilities of the sample
 _LEAST_PER_CLASS = 50  # samples of the pilot
 _MANY_SAMPLES, _MANY_NUMBERS, _MANY_PRODUCTS = 50_000, 2**26, 2e9
@@ -189,6 +189,11 @@ def _common(position_n: Tensor, sorted_s: Tensor) -> tuple[Tensor, Tensor]:
     place_n = torch.searchsorted(sorted_s, position_n).clamp_max(len(sorted_s) - 1)
     row_n = (sorted_s[place_n] == position_n).nonzero().flatten()
     return row_n, place_n[row_n]
+
+
+def sample_size(dimensions: int, num_classes: int) -> int:
+    """The number of samples of the pilot: as many as are fitted at once."""
+    return max(SAMPLE, min(_MANY_SAMPLES, _MANY_NUMBERS // dimensions, int(_MANY_PRODUCTS / (dimensions * num_classes))))
 
 
 def is_streamed(samples: int, dimensions: int, num_classes: int) -> bool:
