@@ -34,6 +34,7 @@ from selfadapt.objectives.cross_fitting.noise_model import (
     MARGIN_OF_MEAN,
     fit_symmetric,
     likeliest_share,
+    sharpened,
 )
 from selfadapt.objectives.cross_fitting.streamed.fold_heads import FoldHeads
 from selfadapt.objectives.cross_fitting.streamed.sparse_predictions import SparsePredictions
@@ -77,6 +78,7 @@ class StreamedFitting:
         self.linear = self._heads(lambda features_nF: (features_nF - mean_F) / scale_F)
         self.kernel = self._heads(kernel)
         self.share = 0.0  # of the linear predictor
+        self.temperature = 1.0  # of the pilot's heads
         self.pilot = self._pilot()
 
     def _heads(self, axes: Callable[[Tensor], Tensor]) -> FoldHeads:
@@ -108,6 +110,7 @@ class StreamedFitting:
         if self.pilot is None:
             self.kernel.fit(plain[1], self.sample_sF, self.sample_fold_s, labels_sK)
         else:
+            self.temperature = fit_symmetric(self.pilot.heads_NK, self.sample_labels_s).temperature
             targets_sK = self._targets(self.sample_sF, self.sample_s, self.pilot)
             self.kernel.fit(self._moved(self.pilot), self.sample_sF, self.sample_fold_s, targets_sK)
         sample_sK = self._select()
@@ -160,7 +163,7 @@ class StreamedFitting:
 
     def _targets(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
         """r of these samples."""
-        predicted_nK = pilot.noise.sharpened(self._predicted_by_pilot(features_nF, position_n, pilot))
+        predicted_nK = sharpened(self._predicted_by_pilot(features_nF, position_n, pilot), self.temperature)
         return posterior(predicted_nK, self.labels_N[position_n], pilot.noise.matrix_KK)
 
     def _predicted_by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
