@@ -4,8 +4,9 @@ Predictions are weighted means of a linear and a nonlinear predictor, as in cros
 discriminant on the axes of a Gaussian kernel. Discriminants predict each fold from the sums of the others
 (fold_moments.py).
 
-With few classes a pilot is the linear predictor: cross_fit.py on a sample as large as data that are fitted at once. Its
-heads predict the sample by folds, and a final head predicts the others. The kernel's discriminants are then fitted to targets of the pilot,
+With few classes a pilot is the linear predictor: cross_fit.py on a sample as large as data that are fitted at once.
+Its heads predict the sample by folds, and a final head predicts the others. The kernel's discriminants are then fitted
+to targets of the pilot,
 
     r_ik ∝ q_ik V[k, y_i],   q and V from the pilot
 
@@ -196,7 +197,8 @@ def _common(position_n: Tensor, sorted_s: Tensor) -> tuple[Tensor, Tensor]:
 
 def sample_size(dimensions: int, num_classes: int) -> int:
     """The number of samples of the pilot: as many as are fitted at once."""
-    return max(SAMPLE, min(_MANY_SAMPLES, _MANY_NUMBERS // dimensions, int(_MANY_PRODUCTS / (dimensions * num_classes))))
+    at_once = min(_MANY_SAMPLES, _MANY_NUMBERS // dimensions, int(_MANY_PRODUCTS / (dimensions * num_classes)))
+    return max(SAMPLE, at_once)
 
 
 def is_streamed(samples: int, dimensions: int, num_classes: int) -> bool:
