@@ -119,8 +119,7 @@ class StreamedFitting:
         predictions, distance_n = SparsePredictions(self.passes, self.num_classes), self.passes.own(torch.float32)
         for block, features_nF in self.passes.blocks("predicting"):
             position_n = torch.arange(block.start, block.stop)
-            predicted_nK = self._mixed(*self._predictions(features_nF, position_n))
-            predictions.put(block, predicted_nK, self.labels_N[block])
+            predictions.put(block, self._predict(features_nF, position_n), self.labels_N[block])
             distance_n[self.passes.place(block)] = self.linear.distance(
                 self.linear.axes(features_nF), self.fold_N[block], shares_fK
             )
@@ -128,20 +127,28 @@ class StreamedFitting:
 
     def _select(self) -> Tensor:
         """Select the weights of the two predictors on the sample, and return its predictions."""
-        linear_sK, kernel_sK = self._predictions(self.sample_sF, self.sample_s)
+        linear_sK = self._by_linear(self.sample_sF, self.sample_s)
+        kernel_sK = self._by_kernel(self.sample_sF, self.sample_s)
         self.share = likeliest_share(linear_sK, kernel_sK, self.sample_labels_s)
-        return self._mixed(linear_sK, kernel_sK)
+        return self.share * linear_sK + (1 - self.share) * kernel_sK
 
-    def _mixed(self, linear_nK: Tensor, kernel_nK: Tensor) -> Tensor:
-        return self.share * linear_nK + (1 - self.share) * kernel_nK
+    def _predict(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        """The weighted mean of the predictors."""
+        if self.share == 1:
+            return self._by_linear(features_nF, position_n)
+        predicted_nK = self._by_kernel(features_nF, position_n).mul_(1 - self.share)
+        if self.share:
+            predicted_nK.add_(self._by_linear(features_nF, position_n), alpha=self.share)
+        return predicted_nK
 
-    def _predictions(self, features_nF: Tensor, position_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictions of the linear predictor, which is the pilot if there is one, and of the kernel's."""
-        fold_n = self.fold_N[position_n]
-        kernel_nK = self.kernel.predict(self.kernel.axes(features_nF), fold_n)
+    def _by_linear(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        """Predictions of the pilot, or of the discriminant on the features if there is none."""
         if self.pilot is not None:
-            return self._predicted_by_pilot(features_nF, position_n, self.pilot), kernel_nK
-        return self.linear.predict(self.linear.axes(features_nF), fold_n), kernel_nK
+            return self._by_pilot(features_nF, position_n, self.pilot)
+        return self.linear.predict(self.linear.axes(features_nF), self.fold_N[position_n])
+
+    def _by_kernel(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        return self.kernel.predict(self.kernel.axes(features_nF), self.fold_N[position_n])
 
     def _moved(self, pilot: CrossFitted) -> list[ShrunkDiscriminant]:
         """The kernel's discriminants of all folds, from targets of the pilot."""
@@ -164,10 +171,10 @@ class StreamedFitting:
 
     def _targets(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
         """r of these samples."""
-        predicted_nK = sharpened(self._predicted_by_pilot(features_nF, position_n, pilot), self.temperature)
+        predicted_nK = sharpened(self._by_pilot(features_nF, position_n, pilot), self.temperature)
         return posterior(predicted_nK, self.labels_N[position_n], pilot.noise.matrix_KK)
 
-    def _predicted_by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
+    def _by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
         """Predictions by the head of the pilot, by the heads of its folds for its own samples."""
         predicted_nK = pilot.predict(features_nF)
         row_n, place_n = _common(position_n, self.sample_s)
