@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from distributed.group import in_processes
 from selfadapt import find_label_errors
@@ -45,8 +46,8 @@ def _write(folder: Path, features_NF: Array, ids: Array | None = None) -> None:
 
 
 def _make_small() -> None:
-    """Stream from 1,000 samples on, with a sample of 600 and blocks of 256."""
-    streamed_fit._MANY_SAMPLES = 1000
+    """Stream from 1,000 samples on, with a pilot of 1,000 and blocks of 256."""
+    vars(streamed_fit).update(_MANY_SAMPLES=1000, SAMPLE=600)
     vars(large_features).update(SAMPLE=600, _KERNEL_WIDTH=10**5)
 
 
@@ -54,6 +55,7 @@ def _make_small() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (streamed_fit, "_MANY_SAMPLES"),
+        (streamed_fit, "SAMPLE"),
         (large_features, "SAMPLE"),
         (large_features, "_KERNEL_WIDTH"),
     ):
@@ -96,6 +98,19 @@ def _judge_and_save(folder: Path) -> None:
     _make_small()
     report = find_label_errors(_data()[1], features=folder / "features")
     torch.save(report, folder / f"report-{distributed.rank()}")
+
+
+def test_samples_outside_the_pilot_are_judged_by_the_kernel_where_its_head_is_at_chance() -> None:
+    """Two spherical shells. The head of the pilot is linear, though the pilot itself separates them."""
+    generator = seeded(0, "shells")
+    truth_N = torch.randint(2, (COUNT,), generator=generator)
+    features_NF = (1 + truth_N.unsqueeze(1)) * normalize(torch.randn(COUNT, 3, generator=generator))
+    features_NF += 0.1 * torch.randn(COUNT, 3, generator=generator)
+    labels_N = torch.where(torch.rand(COUNT, generator=generator) < 0.2, 1 - truth_N, truth_N)
+    report = find_label_errors(labels_N.numpy(), features=features_NF.numpy())
+    quality = average_precision(torch.from_numpy(report.ranked_indices.copy()), labels_N != truth_N)
+    assert quality is not None
+    assert quality > 0.95
 
 
 def test_labels_are_matched_to_shards_by_id(tmp_path: Path) -> None:

@@ -21,7 +21,12 @@ from selfadapt.evaluation.label_errors.checked_input import Array, group_codes
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.evaluation.label_errors.streamed_report import judge_streamed
 from selfadapt.objectives.cross_fitting.cross_fit import check_enough, check_features
-from selfadapt.objectives.cross_fitting.streamed.streamed_fit import SAMPLE, STREAMED_FOLDS, StreamedFitting
+from selfadapt.objectives.cross_fitting.streamed.streamed_fit import (
+    SAMPLE,
+    STREAMED_FOLDS,
+    StreamedFitting,
+    sample_size,
+)
 
 _KERNEL_WIDTH = 1000  # columns of a table of kernel values
 
@@ -45,15 +50,15 @@ def judge_shards(
         torch.stack((found.largest_F, found.mean_F)) if bool(found.std_F.any()) else found.mean_F.repeat(2, 1)
     )
     hash_N = id_hashes((str(own) for own in ids), len(ids), seed)
-    sample_s = drawn_by_hash(hash_N, SAMPLE)
     if duplicates is None:
-        duplicates = [group.members for group in duplicates_in_cells(passes, found, sample_s)]
+        duplicates = [group.members for group in duplicates_in_cells(passes, found, drawn_by_hash(hash_N, SAMPLE))]
     group_N = separable_groups(duplicates, labels_N, [str(name) for name in names])
     if groups is not None:
         group_N = joined_groups(group_N, group_codes(groups, len(labels_N)))
     fold_N = folds_by_hash(hash_N, labels_N, group_N, STREAMED_FOLDS)
     unjudged_K = single_image_classes(duplicates, labels_N, len(names))
     unjudged_K |= _classes_in_one_fold(labels_N, fold_N, len(names))
+    sample_s = drawn_by_hash(hash_N, sample_size(shards.dimensions, len(names)))
     del hash_N, group_N
     fit = StreamedFitting(passes, found, labels_N, fold_N, sample_s, len(names)).fit()
     return judge_streamed(fit, labels_N, duplicates, unjudged_K)

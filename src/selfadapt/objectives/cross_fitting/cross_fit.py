@@ -68,6 +68,7 @@ class CrossFitted:
     """The result of cross-fitting. Every row of `predicted_NK` is an out-of-sample prediction."""
 
     predicted_NK: Tensor  # q, at the temperature of the noise model
+    heads_NK: Tensor  # predictions of the softmax heads alone
     plain_NK: Tensor  # predictions of heads fitted to the given labels
     noise: NoiseModel
     fold_N: Tensor
@@ -153,11 +154,12 @@ def cross_fit(
         heads = NestedHeads(features_NF, labels_N, fold_N, num_classes, settings, axes)
         assignments.append(_Assignment(heads, FoldSums.of(kernel_ND, fold_N), labels_N, num_classes))
         on_progress(len(assignments), stages)
-    mixed_NK, noise = _mix(assignments, labels_N, lambda done: on_progress(len(fold_RN) + done, stages))
+    heads_NK, mixed_NK, noise = _mix(assignments, labels_N, lambda done: on_progress(len(fold_RN) + done, stages))
     first = assignments[0]
     on_progress(stages, stages)
     return CrossFitted(
         predicted_NK=noise.sharpened(mixed_NK),
+        heads_NK=heads_NK,
         plain_NK=mean_of([assignment.heads.plain_NK for assignment in assignments]),
         noise=noise,
         fold_N=fold_RN[0],
@@ -190,8 +192,8 @@ class _Assignment:
 
 def _mix(
     assignments: Sequence[_Assignment], labels_N: Tensor, on_progress: Callable[[int], None]
-) -> tuple[Tensor, NoiseModel]:
-    """The mean of all predictors over all assignments, and its noise model."""
+) -> tuple[Tensor, Tensor, NoiseModel]:
+    """The mean of the heads and of all predictors over all assignments, and the noise model of the latter."""
     fold_N, selecting = assignments[0].sums.fold_N, assignments[: max(1, len(assignments) // _PER_CHOICE)]
     plain_NK = mean_of([assignment.heads.plain_NK for assignment in assignments])
     for assignment in selecting:
@@ -204,10 +206,11 @@ def _mix(
         for done, assignment in enumerate(assignments):
             assignment.move(_noise_of_mean(mean_NK, labels_N, assignment.sums.fold_N))
             on_progress(done)
-        mixed_NK = mean_by_class_likelihood(*_moved_predictions(assignments), labels_N, fold_N)
+        heads_NK, moved_NK = _moved_predictions(assignments)
+        mixed_NK = mean_by_class_likelihood(heads_NK, moved_NK, labels_N, fold_N)
         noise = class_noise(mixed_NK, labels_N, fold_N)
         if keeps_to(labels_N, plain_NK, mixed_NK, noise.matrix_KK):
-            return mixed_NK, noise
+            return heads_NK, mixed_NK, noise
     for done, assignment in enumerate(assignments):
         assignment.move(update_symmetric, _SYMMETRIC_ROUNDS)
         on_progress(done)
@@ -216,7 +219,7 @@ def _mix(
     heads_NK = heads_NK if keeps_to(labels_N, plain_NK, heads_NK) else plain_NK
     discriminant_NK = moved_NK if keeps_to(labels_N, discriminant_NK, moved_NK) else discriminant_NK
     mixed_NK = mean_by_likelihood(heads_NK, discriminant_NK, labels_N)
-    return mixed_NK, noise_of_mean(mixed_NK, labels_N, fold_N)
+    return heads_NK, mixed_NK, noise_of_mean(mixed_NK, labels_N, fold_N)
 
 
 def _moved_predictions(assignments: Sequence[_Assignment]) -> tuple[Tensor, Tensor]:

@@ -1,24 +1,25 @@
 """Cross-fitting in a few passes over features that are too many to hold.
 
-Two linear discriminants predict each fold from the sums of the others (fold_moments.py): one on the standardised
-features, one on the axes of a Gaussian kernel, as in cross_fit.py. They suffice alone for many classes.
+Predictions are weighted means of a linear and a nonlinear predictor, as in cross_fit.py. The nonlinear one is a linear
+discriminant on the axes of a Gaussian kernel. Discriminants predict each fold from the sums of the others
+(fold_moments.py).
 
-With few classes a pilot joins them: cross_fit.py on a sample of 8,192. Its head predicts all other samples, and
-predictions are weighted means of all three. If the pilot finds that the noise depends on the class, closed-form heads
-that are fitted to the labels learn it too. Then they are fitted to targets instead,
+With few classes a pilot is the linear predictor: cross_fit.py on a sample as large as data that are fitted at once.
+Its heads predict the sample by folds, and a final head predicts the others. The kernel's discriminants are then fitted
+to targets of the pilot,
 
     r_ik ∝ q_ik V[k, y_i],   q and V from the pilot
 
-whose sums X'R are taken in one more pass, in which targets are computed and forgotten. A sample of the pilot keeps the
-prediction of the pilot's folds, because the targets of others depend on its label.
+whose sums X'R are taken in one more pass, in which targets are computed and forgotten. Without a pilot, the linear
+predictor is a discriminant on the standardised features, and both are fitted to the labels.
 
 Sample, shrinkage, kernel, weights and temperatures depend on ids and features, not on files or processes.
 
 Shapes: N samples, n of a block, s of the sample, F features, D axes, f folds, K classes.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ from selfadapt.objectives.cross_fitting.noise_model import (
     MARGIN_OF_MEAN,
     fit_symmetric,
     likeliest_share,
-    prefers_classes,
+    sharpened,
 )
 from selfadapt.objectives.cross_fitting.streamed.fold_heads import FoldHeads
 from selfadapt.objectives.cross_fitting.streamed.sparse_predictions import SparsePredictions
@@ -47,7 +48,7 @@ from selfadapt.objectives.cross_fitting.streamed.sparse_transition import (
 from selfadapt.objectives.cross_fitting.transition import posterior
 
 STREAMED_FOLDS = 5
-SAMPLE = 8192  # samples of the pilot, on which everything else is selected as well
+SAMPLE = 8192  # samples on which everything is selected, unless the pilot has more
 _SAMPLE_NUMBERS = 2**24  # class probabilities of the sample
 _LEAST_PER_CLASS = 50  # samples of the pilot
 _MANY_SAMPLES, _MANY_NUMBERS, _MANY_PRODUCTS = 50_000, 2**26, 2e9
@@ -72,17 +73,18 @@ class StreamedFitting:
         self.passes, self.labels_N, self.fold_N, self.num_classes = passes, labels_N, fold_N, num_classes
         sample_sF, mean_F, scale_F = passes.shards.take(sample_s), scan.mean_F, scan.scale_F
         kernel = best_kernel(sample_sF, labels_N[sample_s], fold_N[sample_s].long(), num_classes)
-        maps: list[Callable[[Tensor], Tensor]] = [lambda features_nF: (features_nF - mean_F) / scale_F, kernel]
-        widths = [axes(sample_sF[:1]).shape[1] for axes in maps]
-        self.views = [
-            FoldHeads(axes, FoldMoments.zero(STREAMED_FOLDS, num_classes, width))
-            for axes, width in zip(maps, widths, strict=True)
-        ]
-        self.weights = [1.0, 0.0]
         every = -(-len(sample_s) * num_classes // _SAMPLE_NUMBERS)  # fewer for many classes
         self.sample_s, self.sample_sF = sample_s[::every], sample_sF[::every]
         self.sample_labels_s, self.sample_fold_s = labels_N[self.sample_s], fold_N[self.sample_s]
+        self.linear = self._heads(lambda features_nF: (features_nF - mean_F) / scale_F)
+        self.kernel = self._heads(kernel)
+        self.share = 0.0  # of the linear predictor
+        self.temperature = 1.0  # of the pilot's heads
         self.pilot = self._pilot()
+
+    def _heads(self, axes: Callable[[Tensor], Tensor]) -> FoldHeads:
+        width = axes(self.sample_sF[:1]).shape[1]
+        return FoldHeads(axes, FoldMoments.zero(STREAMED_FOLDS, self.num_classes, width))
 
     def _pilot(self) -> CrossFitted | None:
         fold_s = self.sample_fold_s.long()
@@ -99,90 +101,84 @@ class StreamedFitting:
 
     def fit(self) -> StreamedFit:
         for block, features_nF in self.passes.blocks("summing folds"):
-            for view in self.views:
-                view.moments.add(view.axes(features_nF), self.labels_N[block], self.fold_N[block])
-        for view in self.views:
-            view.moments.all_reduce()
-        plain = [[view.moments.discriminant_without([f]) for f in range(STREAMED_FOLDS)] for view in self.views]
-        sample_sK = self._select(plain, one_hot(self.sample_labels_s, self.num_classes).float())
-        linear = replace(self.views[0])  # which measures distances, whatever its targets become
-        moves = self.pilot is not None and prefers_classes(
-            self.pilot.predicted_NK, self.sample_labels_s, self.sample_fold_s.long()
-        )
-        if self.pilot is not None and moves:
-            sample_sK = self._select(self._moved(self.pilot), self._targets(self.sample_sF, self.sample_s, self.pilot))
+            for own in (self.linear, self.kernel):
+                own.moments.add(own.axes(features_nF), self.labels_N[block], self.fold_N[block])
+        plain, labels_sK = [], one_hot(self.sample_labels_s, self.num_classes).float()
+        for own in (self.linear, self.kernel):
+            own.moments.all_reduce()
+            plain.append([own.moments.discriminant_without([fold]) for fold in range(STREAMED_FOLDS)])
+        self.linear.fit(plain[0], self.sample_sF, self.sample_fold_s, labels_sK)
+        if self.pilot is None:
+            self.kernel.fit(plain[1], self.sample_sF, self.sample_fold_s, labels_sK)
+        else:
+            self.temperature = fit_symmetric(self.pilot.heads_NK, self.sample_labels_s).temperature
+            targets_sK = self._targets(self.sample_sF, self.sample_s, self.pilot)
+            self.kernel.fit(self._moved(self.pilot), self.sample_sF, self.sample_fold_s, targets_sK)
+        sample_sK = self._select()
         shares_fK = torch.stack([own.log_share_K for own in plain[0]]).float()
         predictions, distance_n = SparsePredictions(self.passes, self.num_classes), self.passes.own(torch.float32)
         for block, features_nF in self.passes.blocks("predicting"):
-            predictions.put(block, self._predict(features_nF, block, closed_of_pilot=not moves), self.labels_N[block])
-            axes_nD = linear.axes(features_nF)
-            distance_n[self.passes.place(block)] = linear.distance(axes_nD, self.fold_N[block], shares_fK)
+            position_n = torch.arange(block.start, block.stop)
+            predictions.put(block, self._predict(features_nF, position_n), self.labels_N[block])
+            distance_n[self.passes.place(block)] = self.linear.distance(
+                self.linear.axes(features_nF), self.fold_N[block], shares_fK
+            )
         return StreamedFit(predictions, self._noise(predictions, sample_sK), distance_n)
 
-    def _select(self, discriminants: Sequence[Sequence[ShrunkDiscriminant]], targets_sK: Tensor) -> Tensor:
-        """Select all heads and the weights of the predictors on the sample, and return its predictions."""
-        predicted = []
-        for view, own in zip(self.views, discriminants, strict=True):
-            view.fit(own, self.sample_sF, self.sample_fold_s, targets_sK)
-            predicted.append(view.predict(view.axes(self.sample_sF), self.sample_fold_s))
-        first = likeliest_share(predicted[0], predicted[1], self.sample_labels_s)
-        mixed_sK = first * predicted[0] + (1 - first) * predicted[1]
-        closed = 1.0
-        if self.pilot is not None:
-            closed = likeliest_share(mixed_sK, self.pilot.predicted_NK, self.sample_labels_s)
-            mixed_sK = closed * mixed_sK + (1 - closed) * self.pilot.predicted_NK
-        self.weights = [closed * first, closed * (1 - first), 1 - closed]
-        return mixed_sK
+    def _select(self) -> Tensor:
+        """Select the weights of the two predictors on the sample, and return its predictions."""
+        linear_sK = self._by_linear(self.sample_sF, self.sample_s)
+        kernel_sK = self._by_kernel(self.sample_sF, self.sample_s)
+        self.share = likeliest_share(linear_sK, kernel_sK, self.sample_labels_s)
+        return self.share * linear_sK + (1 - self.share) * kernel_sK
 
-    def _moved(self, pilot: CrossFitted) -> list[list[ShrunkDiscriminant]]:
-        """The discriminants of all folds, from targets of the pilot."""
+    def _predict(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        """The weighted mean of the predictors."""
+        if self.share == 1:
+            return self._by_linear(features_nF, position_n)
+        predicted_nK = self._by_kernel(features_nF, position_n).mul_(1 - self.share)
+        if self.share:
+            predicted_nK.add_(self._by_linear(features_nF, position_n), alpha=self.share)
+        return predicted_nK
+
+    def _by_linear(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        """Predictions of the pilot, or of the discriminant on the features if there is none."""
+        if self.pilot is not None:
+            return self._by_pilot(features_nF, position_n, self.pilot)
+        return self.linear.predict(self.linear.axes(features_nF), self.fold_N[position_n])
+
+    def _by_kernel(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        return self.kernel.predict(self.kernel.axes(features_nF), self.fold_N[position_n])
+
+    def _moved(self, pilot: CrossFitted) -> list[ShrunkDiscriminant]:
+        """The kernel's discriminants of all folds, from targets of the pilot."""
         counts_fK = torch.zeros(STREAMED_FOLDS, self.num_classes).double()
-        sums = [torch.zeros_like(view.moments.sums_FKD) for view in self.views]
+        sums_fKD = torch.zeros_like(self.kernel.moments.sums_FKD)
         for block, features_nF in self.passes.blocks("updating targets"):
             targets_nK = self._targets(features_nF, torch.arange(block.start, block.stop), pilot)
+            axes_nD = self.kernel.axes(features_nF)
             for fold in range(STREAMED_FOLDS):
                 rows = (self.fold_N[block] == fold).nonzero().flatten()
                 counts_fK[fold] += targets_nK[rows].sum(0)
-                for sums_fKD, view in zip(sums, self.views, strict=True):
-                    sums_fKD[fold] += targets_nK[rows].T @ view.axes(features_nF[rows])
-        for values in (counts_fK, *sums):
+                sums_fKD[fold] += targets_nK[rows].T @ axes_nD[rows]
+        for values in (counts_fK, sums_fKD):
             distributed.all_reduce_sum(values)
-        others_fK = counts_fK.sum(0) - counts_fK
+        others_fK, others_fKD = counts_fK.sum(0) - counts_fK, sums_fKD.sum(0) - sums_fKD
         return [
-            [
-                ShrunkDiscriminant.of(others_fK[f], sums_fKD.sum(0) - sums_fKD[f], view.moments.gram_without(f))
-                for f in range(STREAMED_FOLDS)
-            ]
-            for view, sums_fKD in zip(self.views, sums, strict=True)
+            ShrunkDiscriminant.of(others_fK[fold], others_fKD[fold], self.kernel.moments.gram_without(fold))
+            for fold in range(STREAMED_FOLDS)
         ]
 
     def _targets(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
         """r of these samples."""
-        return posterior(
-            self._predicted_by_pilot(features_nF, position_n, pilot)[0],
-            self.labels_N[position_n],
-            pilot.noise.matrix_KK,
-        )
+        predicted_nK = sharpened(self._by_pilot(features_nF, position_n, pilot), self.temperature)
+        return posterior(predicted_nK, self.labels_N[position_n], pilot.noise.matrix_KK)
 
-    def _predicted_by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> tuple[Tensor, Tensor]:
-        """Predictions by the head of the pilot, by its folds for its own samples; and the rows of these."""
-        predicted_nK = pilot.noise.sharpened(pilot.predict(features_nF))
+    def _by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
+        """Predictions by the head of the pilot, by the heads of its folds for its own samples."""
+        predicted_nK = pilot.predict(features_nF)
         row_n, place_n = _common(position_n, self.sample_s)
-        predicted_nK[row_n] = pilot.predicted_NK[place_n]
-        return predicted_nK, row_n
-
-    def _predict(self, features_nF: Tensor, block: slice, *, closed_of_pilot: bool) -> Tensor:
-        """The weighted mean of all predictors; with `closed_of_pilot`, for the samples of the pilot as well."""
-        predicted_nK = torch.zeros(len(features_nF), self.num_classes)
-        for view, weight in zip(self.views, self.weights, strict=False):
-            if weight:
-                predicted_nK.add_(view.predict(view.axes(features_nF), self.fold_N[block]), alpha=weight)
-        if self.pilot is not None:
-            position_n = torch.arange(block.start, block.stop)
-            pilot_nK, row_n = self._predicted_by_pilot(features_nF, position_n, self.pilot)
-            predicted_nK.add_(pilot_nK, alpha=self.weights[2])
-            if not closed_of_pilot:
-                predicted_nK[row_n] = pilot_nK[row_n]
+        predicted_nK[row_n] = pilot.heads_NK[place_n]
         return predicted_nK
 
     def _noise(self, predictions: SparsePredictions, sample_sK: Tensor) -> SparseNoise:
@@ -204,6 +200,12 @@ def _common(position_n: Tensor, sorted_s: Tensor) -> tuple[Tensor, Tensor]:
     place_n = torch.searchsorted(sorted_s, position_n).clamp_max(len(sorted_s) - 1)
     row_n = (sorted_s[place_n] == position_n).nonzero().flatten()
     return row_n, place_n[row_n]
+
+
+def sample_size(dimensions: int, num_classes: int) -> int:
+    """The number of samples of the pilot: as many as are fitted at once."""
+    at_once = min(_MANY_SAMPLES, _MANY_NUMBERS // dimensions, int(_MANY_PRODUCTS / (dimensions * num_classes)))
+    return max(SAMPLE, at_once)
 
 
 def is_streamed(samples: int, dimensions: int, num_classes: int) -> bool:
