@@ -1,16 +1,116 @@
-"""Pages that quote: the messages of the program, and the figures of docs/results."""
+"""What the pages show is true: commands, Python, messages of the program, and the figures of docs/results."""
 
 import ast
+import functools
+import pkgutil
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-ROOT = Path(__file__).parent.parent
+from cli.program import run
+from page_code import PAGES, PROGRAMS, ROOT, blocks, commands, run_python, without_blocks
+from selfadapt.cli import commands as commands_of_the_program
+from selfadapt.core.errors import UserError
+from selfadapt.runs.config.request import Request
+
 _VALUE = "\0"
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """The program only parses: each command with the arguments that it would get."""
+    found: list[tuple[Any, dict[str, Any]]] = []
+
+    def noted(command: Callable[..., Any], module: Any) -> Callable[..., None]:
+        return functools.wraps(command)(lambda **values: found.append((module, values)))
+
+    for own in pkgutil.iter_modules(commands_of_the_program.__path__):
+        module = import_module(f"{commands_of_the_program.__name__}.{own.name}")
+        for registered in module.app.registered_commands if own.name == "data" else ():
+            monkeypatch.setattr(registered, "callback", noted(registered.callback, module))
+        if own.name != "data":
+            monkeypatch.setattr(module, "command", noted(module.command, module))
+    return found
+
+
+def _commands_of(page: Path, folder: Path) -> list[list[str]]:
+    """The commands in the blocks of a page and, if they are more than a name, in its text."""
+    text = page.read_text(encoding="utf-8")
+    found = commands("".join(code for language, code in blocks(text) if language == "sh"), folder)
+    for span in re.findall(r"`([^`]+)`", without_blocks(text)):
+        if len(span.split()) > 2 and span.split()[0] in PROGRAMS:
+            found += commands(" ".join(span.split()), folder)
+    return found
+
+
+def _check_command(words: list[str], parsed: list[tuple[Any, dict[str, Any]]], folder: Path) -> None:
+    program, *given = words
+    if program in ("torchrun", "srun"):
+        given = given[given.index("selfadapt") + 1 :]
+        program = "selfadapt"
+    if program == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in given)
+    elif program == "pip":
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        extras = {extra for word in given for names in re.findall(r"\[(.+)\]", word) for extra in names.split(",")}
+        assert extras <= set(project["optional-dependencies"])
+    elif given[:2] == ["-m", "benchmarks"]:
+        assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in given[2:])
+    elif program == "python":
+        assert given[0] in ("-c", "-m") or (ROOT / given[0]).exists()
+    elif "--install-completion" not in given:  # which would change this machine
+        result = run(*given, folder=folder)
+        assert result.returncode == 0, result.stderr
+        if "--help" not in given:
+            module, values = parsed.pop()
+            if "given" in values:
+                Request.of(module.KIND, **{"data": "digits", **values["given"], **_named(values)})
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in ("data", "method") if values.get(name)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_command_on_a_page_is_one(page: Path, parsed: list[tuple[Any, dict[str, Any]]], tmp_path: Path) -> None:
+    for words in _commands_of(page, tmp_path):
+        try:
+            _check_command(words, parsed, tmp_path)
+        except Exception as error:
+            pytest.fail(f"{' '.join(words)}: {error!r}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["selfadapt train digits --risk 0.1", "selfadapt train digits --noise often:0.4", "selfadapt trian digits",
+     "selfadapt train digits --method erm --start-epoch 3", "make tests", "pip install '.[everything]'",
+     "python examples/no_such_file.py", "selfadapt data get"],
+)  # fmt: skip
+def test_a_command_that_is_none_is_noticed(
+    command: str, parsed: list[tuple[Any, dict[str, Any]]], tmp_path: Path
+) -> None:
+    (words,) = commands(command, tmp_path)
+    with pytest.raises((AssertionError, UserError)):
+        _check_command(words, parsed, tmp_path)
+
+
+def test_each_block_of_code_names_a_language_that_is_tested() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert {language for language, _ in blocks(text)} <= {"sh", "python", "diff", "text", "math"}, page.name
+        indented = re.findall(r"\n\n    \S.*", without_blocks(text))
+        assert not indented, f"{page.name}: code without a fence: {indented[0]}"
 
 
 def _texts() -> Iterator[str]:
@@ -37,7 +137,7 @@ def _is_said(quote: str, texts: list[str]) -> bool:
 
 def test_each_quoted_message_occurs_in_the_source(texts: list[str]) -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-    quotes = re.findall(r"^    (.+)$", page, flags=re.MULTILINE)
+    quotes = [code.strip() for language, code in blocks(page) if language == "text"]
     assert len(quotes) > 30
     assert [quote for quote in quotes if not _is_said(quote, texts)] == []
 
@@ -73,12 +173,70 @@ def test_the_figures_beside_cleanlab_are_those_measured() -> None:
     assert checked == 14
 
 
-def test_python_on_the_page_about_cleanlab_runs() -> None:
-    pytest.importorskip("cleanlab")
-    text, names = (ROOT / "docs" / "cleanlab.md").read_text(encoding="utf-8"), dict[str, Any]()
-    for snippet in re.findall(r"```python\n(.+?)```", text, flags=re.DOTALL):
-        exec(compile(snippet, "cleanlab.md", "exec"), names)
+def _digits(folder: Path) -> dict[str, Any]:
+    """What a page leaves to its reader: features whose every tenth label is a random one, and a training loop's objects."""
+    features, labels = load_digits(return_X_y=True)
+    labels[::10] = np.random.default_rng(0).permutation(labels[::10])
+    (folder / "features").mkdir()
+    np.save(folder / "features" / "0.npy", features)
+    np.save(folder / "features.npy", features)
+    images = torch.tensor(features, dtype=torch.float32) / 16
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return {
+        "np": np,
+        "features": features,
+        "labels": labels,
+        "network_outputs": np.array_split(features, 5),
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        "loader": DataLoader(TensorDataset(images, torch.arange(len(images))), batch_size=100, shuffle=True),
+    }
+
+
+def _check_readme(names: dict[str, Any]) -> None:
+    wrong = names["labels"] != load_digits().target
+    for report in (names["report"], names["classifier"].label_errors_):
+        assert (report.is_error & wrong).sum() > 0.8 * max(report.is_error.sum(), wrong.sum())
+
+
+def _check_noisy_labels(names: dict[str, Any]) -> None:
+    assert names["model"].score(names["features"][1500:], load_digits().target[1500:]) > 0.85
+    assert not names["report"].is_error[180:].all()
+
+
+def _check_data(names: dict[str, Any]) -> None:
+    frame = names["frame"]
+    for corrected in (names["report"].apply_to(frame, "target"), names["corrected"]):
+        assert corrected.index.equals(frame.index)
+        assert corrected["target"].dtype == frame["target"].dtype
+        assert corrected.loc["bottle 3", "target"] == 0
+
+
+def _check_cleanlab(names: dict[str, Any]) -> None:
     wrong = set((names["labels"] != load_digits().target).nonzero()[0].tolist())
     assert len(wrong) == 90
     for found in (names["errors"].tolist(), names["issues"].tolist()):
         assert len(wrong & set(found)) > 70
+
+
+_PYTHON = {
+    "README.md": _check_readme,
+    "docs/noisy-labels.md": _check_noisy_labels,
+    "docs/data.md": _check_data,
+    "docs/cleanlab.md": _check_cleanlab,
+}
+
+
+@pytest.mark.parametrize("page", _PYTHON)
+def test_python_on_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _PYTHON[page](run_python(page, _digits(tmp_path)))
+
+
+def test_no_page_with_python_is_left_out() -> None:
+    pages = {
+        str(page.relative_to(ROOT))
+        for page in PAGES
+        if any(language == "python" for language, _ in blocks(page.read_text(encoding="utf-8")))
+    }
+    assert pages - {"CONTRIBUTING.md"} == {*_PYTHON, "docs/integrations.md"}  # see integrations/test_docs_page.py
