@@ -174,7 +174,7 @@ def test_the_figures_beside_cleanlab_are_those_measured() -> None:
 
 
 def _digits(folder: Path) -> dict[str, Any]:
-    """What a page leaves to its reader: features whose every tenth label is a random one, and a training loop's objects."""
+    """What a page leaves to its reader: features, of whose labels a tenth are random, and the objects of a loop."""
     features, labels = load_digits(return_X_y=True)
     labels[::10] = np.random.default_rng(0).permutation(labels[::10])
     (folder / "features").mkdir()

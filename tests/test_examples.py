@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from cli.photographs import KINDS, write_photo, write_photos
 from cli.program import run
-from page_code import PAGES, ROOT, blocks, commands
+from page_code import ROOT, blocks, commands
 from test_imports import ROOMS
 
 
