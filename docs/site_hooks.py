@@ -1,6 +1,6 @@
 """What mkdocs does beyond its settings.
 
-- README.md becomes the first page, and each file outside of docs/ that a page links to becomes a page below repository/.
+- README.md becomes the first page, and each file outside docs/ that a page links to becomes a page in repository/.
 - Equations, ```math blocks and $`…`$ as on GitHub, become MathML, which browsers show without a script.
 - A page that would load something from elsewhere is an error.
 """
@@ -21,7 +21,9 @@ ROOT = Path(__file__).parent.parent
 _LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
 _BLOCK = re.compile(r"(^ *```.*?^ *```$)", flags=re.DOTALL | re.MULTILINE)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".sbatch": "sh"}
-_LOADED = re.compile(rb"<(?:script|link|img|iframe|source)[^>]+(?:src|href)=[\"']?(?:https?:)?//[^\"'> ]+", re.IGNORECASE)
+_LOADED = re.compile(
+    rb"<(?:script|link|img|iframe|source)[^>]+(?:src|href)=[\"']?(?:https?:)?//[^\"'> ]+", re.IGNORECASE
+)
 
 _log = logging.getLogger("mkdocs.plugins.site_hooks")
 _sources: dict[str, str] = {}  # the path in the repository of each page

@@ -17,6 +17,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import selfadapt
 from cli.program import run
 from page_code import PAGES, PROGRAMS, ROOT, blocks, commands, run_python, without_blocks
 from selfadapt.cli import commands as commands_of_the_program
@@ -189,14 +190,41 @@ def _digits(folder: Path) -> dict[str, Any]:
         "network_outputs": np.array_split(features, 5),
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        "index": torch.arange(100),
+        "logits": torch.randn(100, 10, requires_grad=True),
         "loader": DataLoader(TensorDataset(images, torch.arange(len(images))), batch_size=100, shuffle=True),
     }
+
+
+def _number_of_wrong(names: dict[str, Any], first: int) -> int:
+    """Of the likely errors, those among the first labels, which are the wrong ones."""
+    return int(names["report"].is_error[:first].sum())
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"[\d.]+", "#", text)
 
 
 def _check_readme(names: dict[str, Any]) -> None:
     wrong = names["labels"] != load_digits().target
     for report in (names["report"], names["classifier"].label_errors_):
         assert (report.is_error & wrong).sum() > 0.8 * max(report.is_error.sum(), wrong.sum())
+
+
+def _check_start(names: dict[str, Any]) -> None:
+    assert _number_of_wrong(names, 90) > 70
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    ((_, shown),) = [block for block in blocks(page) if block[0] == "text"]
+    summary, _, _ = " ".join(shown.split()).partition(" [")
+    assert _without_numbers(summary) == _without_numbers(str(names["report"].summary))
+
+
+def _check_how_it_works(names: dict[str, Any]) -> None:
+    logits, label = names["logits"], torch.tensor(names["labels"][:100])
+    rows = 0.9 * nn.functional.one_hot(label, 10) + 0.1 * logits.softmax(1)
+    weights = rows.amax(1)
+    expected = -(weights * (rows * logits.log_softmax(1)).sum(1)).sum() / weights.sum()
+    torch.testing.assert_close(names["loss"], expected)
 
 
 def _check_noisy_labels(names: dict[str, Any]) -> None:
@@ -213,14 +241,14 @@ def _check_data(names: dict[str, Any]) -> None:
 
 
 def _check_cleanlab(names: dict[str, Any]) -> None:
-    wrong = set((names["labels"] != load_digits().target).nonzero()[0].tolist())
-    assert len(wrong) == 90
-    for found in (names["errors"].tolist(), names["issues"].tolist()):
-        assert len(wrong & set(found)) > 70
+    assert _number_of_wrong(names, 90) > 70
+    assert (names["issues"] < 90).sum() > 70
 
 
 _PYTHON = {
     "README.md": _check_readme,
+    "docs/start.md": _check_start,
+    "docs/how-it-works.md": _check_how_it_works,
     "docs/noisy-labels.md": _check_noisy_labels,
     "docs/data.md": _check_data,
     "docs/cleanlab.md": _check_cleanlab,
@@ -231,6 +259,22 @@ _PYTHON = {
 def test_python_on_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _PYTHON[page](run_python(page, _digits(tmp_path)))
+
+
+def test_the_reference_has_every_public_name() -> None:
+    listed = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    public = {
+        f"{own.__module__}.{own.__qualname__}"
+        for own in map(selfadapt.__getattr__, set(selfadapt.__all__) - {"__version__"})
+    }
+    assert public <= set(listed)
+
+
+def test_figures_on_the_page_for_choosing_are_measured_ones() -> None:
+    figures = re.findall(r"\d+\.\d+(?: ± [\d.]+)?", (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8"))
+    measured = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "results").glob("*.md"))
+    assert len(figures) > 20
+    assert [figure for figure in figures if figure not in measured] == []
 
 
 def test_no_page_with_python_is_left_out() -> None:

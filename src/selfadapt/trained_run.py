@@ -49,7 +49,7 @@ class TrainedRun:
     def labels(self) -> Any:
         """The table labels.csv as a pandas DataFrame: a row for each label, most likely wrong first. Needs pandas.
 
-        Example:
+        Examples:
             >>> run.labels[run.labels.suspect == 1].head()
         """
         import pandas
@@ -98,7 +98,7 @@ class TrainedRun:
             UserError: If `out` exists, or the data cannot be written.
             ValueError: If `data` are not those of the run.
 
-        Example:
+        Examples:
             >>> run = selfadapt.train(frame, out="runs/frame", label_column="animal")
             >>> corrected = run.corrected(frame)
         """
@@ -129,7 +129,7 @@ class TrainedRun:
         Raises:
             UserError: if a file is of another kind than the data of the run.
 
-        Example:
+        Examples:
             >>> run.predict(["new/1.png", "new/2.png"])[0]["class"]
         """
         given = [paths] if isinstance(paths, str | Path) else paths
@@ -158,7 +158,7 @@ def train(
     Raises:
         UserError: if a setting is unknown or does not suit the data, or if `out` is in use.
 
-    Example:
+    Examples:
         >>> import selfadapt
         >>> run = selfadapt.train("digits", out="runs/digits", method="sat", noise="symmetric:0.4", seed=1)
         >>> run.result["test_accuracy"]
@@ -202,7 +202,7 @@ def open_run(path: str | Path) -> TrainedRun:
     Raises:
         UserError: if this is not a run folder, or the run is not trained to its end.
 
-    Example:
+    Examples:
         >>> selfadapt.open_run("runs/digits").labels.head()
     """
     folder = RunFolder(Path(path))

@@ -202,7 +202,7 @@ def _vectors(path: Path, name: str, values: Array) -> VectorInputs:
 class IndexedDataset(Dataset[tuple[Any, ...]]):
     """Appends the index to each sample of a torch Dataset, as `SelfAdaptiveLoss` needs it in a custom training loop.
 
-    Example:
+    Examples:
         >>> loader = DataLoader(IndexedDataset(dataset), batch_size=128, shuffle=True)
         >>> for images, labels, index in loader: ...
     """
