@@ -1,6 +1,7 @@
 """Runs from Python: what `selfadapt train` does, and what it leaves behind, for scripts and notebooks."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -27,8 +28,9 @@ from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.tracking.metrics_sender import MetricsSender
 from selfadapt.runs.tracking.trackers import check_trackers
-from selfadapt.runs.train.bench import no_stages
+from selfadapt.runs.train.bench import Stage, no_stages
 from selfadapt.runs.train.labelled import train as train_run
+from selfadapt.runs.train.progress_bar import progress_bar
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,13 @@ class TrainedRun:
 
 
 def train(
-    data: Any, *, out: str | Path, resume: bool = False, log_to: str | None = None, **settings: Any
+    data: Any,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    log_to: str | None = None,
+    progress: bool = True,
+    **settings: Any,
 ) -> TrainedRun:
     """Train on a data set, evaluate, audit the labels, and write the run folder with its report.
 
@@ -149,6 +157,7 @@ def train(
         out: the run folder, which must not hold a run unless `resume` is set.
         resume: whether to resume the run in `out`; it is started if there is none.
         log_to: experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.
+        progress: whether to show a progress bar, in a notebook or on a terminal.
         **settings: the options of `selfadapt train` by their names with underscores, those of the method included,
             such as method, noise, seed, epochs or start_epoch.
 
@@ -164,20 +173,28 @@ def train(
         >>> run.result["test_accuracy"]
     """
     folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
-    with folder.locked():
+    bar = progress_bar(str(folder.path)) if progress else nullcontext(no_stages)
+    with folder.locked(), bar as on_stage:
+
+        def on_reading(done: int, total: int) -> None:
+            on_stage(Stage(done, total, "reading data"))
+
         given = {**settings, "data": str(data if isinstance(data, str | Path) else folder.path)}
         request = Request.of("labels", **given)
         if not isinstance(data, str | Path):  # stored once the settings are known to be valid
             given["data"] = str(_stored(data, folder, resume=resume))
             request = Request.of("labels", **given)
         try:
-            run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
+            if resume and folder.exists:
+                run = resume_run(folder, "labels", given, on_reading)
+            else:
+                run = start(request, folder, on_reading)
         except UserError:
             if not isinstance(data, str | Path) and not folder.exists:
                 forget(folder.path)
             raise
         sender = MetricsSender(folder, run.plan, trackers)
-        result = train_run(run, sender.sending(no_stages))
+        result = train_run(run, sender.sending(on_stage))
         sender.finish(result)
         return TrainedRun(folder.path, run.plan, result)
 

@@ -115,22 +115,9 @@ def progress_bar(description: str, *, quiet: bool = False) -> Iterator[Callable[
     if quiet or OUTPUT.quiet or not sys.stderr.isatty():
         yield lambda stage: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from selfadapt.runs.train import progress_bar as bars
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[stage]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(description, total=None, stage="")
-
-        def advance(stage: "Stage") -> None:
-            progress.update(task, total=stage.total, completed=stage.done, stage=stage.description)
-
+    with bars.progress_bar(description) as advance:
         yield advance
 
 
