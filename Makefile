@@ -41,7 +41,7 @@ check: $(VENV)/dev-ready
 	$(BIN)/mypy
 
 docs: $(VENV)/dev-ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/dev-ready
 	$(BIN)/python -m benchmarks

@@ -110,7 +110,7 @@ def test_each_block_of_code_names_a_language_that_is_tested() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert {language for language, _ in blocks(text)} <= {"sh", "python", "diff", "text", "math"}, page.name
-        indented = re.findall(r"\n\n    \S.*", without_blocks(text))
+        indented = re.findall(rf"\n\n +(?:{'|'.join(PROGRAMS)}|from|import) .*", without_blocks(text))
         assert not indented, f"{page.name}: code without a fence: {indented[0]}"
 
 
