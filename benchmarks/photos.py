@@ -159,7 +159,7 @@ def _logistic(folder: Path, seed: int) -> dict[str, Any]:
 
 def _values(samples: Samples) -> Any:
     assert isinstance(samples.inputs, VectorInputs)
-    return samples.inputs.values_ND.numpy()
+    return samples.inputs.values.numpy()
 
 
 def _measure(name: str, folder: Path, seed: int, minutes: float) -> None:

@@ -77,7 +77,7 @@ def logistic(train: Samples, seed: int) -> GridSearchCV:
 
 def _values(samples: Samples) -> "np.ndarray[Any, np.dtype[np.float32]]":
     assert isinstance(samples.inputs, VectorInputs)
-    return samples.inputs.values_ND.numpy()
+    return samples.inputs.values.numpy()
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.timing import time_ratio
+from benchmarks.traffic import step_bytes
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
 from selfadapt.data.batch import Dealt
-from selfadapt.targets.traffic import step_bytes
 
 BATCH, CLASSES = 256, 1_000
 IMAGENET = 1_281_167

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from selfadapt.data.batch import as_input
 from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.sources.catalog import open_data
 
 RADIUS = 0.1  # brings down about half of the images
@@ -30,7 +30,7 @@ def _learned(classes: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         assert samples is not None
         assert isinstance(samples.inputs, TensorImages)
         own = samples.labels < classes
-        parts.append((as_input(samples.inputs.values_NCHW[own]), samples.labels[own]))
+        parts.append((as_floats(samples.inputs.values_NCHW[own]), samples.labels[own]))
     (images, labels), (seen, truth) = parts
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(100):

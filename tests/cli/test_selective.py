@@ -55,7 +55,7 @@ def test_selective_net_is_shown_at_the_coverage_it_was_trained_for(tmp_path: Pat
     assert [found[name]["trained_for"] for name in ("selection", "softmax-response")] == ["0.60", None]
     assert all("0.60" in own["coverage"] for own in found.values())
     words = run("coverage", "run", folder=tmp_path).stdout
-    (row,) = (line for line in words.splitlines() if line.startswith("│ selection"))
+    (row,) = (line for line in words.splitlines() if line.startswith("selection  "))
     assert row.count("–") == 8, "all but one coverage, and the area under the curve"
     assert "selection was trained for a coverage of 60.0 %" in words.replace("\n", " ")
 

@@ -89,13 +89,13 @@ def test_a_segmenter(small: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("VOC2007", "--task", "dreams"), "--task 'dreams' is not known; choose detection or segmentation"),
-        (("VOC2007", "--detector", "c5"), "--detector 'c5' is not known; choose pyramid or c4"),
+        (("VOC2007", "--task", "dreams"), "--task 'dreams' is not known; choose one of detection, segmentation"),
+        (("VOC2007", "--detector", "c5"), "--detector 'c5' is not known; choose one of pyramid, c4"),
         (("VOC2007", "--task", "segmentation", "--detector", "c4"), "--detector c4 is for detection; leave it out"),
         (("nowhere", "--detector", "c4"), "not in VOC format"),
         (("VOC2007", "--detector", "c4", "--steps", "0"), "--steps 0 must be at least 1"),
         (("VOC2007", "--steps", "2", "--epochs", "2"), "give --steps or --epochs, not both"),
-        (("VOC2007", "--detector", "c4", "--lr", "-1"), "--lr -1.0 must be a number above 0"),
+        (("VOC2007", "--detector", "c4", "--lr", "-1"), "--lr -1.0 must be above 0"),
         (("VOC2012", "--detector", "c4"), "VOC2012 is not in VOC format"),
         (("VOC2007", "VOC2007", "--detector", "c4"), "listed twice"),
         (("VOC2007",), "resnet-small is not a torchvision network"),

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+from benchmarks.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 from torch import Tensor, nn
 
 from distributed.group import in_processes
@@ -21,7 +22,6 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.objectives.erm import ERM
-from selfadapt.targets.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 pytestmark = pytest.mark.distributed
 STORES = (

@@ -8,6 +8,7 @@ import torch
 
 from distributed.group import in_processes
 from selfadapt.core import distributed
+from selfadapt.core.regular_files import sha256_of
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 
@@ -35,22 +36,22 @@ def _epoch(folder: Path) -> int:
 
 
 def _hashed(folder: Path) -> None:
-    sha256, hashed = checkpoint._sha256, list[str]()
+    hashed = list[str]()
 
     def spy(path: Path) -> str:
         hashed.append(path.name)
-        return sha256(path)
+        return sha256_of(path)
 
     rank = distributed.rank()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "_sha256", spy)
+        patch.setattr(checkpoint, "sha256_of", spy)
         _save(folder, 1)
         own = [f"targets-{rank:05d}-of-00002.safetensors"]
         assert hashed == [*(["model.safetensors", "state.safetensors"] if rank == 0 else []), *own]
         hashed.clear()
         assert _epoch(folder) == 1
     every = distributed.all_gather_objects(hashed)
-    assert sorted(name for names in every for name in names) == sorted(  # type: ignore[attr-defined]
+    assert sorted(name for names in every for name in names) == sorted(
         path.name for path in folder.glob("*/*.safetensors")
     ), "every file is verified once, by one of the processes"
     _save(folder, 2, in_background=False)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -176,7 +176,7 @@ def _draw_on(folder: Path) -> None:
         assert torch.equal(first, states[rank]["cpu"])
     if len(states) != distributed.world_size():
         masks = distributed.all_gather_objects(torch.nn.functional.dropout(torch.ones(1000), 0.5))
-        assert len(torch.stack(cast(list[Tensor], masks)).unique(dim=0)) == distributed.world_size()
+        assert len(torch.stack(masks).unique(dim=0)) == distributed.world_size()
     torch.manual_seed(99)
     training.restore(saved)
     assert torch.equal(torch.get_rng_state(), first), "what was drawn before must not matter"
@@ -327,7 +327,7 @@ def _masks_of_dropout(folder: Path) -> None:
     plan, data = open_and_plan(Request.of(data="digits", model="mlp"))
     build_training(plan, data, plan.method, Storage())
     masks = distributed.all_gather_objects(torch.nn.functional.dropout(torch.ones(1000), 0.5))
-    assert not torch.equal(masks[0], masks[1])  # type: ignore[arg-type]
+    assert not torch.equal(masks[0], masks[1])
 
 
 def test_processes_leave_out_different_features(tmp_path: Path) -> None:

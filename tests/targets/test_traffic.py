@@ -1,4 +1,4 @@
-"""The table of memory and traffic in docs/scale.md, from the formulas of targets/traffic.py.
+"""The table of memory and traffic in docs/scale.md, from the formulas of benchmarks/traffic.py.
 
 Counted bytes are compared with them in tests/distributed/test_collectives.py.
 
@@ -8,9 +8,9 @@ Print its rows with: python tests/targets/test_traffic.py
 from pathlib import Path
 
 import pytest
+from benchmarks.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 from selfadapt.core.errors import UserError
-from selfadapt.targets.traffic import row_bytes, step_bytes, step_collectives, table_bytes
 
 _PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 _SETS = {  # samples, classes, processes, samples of a step

@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,12 +18,14 @@ import typer
 
 from selfadapt import __version__
 from selfadapt.cli.commands import data
-from selfadapt.cli.options import run_options
+from selfadapt.cli.options import options_of, run_options
 from selfadapt.cli.parameters import as_command
 from selfadapt.cli.processes import check_shared
 from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
 from selfadapt.core.file_names import as_text
 from selfadapt.core.launched import adopt_slurm, is_concurrent_job, is_launched
+from selfadapt.core.settings import from_plain
+from selfadapt.runs.config.sections import split_weights
 
 _MOST_SHOWN = 300  # characters of an unexpected error
 _SILENCE = 20.0  # seconds that other ranks wait before they report an error
@@ -50,10 +53,13 @@ def _register(arguments: Sequence[str]) -> None:
     app.registered_commands.clear()
     for name in _COMMANDS:
         module = import_module(f"selfadapt.cli.commands.{name}")
-        settings = None
         if hasattr(module, "KIND"):
-            settings = run_options(module.KIND, arguments[1:] if arguments[:1] == [name] else ["--help"])
-        command = as_command(module.command, settings)
+            options = run_options(module.KIND, arguments[1:] if arguments[:1] == [name] else ["--help"])
+            command = as_command(module.command, options, split_weights)
+        elif hasattr(module, "SETTINGS"):
+            command = as_command(module.command, options_of(module.SETTINGS), partial(from_plain, module.SETTINGS))
+        else:
+            command = as_command(module.command)
         app.command(name, epilog=module.EXAMPLE, add_help_option=False)(command)
 
 

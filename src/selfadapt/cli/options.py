@@ -35,7 +35,12 @@ def run_options(kind: Kind, arguments: Sequence[str]) -> Options:
     return options
 
 
-def _option(own: Setting, panel: str) -> tuple[Any, Any]:
+def options_of(owner: type) -> Options:
+    """The options of a command whose settings are a dataclass."""
+    return {name: _option(own, own.group) for name, own in settings_in(owner).items()}
+
+
+def _option(own: Setting, panel: str | None) -> tuple[Any, Any]:
     text = own.description[:1].upper() + own.description[1:].removesuffix(".")
     is_flag = own.kind is bool and not own.default
     option = own.option

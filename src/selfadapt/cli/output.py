@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,16 +35,11 @@ def percent(value: float | None) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table. The first column is text, the others are numbers."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    """Print aligned columns, whatever the width of the terminal. The first is text, the others are numbers."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for first, *others in (columns, *rows):
+        cells = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
+        print(first.ljust(widths[0]), *cells, sep="  ")
 
 
 def new_folder(name: str) -> Path:
@@ -54,30 +49,6 @@ def new_folder(name: str) -> Path:
         number += 1
         path = Path("runs") / f"{name}-{number}"
     return path
-
-
-@contextmanager
-def count_bar(
-    description: str, *, quiet: bool = False, notice: str | None = None
-) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for (done, total), on a terminal only. It appears with the first progress.
-
-    So does the `notice`, or at the end without errors: an error in the input is then the only line.
-    """
-    quiet = quiet or OUTPUT.quiet
-    with ExitStack() as stack:
-        advance = _start_count_bar(description, stack) if not quiet and sys.stderr.isatty() else None
-        notices = [] if quiet or notice is None else [notice]
-
-        def on_progress(done: int, total: int) -> None:
-            while notices:
-                print(notices.pop(), file=sys.stderr)
-            if advance is not None:
-                advance(done, total)
-
-        yield on_progress
-        while notices:
-            print(notices.pop(), file=sys.stderr)
 
 
 @contextmanager
@@ -100,19 +71,29 @@ def pass_bar() -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
-def _start_count_bar(description: str, stack: ExitStack) -> Callable[[int, int], None]:
-    from rich.console import Console
-    from rich.progress import Progress
+@contextmanager
+def count_bar(description: str, *, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for (done, total), on a terminal only. It appears with the first progress.
 
-    progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
-    task = progress.add_task(description, total=None, visible=False)
-    return lambda done, total: progress.update(task, total=total, completed=done, visible=True)
+    So does the `notice`, or at the end without errors: an error in the input is then the only line.
+    """
+    notices = [] if OUTPUT.quiet or notice is None else [notice]
+    with pass_bar() as advance:
+
+        def on_progress(done: int, total: int) -> None:
+            while notices:
+                print(notices.pop(), file=sys.stderr)
+            advance(description, done, total)
+
+        yield on_progress
+        while notices:
+            print(notices.pop(), file=sys.stderr)
 
 
 @contextmanager
-def progress_bar(description: str, *, quiet: bool = False) -> Iterator[Callable[["Stage"], None]]:
+def progress_bar(description: str) -> Iterator[Callable[["Stage"], None]]:
     """A progress bar over the steps of a training, on a terminal only."""
-    if quiet or OUTPUT.quiet or not sys.stderr.isatty():
+    if OUTPUT.quiet or not sys.stderr.isatty():
         yield lambda stage: None
         return
     from selfadapt.runs.train import progress_bar as bars

@@ -7,7 +7,6 @@ from typing import Any
 import typer
 
 from selfadapt.cli.output import OUTPUT, Output, print_json
-from selfadapt.runs.config.sections import split_weights
 
 Options = Mapping[str, tuple[Any, Any]]  # type and typer option, by parameter name
 
@@ -29,11 +28,15 @@ Jobs = typer.Option(
 _PANELS = ("Data", "Model", "Training", "", "Output", "Options", "Advanced", "Experiments")  # in this order
 
 
-def as_command(command: Callable[..., Output | None], settings: Options | None = None) -> Callable[..., None]:
+def as_command(
+    command: Callable[..., Output | None],
+    settings: Options | None = None,
+    build: Callable[[dict[str, Any]], Any] = dict,
+) -> Callable[..., None]:
     """Add --quiet, --json and --help to a command.
 
-    A command yields its JSON object, then prints for people; with --json, only the object is printed. A command that
-    trains also gets the options in `settings`, and receives the values that the user gave as `given`.
+    A command yields its JSON object, then prints for people; with --json, only the object is printed. With
+    `settings`, a command also gets these options, and receives as `given` what `build` makes of the given values.
     """
 
     def wrapped(**values: Any) -> None:
@@ -42,7 +45,7 @@ def as_command(command: Callable[..., Output | None], settings: Options | None =
         OUTPUT.quiet = values.pop("quiet") or OUTPUT.json
         if settings is not None:
             given = {name: value for name in settings if (value := values.pop(name)) is not None}
-            values["given"] = split_weights(given)
+            values["given"] = build(given)
         results = command(**values)
         for content in results or ():
             if OUTPUT.json and results is not None:

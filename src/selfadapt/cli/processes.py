@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import typer
 
 from selfadapt.cli.output import OUTPUT
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import Interrupted, UserError, check_least
 from selfadapt.core.launched import follow_launcher, is_launched
 
 SHARED_COMMANDS = ("train", "pretrain", "embed", "audit", "predict", "probe", "attack", "shift")
@@ -23,8 +23,7 @@ def check_shared(command: str) -> None:
 
 def start_processes(devices: int, arguments: Sequence[str]) -> None:
     """With --devices, run the program with these arguments in that many processes, and exit as they do."""
-    if devices < 1:
-        raise UserError(f"--devices {devices} must be at least 1")
+    check_least({"--devices": devices})
     if devices > 1 and not is_launched():
         from selfadapt.engine.elastic import launch
 
@@ -32,17 +31,25 @@ def start_processes(devices: int, arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def in_processes(devices: int, device: str) -> Iterator[bool]:
-    """Run the block in each process, and yield whether this one is the first, which reports."""
-    start_processes(devices, sys.argv[1:])
-    from selfadapt.core import distributed
-    from selfadapt.core.device import choose_device
+def in_processes(devices: int, device: str, *, resumes: bool = False) -> Iterator[bool]:
+    """Run the block in each process, and yield whether this one is the first, which reports.
 
-    follow_launcher()
-    distributed.init(choose_device(device))
-    first = distributed.rank() == 0
-    OUTPUT.quiet = OUTPUT.quiet or not first
+    With `resumes`, an interruption says that the same command resumes.
+    """
     try:
-        yield first
-    finally:
-        distributed.shutdown()
+        start_processes(devices, sys.argv[1:])
+        from selfadapt.core import distributed
+        from selfadapt.core.device import choose_device
+
+        follow_launcher()
+        distributed.init(choose_device(device))
+        first = distributed.rank() == 0
+        OUTPUT.quiet = OUTPUT.quiet or not first
+        try:
+            yield first
+        finally:
+            distributed.shutdown()
+    except Interrupted as interruption:
+        if not resumes:
+            raise
+        raise Interrupted(f"{interruption}; run the same command again to resume") from None

@@ -1,11 +1,10 @@
 """What the commands that train share: start or resume a run, show progress, and stop so that it can be resumed."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfadapt.cli.output import count_bar, new_folder, progress_bar
+from selfadapt.cli.output import OUTPUT, count_bar, new_folder, progress_bar
 from selfadapt.cli.processes import start_processes
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.launched import follow_launcher, is_launched, is_restarted
@@ -14,27 +13,14 @@ if TYPE_CHECKING:
     from selfadapt.runs.config.request import Kind
     from selfadapt.runs.lifecycle.lifecycle import Run
     from selfadapt.runs.lifecycle.opened_run import OpenedRun
-    from selfadapt.runs.train.bench import StageCallback
 
 
-def run_in_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
-    """With --devices, start the processes, wait for them and exit as they do. In one of them, return."""
-    if resume and out is None:
-        raise UserError("--resume needs --out, the folder of the run to resume")
-    arguments = sys.argv[1:]
-    if out is None:
-        if is_launched():
-            raise UserError("several processes need --out, the folder of the run")
-        arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
-    start_processes(devices, arguments)
-
-
-def opened(path: Path, device: str, *, quiet: bool) -> "OpenedRun":
+def opened(path: Path, device: str) -> "OpenedRun":
     """Open a run to look at, which stays as it is."""
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.lifecycle.opened_run import open_folder
 
-    with count_bar("reading data", quiet=quiet) as on_progress:
+    with count_bar("reading data") as on_progress:
         return open_folder(RunFolder(path), on_progress=on_progress, device=device)
 
 
@@ -47,28 +33,24 @@ def _saved(checkpoints: Path) -> str:
 
 
 def run_to_the_end(
-    kind: "Kind",
-    command: str,
-    train: "Callable[[Run, StageCallback], dict[str, Any]]",
-    given: dict[str, Any],
-    out: Path | None,
-    *,
-    resume: bool,
-    devices: int,
-    log_to: str | None = None,
-    quiet: bool,
+    kind: "Kind", given: dict[str, Any], out: Path | None, *, resume: bool, devices: int, log_to: str | None = None
 ) -> "tuple[Run, dict[str, Any]] | None":
-    """Start or resume a run and train it to the end; returns the run and its result, in the first process only."""
+    """Start or resume a run and train it to the end; returns the run and its result, in the first process only.
+
+    With --devices, this starts the processes, waits for them and exits as they do; each of them comes here again.
+    """
+    _start_processes(devices, given.get("data"), out, resume=resume)
     from selfadapt.core import distributed
     from selfadapt.core.device import choose_device
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.config.facts import inspect_source
     from selfadapt.runs.config.planning import plan_reading
-    from selfadapt.runs.config.request import Request
+    from selfadapt.runs.config.request import COMMANDS, Request
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
     from selfadapt.runs.tracking.metrics_sender import MetricsSender
     from selfadapt.runs.tracking.trackers import check_trackers
+    from selfadapt.runs.train.train_or_load import TRAINERS
 
     follow_launcher()
     trackers = check_trackers(log_to)
@@ -77,7 +59,7 @@ def run_to_the_end(
         folder = RunFolder(out)
         device = given.get("device") or folder.read_run()["settings"]["device"]
     elif "data" not in given:
-        raise UserError(f"no DATA given; name a data set or a path: selfadapt {command} digits")
+        raise UserError(f"no DATA given; name a data set or a path: selfadapt {COMMANDS[kind]} digits")
     else:
         request = Request.of(kind, **given)
         reading = plan_reading(request, inspect_source(request))
@@ -85,22 +67,22 @@ def run_to_the_end(
         folder = RunFolder(out or new_folder(f"{Path(reading.data.source).stem}-{reading.method_name}"))
     distributed.init(choose_device(device))
     first = distributed.rank() == 0
-    quiet = quiet or not first
+    OUTPUT.quiet = OUTPUT.quiet or not first
     with folder.locked():
-        with count_bar("reading data", quiet=quiet, notice=notice) as on_progress:
+        with count_bar("reading data", notice=notice) as on_progress:
             run = start(request, folder, on_progress) if request else resume_run(folder, kind, given, on_progress)
         size = run.data.image_size
-        if size is not None and not quiet:
+        if size is not None and not OUTPUT.quiet:
             print(
                 f"images of different sizes are resized to {size}×{size}; --image-size N for another", file=sys.stderr
             )
         sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
-            with progress_bar(f"{run.plan.method_name} on {run.data.name}", quiet=quiet) as on_stage:
-                result = train(run, sender.sending(on_stage))
+            with progress_bar(f"{run.plan.method_name} on {run.data.name}") as on_stage:
+                result = TRAINERS[kind](run, sender.sending(on_stage))
             sender.finish(result)
         except Interrupted as interruption:
-            again = f"selfadapt {command} --resume --out {run.folder.path}"
+            again = f"selfadapt {COMMANDS[kind]} --resume --out {run.folder.path}"
             raise Interrupted(
                 f"{interruption}; {_saved(run.folder.checkpoints)}; resume with: {again}"
                 + (f" --devices {devices}" if devices > 1 else "")
@@ -108,3 +90,14 @@ def run_to_the_end(
         finally:
             distributed.shutdown()
     return (run, result) if first else None
+
+
+def _start_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:
+    if resume and out is None:
+        raise UserError("--resume needs --out, the folder of the run to resume")
+    arguments = sys.argv[1:]
+    if out is None:
+        if is_launched():
+            raise UserError("several processes need --out, the folder of the run")
+        arguments += ["--out", str(new_folder(f"{Path(data or 'run').stem}-{devices}"))]
+    start_processes(devices, arguments)

@@ -44,8 +44,8 @@ def _is_first_process() -> bool:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield an empty temporary file that replaces `path` when the block ends without an error.
 
-    The temporary file has a random name and is created exclusively, so that no file or link that somebody prepared is
-    written to. If `path` is a symbolic link to a file, the file is replaced.
+    Missing folders above it are created. The temporary file has a random name and is created exclusively, so that no
+    file or link that somebody prepared is written to. If `path` is a symbolic link to a file, the file is replaced.
 
     Raises:
         UserError: If `path` is not a file or cannot be written.
@@ -56,6 +56,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
         final = path.resolve()
         if final.exists() and not final.is_file():
             raise UserError(f"{path} is not a regular file; give another name")
+        if not final.parent.exists():
+            final.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_drafts(final)
         draft = final.with_name(f".draft-{secrets.token_hex(8)}-{final.name}")
         folder = os.open(final.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -82,15 +84,23 @@ def _remove_stale_drafts(final: Path) -> None:
 
 
 @contextmanager
-def atomic_folder(final: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder that replaces `final` when the block ends without an error."""
+def atomic_folder(final: Path, *, flush: bool = False) -> Iterator[Path]:
+    """Yield an empty temporary folder that replaces `final` when the block ends without an error.
+
+    With `flush`, its files are on disk before it appears.
+    """
     draft = final.with_name(f".draft-{final.name}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
         yield draft
+        if flush:
+            for path in (*draft.iterdir(), draft):
+                fsync_path(path)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
+        if flush:
+            fsync_path(final.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -148,9 +148,9 @@ def all_reduce_max(values: Tensor) -> Tensor:
     return values
 
 
-def from_first(value: object) -> object:
+def from_first(value: T) -> T:
     """Return the object of rank 0, in every process."""
-    return all_gather_objects(value if rank() == 0 else None)[0]
+    return cast(T, all_gather_objects(value if rank() == 0 else None)[0])
 
 
 class Maximum:
@@ -166,11 +166,11 @@ class Maximum:
         return cast(list[int], self._numbers.tolist())
 
 
-def all_gather_objects(value: object) -> list[object]:
+def all_gather_objects(value: T) -> list[T]:
     """Return the object of each process, in rank order."""
     if world_size() == 1:
         return [value]
-    values: list[object] = [None] * world_size()
+    values = [value] * world_size()
     dist.all_gather_object(values, value)
     return values
 

@@ -1,10 +1,17 @@
 """Errors with a defined exit code, for problems that a user can fix or must know about."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class UserError(Exception):
     """Invalid input from the user. The message says what is wrong, where, and what to do. Exit code 2."""
+
+
+def check_least(numbers: Mapping[str, int | None], least: int = 1) -> None:
+    """Raise a UserError for the first option whose number, if it was given, is smaller than this."""
+    for option, number in numbers.items():
+        if number is not None and number < least:
+            raise UserError(f"{option} {number} must be at least {least}")
 
 
 class TrainingError(Exception):

@@ -1,5 +1,6 @@
 """Regular files only: a FIFO, a device or a socket would block or never end, and a link may lead anywhere."""
 
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -45,6 +46,12 @@ def read_regular(path: Path, *, most: int = MOST_TEXT) -> bytes:
     """Read a regular file of at most `most` bytes; see `open_regular`."""
     with open_regular(path, most=most) as file:
         return file.read(most)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a regular file, in hexadecimal digits; see `open_regular`."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_regular(path: Path) -> None:

@@ -60,8 +60,3 @@ class Batch:
         columns = (values.split(sizes) for values in (self.input, self.label, self.index))
         parts = zip(*columns, seconds, dealt, strict=True)
         return [Batch(x, y, index, None, second, own) for x, y, index, second, own in parts if len(index)]
-
-
-def as_input(images: Tensor) -> Tensor:
-    """Convert uint8 images to floats in 0..1; leave other inputs unchanged."""
-    return images.float().div_(255) if images.dtype == torch.uint8 else images

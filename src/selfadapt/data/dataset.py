@@ -118,6 +118,11 @@ class Data:
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: samples for name, samples in splits.items() if samples is not None}
 
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all splits, one split after the other."""
+        return [sample_id for samples in self.splits.values() for sample_id in samples.ids]
+
     def with_splits(self, splits: Mapping[str, Samples]) -> "Data":
         """Return the data with exactly these splits, by name."""
         return replace(self, train=splits["train"], validation=splits.get("validation"), test=splits.get("test"))

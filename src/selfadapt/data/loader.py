@@ -19,13 +19,13 @@ from torch import Tensor
 from selfadapt.core.device import to_device
 from selfadapt.core.errors import TrainingError
 from selfadapt.core.rng import seeded
-from selfadapt.data.batch import Batch, Dealt, as_input
+from selfadapt.data.batch import Batch, Dealt
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.augment import Augment
 from selfadapt.data.images.crops import RandomCrops
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.storage import TensorImages
-from selfadapt.data.images.transforms import resized
+from selfadapt.data.images.transforms import as_floats, resized
 from selfadapt.data.inputs import Inputs
 
 
@@ -121,4 +121,4 @@ class SampleLoader:
         if self.augment is not None:
             images_BCHW = self.augment(images_BCHW, seeded(self.seed, *stream))
         size = self.size_in(epoch)
-        return as_input(images_BCHW if size is None else resized(images_BCHW, size))
+        return as_floats(images_BCHW if size is None else resized(images_BCHW, size))

@@ -5,7 +5,6 @@ Shapes: N samples in total, T terms of the loss.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ class Accumulator:
         merged.sums_T2 = self.sums_T2
         merged.predicted_N = distributed.all_reduce_max(self.predicted_N.clone())
         for moments in distributed.all_gather_objects(self.moments):
-            merged.add(cast(dict[str, list[float]], moments))
+            merged.add(moments)
         return merged
 
     def add_loss(self, sums_T2: Tensor) -> None:

@@ -13,7 +13,6 @@ If all processes hold the same state, the first writes it, and training waits. T
 GPU, go through torch.distributed.checkpoint, which writes them in the background (distributed_checkpoint.py).
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -32,7 +31,7 @@ from torch import Tensor
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import fsync_path
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import open_regular, read_regular
+from selfadapt.core.regular_files import read_regular, sha256_of
 from selfadapt.core.typed_json import check, parse
 from selfadapt.engine.nested_tensors import flatten, unflatten
 
@@ -76,7 +75,7 @@ class Draft:
         for name, tensors in files.items():
             save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, self.path / name)
             fsync_path(self.path / name)
-        return {name: _sha256(self.path / name) for name in files}
+        return {name: sha256_of(self.path / name) for name in files}
 
     def publish(self, sums: Mapping[str, str]) -> None:
         """Write the manifest, rename the folder, and delete all but the newest two checkpoints."""
@@ -147,7 +146,7 @@ def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint 
     Raises:
         UserError: If all checkpoints are damaged, or one was written by another version.
     """
-    checkpoints = cast(list[Path], distributed.from_first(_newest_first(folder)))
+    checkpoints = distributed.from_first(_newest_first(folder))
     for path in checkpoints:
         loaded, fault = _loaded(path, device)
         faults = [found for found in distributed.all_gather_objects(fault) if found is not None]
@@ -176,7 +175,7 @@ def _loaded(path: Path, device: torch.device | str) -> tuple[Checkpoint | None, 
             return None, f"its manifest does not list its files, {', '.join(sorted(files))}"
         sums = sorted(manifest["sha256"].items())
         for name, expected in sums[distributed.rank() :: distributed.world_size()]:
-            if _sha256(path / name) != expected:
+            if sha256_of(path / name) != expected:
                 return None, f"checksum of {name} does not match"
         state = _state(path, version)
         check(state, dict[str, Any])
@@ -224,8 +223,3 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
 def _newest_first(folder: Path) -> list[Path]:
     named = [path for path in folder.glob("*-*") if re.fullmatch(r"[0-9]+-[0-9]+", path.name)]
     return sorted(named, key=lambda path: [int(number) for number in path.name.split("-")], reverse=True)
-
-
-def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,10 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -28,6 +27,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from selfadapt.core.errors import INTERRUPTED, Interrupted
 from selfadapt.core.launched import LAUNCHER
+from selfadapt.engine.jobs import end_processes
 
 _RESTARTS = 3
 _POLL = 0.05  # seconds between checks of the processes
@@ -101,7 +101,7 @@ class _Agent(LocalElasticAgent):
         failed = [code for code in self.codes if code]
         if failed:
             code = min(failed)  # a lost process, whose code is negative, also makes the waiting others fail
-            self._end(_FAIL_SECONDS if code > 0 else 0.0)
+            end_processes(self._processes, _FAIL_SECONDS if code > 0 else 0.0)
             if code > 0:
                 self.code, self._remaining_restarts = code, 0
             else:
@@ -114,22 +114,8 @@ class _Agent(LocalElasticAgent):
         return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
-        self._end(_SAVE_SECONDS)
+        end_processes(self._processes, _SAVE_SECONDS)
         super()._shutdown(signal.SIGKILL, timeout)
-
-    def _end(self, seconds: float) -> None:
-        """Terminate the processes, and after this time kill them and the workers that they started."""
-        for process in self._processes:
-            if process.poll() is None and seconds:
-                process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + seconds
-        for process in self._processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            process.kill()
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 class _Logs(DefaultLogsSpecs):

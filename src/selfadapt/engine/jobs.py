@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from selfadapt.core.launched import JOBS, LAUNCHER
 from selfadapt.core.progress import ProgressCallback
@@ -41,7 +42,7 @@ def launch_each(
             running = {slot: job for slot, job in running.items() if job[1].poll() is None}
             on_progress(len(commands) - len(waiting) - len(running), len(commands))
     finally:
-        _stop([process for _, process in running.values()])
+        end_processes([process for _, process in running.values()], _GRACE)
     return None
 
 
@@ -60,14 +61,16 @@ def _start(arguments: Sequence[str], slot: int, at_once: int) -> "subprocess.Pop
     )
 
 
-def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+def end_processes(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Terminate processes, each with a session of its own, and after this time kill them and their workers."""
     for process in processes:
-        if process.poll() is None:
+        if process.poll() is None and seconds:
             process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + seconds
     for process in processes:
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

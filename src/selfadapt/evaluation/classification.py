@@ -6,7 +6,6 @@ Shapes: N samples, n of this process, B of a batch, K classes, O outputs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.device import autocast
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.batch import as_input
 from selfadapt.data.images.prefetch import read_batches
+from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import Inputs
 
 UNKNOWN = -1  # predicted class of an unreadable sample
@@ -72,7 +71,7 @@ def outputs(
     own = _outputs_of_batches(model, images, device, batch_size, forward or model, precision, on_progress)
     found = [(torch.arange(0), torch.zeros(0, 0)), *own]  # index and outputs of each batch
     # A process that could read none of its images gets the number of outputs from the others.
-    width = max(1, *(cast(int, width) for width in distributed.all_gather_objects(found[-1][1].shape[1])))
+    width = max(1, *distributed.all_gather_objects(found[-1][1].shape[1]))
     outputs_NO = torch.zeros(len(images), width)
     outputs_NO[own_n] = torch.nan  # and zero for the images of other processes, for the sum
     for index_B, outputs_BO in found[1:]:
@@ -102,7 +101,7 @@ def _outputs_of_batches(
     for read in read_batches(images, batches, device=device):
         if len(read.index_B):
             with autocast(device, precision):
-                outputs_BO = forward(as_input(read.images_BCHW))
+                outputs_BO = forward(as_floats(read.images_BCHW))
             done += len(read.index_B)
             on_progress(done, sum(map(len, batches)))
             yield read.index_B, outputs_BO.float().cpu()

@@ -21,8 +21,8 @@ from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
-from selfadapt.data.batch import as_input
 from selfadapt.data.images.prefetch import read_batches
+from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import Inputs
 from selfadapt.models.registry import LARGE_IMAGE
 
@@ -144,7 +144,7 @@ def robustness(
             if len(read.index_B):
                 generator = seeded(seed, "attack", int(index_B[0]))
                 outcome_N[read.index_B] = attack.outcome(
-                    classes, as_input(read.images_BCHW), labels_N[read.index_B].to(device), generator
+                    classes, as_floats(read.images_BCHW), labels_N[read.index_B].to(device), generator
                 ).cpu()
         outcome_N = distributed.all_reduce_max(outcome_N.to(device)).cpu()
         done += sum(map(len, batches_of_all))

@@ -6,7 +6,7 @@ Shapes: B samples of a batch, N samples in all.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ class LoopLoss(ABC):
             raise RuntimeError("end_epoch() was called twice without a step in between; call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
         for moments in distributed.all_gather_objects(self._measured.moments):
-            whole.add(cast(dict[str, list[float]], moments))
+            whole.add(moments)
         self._close(_largest_visits(self._visits(), len(self.targets)))
         self.history.append(whole.metrics)
         self.epoch += 1

@@ -2,7 +2,7 @@
 
 import math
 
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import UserError, check_least
 from selfadapt.data.inputs import InputSpec
 from selfadapt.models.backbone import Backbone, PassThrough
 from selfadapt.models.backbones.alexnet import AlexNet
@@ -28,8 +28,7 @@ FIXED_SIZE = ("mlp",)  # networks that take images of one size only
 
 def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbone:
     """Build a network for these inputs; `width` overrides the width of its first stage or layer."""
-    if width is not None and width < 1:
-        raise UserError(f"--width {width} must be at least 1")
+    check_least({"--width": width})
     if name not in NAMES:
         raise UserError(f"--model {name!r} is not known; choose one of {', '.join(NAMES)}")
     if name == "mlp":

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from selfadapt.core.errors import UserError
 
 Settings = Mapping[str, Any]  # by option name, with underscores
-Scale = Literal["paper", "laptop"]
 TrialKind = Literal["labels", "pretraining", "linear-regression"]
 
 

@@ -21,7 +21,7 @@ SMALL: Settings = {
     "augment": "none",
 }  # fmt: skip
 SMALL_DATA = {"CIFAR10": "cifar10", "Fashion-MNIST": "fashion-mnist"}
-SMALL_SAT: Settings = {"method": "sat-paper", "start_epoch": 6, "momentum": 0.35}  # tenth(0.9)
+SMALL_SAT: Settings = {"method": "sat-paper", "start_epoch": 6, "momentum": 0.35}  # 0.9^10
 SMALL_MINUTES = 1.2  # per run: 120,000 images at about 1,700 per second
 # half of the paper's epochs, with images that networks memorise in that time; halve E_s and square alpha as well
 HALF: Settings = {**CIFAR, "data": "fashion-mnist", "batch_size": 64, "epochs": 100}
@@ -35,11 +35,6 @@ AUGMENTED_MINUTES = 0.75  # per run, two at once
 def erm_and(ours: Settings) -> dict[str, Settings]:
     """The two rows of most figures."""
     return {"ERM": {"method": "erm"}, "ours": ours}
-
-
-def tenth(alpha: float) -> float:
-    """Alpha for a tenth of the epochs."""
-    return float(round(alpha**10, 2))
 
 
 # Section 7.1; the paper gives no learning rate for small images

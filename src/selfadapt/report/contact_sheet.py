@@ -77,7 +77,6 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
     width = gap + columns * (side + gap)
     style = f'font-family="sans-serif" font-size="{_FONT_SIZE}" text-anchor="middle" fill="{INK}"'
     size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *elements, "</svg>"])
     with atomic_write(path) as file:
         file.write(content)

@@ -70,7 +70,6 @@ def _save(figure: "Figure", path: Path) -> None:
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_parse_math(False)  # class names may contain dollar signs
-    path.parent.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "selfadapt", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the browser has the fonts that matplotlib lacks
         with atomic_write(path) as file:

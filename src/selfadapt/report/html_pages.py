@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from selfadapt.core.atomic_files import atomic_write
-from selfadapt.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,8 @@ class Chart:
 def write_page(template: str, path: Path, /, **content: Any) -> Path:
     """Render a template to a file."""
     html = _environment().get_template(template).render(**content)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(html)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    with atomic_write(path) as file:
+        file.write(html)
     return path
 
 

@@ -37,7 +37,6 @@ def write_reproduction(
     command: str,
 ) -> dict[str, Any]:
     """Write the result to the folder `path`, and return the paths of the files. `command` produced it."""
-    path.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
     lines = (["" if row[column] is None else str(row[column]) for column in columns] for row in rows)
     write_table(path / "rows.csv", columns, lines)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from selfadapt.core.atomic_files import atomic_path, atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import open_regular, read_regular
+from selfadapt.core.regular_files import read_regular, sha256_of
 from selfadapt.core.typed_json import check, parse
 
 NAME = "checksums.json"
@@ -37,7 +37,6 @@ _WARNED: set[Path] = set()
 def recorded(folder: Path, path: Path) -> Iterator[Path]:
     """Yield an empty temporary file that replaces `path`, and records its checksum, when the block ends."""
     name = path.relative_to(folder).as_posix()
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as draft:
         yield draft
         new = _sha256(draft)
@@ -143,7 +142,6 @@ def _content(path: Path) -> bytes | None:
 
 def _sha256(path: Path) -> str | None:
     try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except FileNotFoundError:
         return None

@@ -1,7 +1,6 @@
 """The run folder: reading and writing its files (paths.py lists them)."""
 
 import csv
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, cast, get_args
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_tree, read_regular
+from selfadapt.core.regular_files import check_tree, sha256_of
 from selfadapt.core.typed_json import check, parse
 from selfadapt.data.duplicates.groups import DuplicateGroup
 from selfadapt.data.duplicates.near_duplicates import Kind
@@ -65,6 +64,10 @@ class RunFolder(RunPaths):
             return None if content is None else _checked(parse(content), kind)
         except ValueError as error:
             raise UserError(f"{path} is damaged: {error}; delete it and run the command that wrote it again") from error
+
+    def add_json(self, path: Path, kind: Any, key: str, entry: Mapping[str, Any]) -> None:
+        """Write one of the entries of a file whose entries are of this kind."""
+        self.write_json(path, {**(self.read_json(path, dict[str, kind]) or {}), key: entry})
 
     def write_rows(self, path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         with self.recorded(path) as draft:
@@ -148,7 +151,7 @@ class RunFolder(RunPaths):
         return read_table(self.samples_file, SAMPLE_COLUMNS)
 
     def samples_sha256(self) -> str:
-        return hashlib.sha256(read_regular(self.samples_file)).hexdigest()
+        return sha256_of(self.samples_file)
 
     def recorded_samples(self) -> list[dict[str, str]]:
         """Read the samples, and raise a UserError if the file was changed after the run started."""

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
 
 from data.tables import write_table
 from selfadapt.core.errors import UserError
@@ -15,7 +14,6 @@ from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.labels.overrides import apply_labels
-from selfadapt.data.sources.arrays import IndexedDataset
 from selfadapt.data.sources.catalog import open_data
 from selfadapt.data.splits import split_off
 
@@ -160,13 +158,6 @@ def test_bad_label_files_are_refused(tmp_path: Path) -> None:
     for name, message in cases.items():
         with pytest.raises(UserError, match=message):
             apply_labels(data, tmp_path / name)
-
-
-def test_any_dataset_gets_an_index() -> None:
-    dataset = TensorDataset(torch.randint(0, 256, (6, 3, 4, 4), dtype=torch.uint8), torch.arange(6))
-    image, label, index = IndexedDataset(dataset)[4]
-    assert torch.equal(image, dataset.tensors[0][4])
-    assert (int(label), index) == (4, 4)
 
 
 def test_label_files_name_classes_as_the_data_do(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_columns_are_read_as_scikit_learn_does(tmp_path: Path) -> None:
     theirs = make_column_transformer((number, [0, 1]), (OneHotEncoder(handle_unknown="ignore"), [2]))
     expected = theirs.fit_transform(plain(rows))
     assert isinstance(found.train.inputs, VectorInputs)
-    ours = found.train.inputs.values_ND.numpy()
+    ours = found.train.inputs.values.numpy()
     missing = np.array([[float(row["age"] == "")] for row in rows])
     # scikit-learn scales after it fills in, we before: the deviation of the numbers that are there
     ages = np.array([float(row["age"]) for row in rows if row["age"]])
@@ -152,7 +152,7 @@ def test_columns_are_read_as_scikit_learn_does(tmp_path: Path) -> None:
     assert found.test is not None
     assert isinstance(found.test.inputs, VectorInputs)
     tested = theirs.transform(plain(new))
-    np.testing.assert_allclose(found.test.inputs.values_ND[:, 0], tested[:, 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.test.inputs.values[:, 0], tested[:, 0], rtol=1e-5, atol=1e-6)
     assert [found.classes[k] for k in found.test.labels] == [row["kind"] for row in new]
 
 
@@ -166,7 +166,7 @@ def test_an_encoder_is_restored_from_its_state(tmp_path: Path) -> None:
     def encode(row: dict[str, str]) -> torch.Tensor:
         return encoder.encode(Table(rows=[row], location=lambda i: "new.csv, row 2"))[0]
 
-    for row, vector in zip(rows, found.train.inputs.values_ND, strict=True):
+    for row, vector in zip(rows, found.train.inputs.values, strict=True):
         assert torch.equal(encode(row), vector)
     with pytest.warns(UserWarning, match="'colour' has 1 values that do not occur in the training rows, such as 'mau"):
         strange = encode({**rows[1], "colour": "mauve", "size": "", "extra": "1"})

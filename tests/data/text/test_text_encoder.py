@@ -47,7 +47,7 @@ def test_texts_are_encoded_as_the_authors_library_does(tmp_path: Path) -> None:
     found = _open(write_table(tmp_path / "t.csv", _rows())).train.inputs
     assert isinstance(found, VectorInputs)
     expected = torch.from_numpy(load_model(device="cpu").encode(TEXTS))
-    torch.testing.assert_close(found.values_ND, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.values, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_texts_are_encoded_again_from_the_state_and_from_the_cache(
@@ -69,7 +69,7 @@ def test_texts_are_encoded_again_from_the_state_and_from_the_cache(
     state = json.loads(json.dumps(first.reader.state_dict()))
     encoder = row_encoder_from_state(state)
     assert isinstance(first.train.inputs, VectorInputs)
-    vectors = first.train.inputs.values_ND
+    vectors = first.train.inputs.values
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "empty"))  # nothing cached, so the network encodes it alone
     alone = encoder.encode(Table(rows=[{"words": TEXTS[0]}], location=str))[0]
     torch.testing.assert_close(alone, vectors[0], rtol=1e-4, atol=1e-5)

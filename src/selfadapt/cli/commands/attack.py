@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines, print_table
+from selfadapt.cli.output import Output, count_bar, percent, print_lines, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
@@ -51,27 +51,23 @@ def command(
     The same command resumes an interrupted attack. The report of RUN shows the result.
     """
     from selfadapt.attacks.by_name import named_attack
-    from selfadapt.core.errors import Interrupted
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.robust_accuracy import attack_run
 
     attack = named_attack(
         name, norm=norm, eps=eps, steps=steps, step=step, restarts=restarts, loss=loss, queries=queries
     )
-    try:
-        with in_processes(devices, device) as first:
-            own = opened(run, device, quiet=OUTPUT.quiet)
-            other = None if transfer is None else opened(transfer, device, quiet=OUTPUT.quiet)
-            with count_bar(f"{name} attack") as on_progress:
-                found = attack_run(
-                    own, name, attack,
-                    images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, transfer=other,
-                    on_progress=on_progress,
-                )  # fmt: skip
-            if not first:
-                return
-    except Interrupted as interruption:
-        raise Interrupted(f"{interruption}; run the same command again to resume") from None
+    with in_processes(devices, device, resumes=True) as first:
+        own = opened(run, device)
+        other = None if transfer is None else opened(transfer, device)
+        with count_bar(f"{name} attack") as on_progress:
+            found = attack_run(
+                own, name, attack,
+                images=images, seed=seed, batch_size=batch_size, checks=checks, at=at, transfer=other,
+                on_progress=on_progress,
+            )  # fmt: skip
+        if not first:
+            return
     write_run_page(own.folder)
     yield found
     print(f"{found['images']} test images, {found['norm']} {found['eps']:g}, network of epoch {found['epoch']}")

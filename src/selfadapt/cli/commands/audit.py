@@ -1,15 +1,14 @@
 """`selfadapt audit`"""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, new_folder, pass_bar, percent, print_lines
+from selfadapt.cli.output import Output, new_folder, pass_bar, percent, print_lines, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
-from selfadapt.cli.training import opened, run_in_processes, run_to_the_end
+from selfadapt.cli.training import opened, run_to_the_end
 from selfadapt.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _audit_run(folder: "RunFolder", device: str, devices: int) -> Output:
     from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 
     with in_processes(devices, device) as first:
-        own = opened(folder.path, device, quiet=OUTPUT.quiet)
+        own = opened(folder.path, device)
         audit = audit_training(own.folder, own.data, own.state)
         if not first:
             return
@@ -74,14 +73,10 @@ def _audit_run(folder: "RunFolder", device: str, devices: int) -> Output:
 
 def _audit_data(source: str, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
     from selfadapt.run_folder.folder import RunFolder
-    from selfadapt.runs.train.labelled import train
 
-    run_in_processes(devices, source, out, resume=False)
     given = {"data": source, "device": device, **({} if labels is None else {"labels": str(labels)})}
     started = out is not None and RunFolder(out).exists
-    done = run_to_the_end(
-        "labels", "train", train, given, out, resume=started, devices=devices, log_to=None, quiet=OUTPUT.quiet
-    )
+    done = run_to_the_end("labels", given, out, resume=started, devices=devices)
     if done is not None:
         run, result = done
         yield {**result["audit"], "run": result["run"]}
@@ -109,7 +104,7 @@ def _print_figures(figures: "LabelFigures", summary: dict[str, Any], duplicates:
     from selfadapt.review.statistics.label_figures import COLUMNS
 
     print(*figures.sentences, sep="\n")
-    _print_aligned([COLUMNS, *(row.cells() for row in figures.rows)])
+    print_table(COLUMNS, [row.cells() for row in figures.rows])
     lines = {}
     if summary["duplicates"]:
         lines["groups of duplicates"] = duplicates
@@ -122,14 +117,3 @@ def _print_figures(figures: "LabelFigures", summary: dict[str, Any], duplicates:
         lines["label recovery"] = percent(summary["recovery"])
     lines["label table"] = summary["labels"]
     print_lines(lines)
-
-
-def _print_aligned(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in aligned columns, whatever the width of the terminal."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        print(
-            first.ljust(widths[0]),
-            *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True)),
-            sep="  ",
-        )

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from selfadapt.cli.commands.coverage import Passes
-from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_lines
+from selfadapt.cli.output import Output, count_bar, percent, print_lines
 from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
@@ -36,7 +36,7 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.abstention import calibrate
 
-    own = opened(run, device, quiet=OUTPUT.quiet)
+    own = opened(run, device)
     with count_bar("predicting") as on_progress:
         found = calibrate(
             own,

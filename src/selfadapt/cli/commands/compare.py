@@ -42,8 +42,8 @@ def command(
             methods.split(","),
             seeds,
             {**given, "data": data},
-            lambda words: progress_bar(words),
-            lambda words: count_bar(words),
+            progress_bar,
+            count_bar,
             jobs,
         )
     except Interrupted:

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_table
+from selfadapt.cli.output import Output, count_bar, percent, print_table
 from selfadapt.cli.parameters import Device
 from selfadapt.cli.training import opened
 
@@ -33,7 +33,7 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.abstention import measure_coverage
 
-    own = opened(run, device, quiet=OUTPUT.quiet)
+    own = opened(run, device)
     with count_bar("predicting") as on_progress:
         content = measure_coverage(own, passes, on_progress)
     write_run_page(own.folder)

@@ -16,11 +16,12 @@ def command(
     from selfadapt.core.errors import UserError
     from selfadapt.core.settings import settings_in, to_plain
     from selfadapt.objectives.methods import METHODS
+    from selfadapt.runs.config.request import COMMANDS
 
     found: list[dict[str, Any]] = [
         {
             "name": own,
-            "command": "train" if kind == "labels" else "pretrain",
+            "command": COMMANDS[kind],
             "words": method.description,
             "needs": method.needs,
             "settings": [

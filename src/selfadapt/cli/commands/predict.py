@@ -13,7 +13,7 @@ import typer
 from selfadapt.cli.output import count_bar
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
-from selfadapt.core.errors import TrainingError, UserError
+from selfadapt.core.errors import TrainingError, UserError, check_least
 from selfadapt.core.launched import is_restarted
 
 EXAMPLE = "Example: selfadapt predict runs/first new/*.png, or: find new -name '*.png' | selfadapt predict runs/first -"
@@ -34,8 +34,7 @@ def command(
     The keys are path, class (null if the run abstains), abstained, confidence and guess (the predicted class in either
     case); or path and error, for a file that cannot be read.
     """
-    if batch_size < 1:
-        raise UserError(f"--batch-size {batch_size} must be at least 1")
+    check_least({"--batch-size": batch_size})
     answers = broken = 0
     with _records(run, paths, batch_size, device, devices, abstain=not everything) as records:
         for record in records:

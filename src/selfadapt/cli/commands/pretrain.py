@@ -5,9 +5,9 @@ from typing import Any
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, percent, print_lines
+from selfadapt.cli.output import Output, percent, print_lines
 from selfadapt.cli.parameters import Devices, LogTo, Out, Resume
-from selfadapt.cli.training import run_in_processes, run_to_the_end
+from selfadapt.cli.training import run_to_the_end
 from selfadapt.runs.config.request import Kind
 
 KIND: Kind = "pretraining"
@@ -36,12 +36,7 @@ def command(
     warning.
     """
     given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
-    run_in_processes(devices, data, out, resume=resume)
-    from selfadapt.runs.train.unlabelled import pretrain
-
-    done = run_to_the_end(
-        KIND, "pretrain", pretrain, given, out, resume=resume, devices=devices, log_to=log_to, quiet=OUTPUT.quiet
-    )
+    done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     if done is None:
         return
     run, result = done

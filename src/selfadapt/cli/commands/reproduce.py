@@ -46,8 +46,8 @@ def command(
     try:
         result = reproduce(
             recipe, scale, path, seeds,
-            lambda words: progress_bar(words),
-            count_bar=lambda words: count_bar(words),
+            progress_bar,
+            count_bar=count_bar,
             first_seed=seed,
             devices=devices,
             jobs=jobs,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from selfadapt.cli.output import OUTPUT, Output, count_bar, percent, print_table
+from selfadapt.cli.output import Output, count_bar, percent, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
@@ -31,30 +31,26 @@ def command(
 
     The same command resumes an interrupted measurement. The report of RUN shows the table.
     """
-    from selfadapt.core.errors import Interrupted
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect import shift_accuracy
 
-    try:
-        with in_processes(devices, device) as first:
-            own = opened(run, device, quiet=OUTPUT.quiet)
-            other = None if against is None else opened(against, device, quiet=OUTPUT.quiet)
-            with count_bar("evaluating corruptions") as on_progress:
-                measured = partial(
-                    shift_accuracy.shift_run,
-                    published=data,
-                    images=images,
-                    levels=levels,
-                    seed=seed,
-                    on_progress=on_progress,
-                )
-                found = measured(own)
-                if other is not None:
-                    found = shift_accuracy.against(own, found, other, measured(other))
-            if not first:
-                return
-    except Interrupted as interruption:
-        raise Interrupted(f"{interruption}; run the same command again to resume") from None
+    with in_processes(devices, device, resumes=True) as first:
+        own = opened(run, device)
+        other = None if against is None else opened(against, device)
+        with count_bar("evaluating corruptions") as on_progress:
+            measured = partial(
+                shift_accuracy.shift_run,
+                published=data,
+                images=images,
+                levels=levels,
+                seed=seed,
+                on_progress=on_progress,
+            )
+            found = measured(own)
+            if other is not None:
+                found = shift_accuracy.against(own, found, other, measured(other))
+        if not first:
+            return
     write_run_page(own.folder)
     yield {key: value for key, value in found.items() if key != "about"}
     steps = list(found["levels"])

@@ -134,7 +134,7 @@ def _share(sketches_NA: Array, passes: Passes) -> None:
     """Fill in the sketches of the other processes, a block of each at a time."""
     if distributed.world_size() == 1:
         return
-    ranges = [own for own in distributed.all_gather_objects((passes.start, passes.stop)) if isinstance(own, tuple)]
+    ranges = distributed.all_gather_objects((passes.start, passes.stop))
     for step in range(max(-(-(stop - start) // passes.rows) for start, stop in ranges)):
         places = [
             slice(min(start + step * passes.rows, stop), min(start + (step + 1) * passes.rows, stop))

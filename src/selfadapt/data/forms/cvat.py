@@ -5,7 +5,6 @@ images/, where an export with images has them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,11 +15,10 @@ from selfadapt.core.regular_files import check_regular
 from selfadapt.data.forms.form import Changes
 
 
-@dataclass(frozen=True)
 class CvatExport:
     """An .xml file that CVAT exported."""
 
-    may_lack_labels: bool = True
+    may_lack_labels = True
 
     def holds(self, path: Path) -> bool:
         return path.suffix == ".xml" and not path.is_dir()

@@ -14,10 +14,8 @@ Changes = Mapping[int, str | None]  # the new label of a row by its position; No
 class Form(Protocol):
     """A form in which labelled data are stored."""
 
-    @property
-    def may_lack_labels(self) -> bool:
-        """Whether items without a label are usual, as in the export of an unfinished project, and are left out."""
-        ...
+    may_lack_labels: bool
+    """Whether items without a label are usual, as in the export of an unfinished project, and are left out."""
 
     def holds(self, path: Path) -> bool:
         """Whether the file or folder is in this form, judged by its name and the names in it."""

@@ -8,7 +8,6 @@ or the same under train/, val/ and test/. An id is the path of the image below t
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ _TABLE = "metadata.csv"
 _FILE = "file_name"
 
 
-@dataclass(frozen=True)
 class ImageMetadata:
     """A folder of images with their labels in metadata.csv."""
 
-    may_lack_labels: bool = False
+    may_lack_labels = False
 
     def holds(self, path: Path) -> bool:
         return path.is_dir() and any(_FILE in CsvFile().column_names(table) for table in _tables(path))

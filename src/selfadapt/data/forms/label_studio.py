@@ -10,7 +10,6 @@ Images are looked for beside the export: at the path below its folder, or by the
 import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -19,16 +18,15 @@ from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular
 from selfadapt.data.forms.form import Changes
+from selfadapt.data.images.decode import SUFFIXES
 
-_IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _LABEL = "label"
 
 
-@dataclass(frozen=True)
 class LabelStudioExport:
     """A .json file that Label Studio exported."""
 
-    may_lack_labels: bool = True
+    may_lack_labels = True
 
     def holds(self, path: Path) -> bool:
         return path.suffix == ".json" and not path.is_dir()
@@ -119,7 +117,7 @@ def _choices(task: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_image(value: Any) -> bool:
-    return isinstance(value, str) and "\n" not in value and _location(value).suffix.lower() in _IMAGES
+    return isinstance(value, str) and "\n" not in value and _location(value).suffix.lower() in SUFFIXES
 
 
 def _location(value: str) -> PurePosixPath:

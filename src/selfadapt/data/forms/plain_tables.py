@@ -5,7 +5,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
@@ -18,11 +17,10 @@ from selfadapt.data.forms.form import Changes
 _PARQUET = "reading .parquet needs pyarrow: pip install 'selfadapt[parquet]'"
 
 
-@dataclass(frozen=True)
 class CsvFile:
     """A .csv file."""
 
-    may_lack_labels: bool = False
+    may_lack_labels = False
 
     def holds(self, path: Path) -> bool:
         return path.suffix == ".csv"
@@ -57,11 +55,10 @@ class CsvFile:
             writer.writerows(kept)
 
 
-@dataclass(frozen=True)
 class ParquetFile:
     """A .parquet file."""
 
-    may_lack_labels: bool = False
+    may_lack_labels = False
 
     def holds(self, path: Path) -> bool:
         return path.suffix == ".parquet"

@@ -7,7 +7,6 @@ hash of its bytes.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -16,18 +15,17 @@ from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.data.forms.form import Changes
 from selfadapt.data.forms.plain_tables import relabelled
+from selfadapt.data.images.decode import SUFFIXES
 from selfadapt.data.row_cache import content_digest
 from selfadapt.data.sample_ids import content_ids
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
-@dataclass(frozen=True)
 class SavedDataset:
     """A folder that `save_to_disk` of the package `datasets` wrote."""
 
-    may_lack_labels: bool = False
+    may_lack_labels = False
 
     def holds(self, path: Path) -> bool:
         return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
@@ -128,7 +126,7 @@ def _extracted(split: str, dataset: Any, column: str) -> tuple[list[str], list[s
     digest = content_digest(*(sample_id.encode() for sample_id in ids)).hex()
     folder = cache_dir() / "extracted" / digest
     suffixes = [PurePath(image.get("path") or "").suffix.lower() for image in images]
-    names = [f"{i:07d}{suffix if suffix in _SUFFIXES else '.png'}" for i, suffix in enumerate(suffixes)]
+    names = [f"{i:07d}{suffix if suffix in SUFFIXES else '.png'}" for i, suffix in enumerate(suffixes)]
     if not folder.is_dir():
         with atomic_folder(folder) as draft:
             for name, content in zip(names, contents, strict=True):

@@ -175,38 +175,19 @@ def random_boxes(
     return top_B, left_B, tall_B, wide_B
 
 
-def random_jitter(
-    images_BCHW: Tensor,
-    generator: torch.Generator,
-    *,
-    brightness: float = 0.4,
-    contrast: float = 0.4,
-    saturation: float = 0.4,
-    hue: float = 0.1,
-) -> Tensor:
-    """Colour jitter with random strengths in random order, drawn for each image."""
+def random_jitter(images_BCHW: Tensor, generator: torch.Generator) -> Tensor:
+    """Colour jitter (brightness, contrast and saturation by up to 0.4, hue by 0.1) in random order for each image."""
     count = len(images_BCHW)
 
     def factor(strength: float) -> Tensor:
         return torch.empty(count).uniform_(1 - strength, 1 + strength, generator=generator)
 
-    strengths_4B = torch.stack([factor(brightness), factor(contrast), factor(saturation), factor(hue) - 1])
+    strengths_4B = torch.stack([factor(0.4), factor(0.4), factor(0.4), factor(0.1) - 1])
     return jitter(images_BCHW, strengths_4B, torch.rand(count, 4, generator=generator).argsort(1))
 
 
 def random_rotation(images_BCHW: Tensor, most: float, generator: torch.Generator) -> Tensor:
-    degrees_B = torch.empty(len(images_BCHW)).uniform_(-most, most, generator=generator)
-    return rotate(images_BCHW, degrees_B)
-
-
-def mixup(
-    images_BCHW: Tensor, targets_BK: Tensor, strength: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Mix each sample with another (Zhang et al., 2018), with one mixing weight for the whole batch."""
-    share = beta(strength, generator)
-    partner_B = to_device(torch.randperm(len(images_BCHW), generator=generator), images_BCHW.device)
-    images = as_floats(images_BCHW)
-    return torch.lerp(images[partner_B], images, share), torch.lerp(targets_BK[partner_B], targets_BK, share)
+    return rotate(images_BCHW, torch.empty(len(images_BCHW)).uniform_(-most, most, generator=generator))
 
 
 def beta(strength: float, generator: torch.Generator) -> float:

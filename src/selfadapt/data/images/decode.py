@@ -29,6 +29,7 @@ Box = tuple[int, int, int, int]  # left, top, right and bottom in pixels of the 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 ORIENTATION = 0x0112  # EXIF tag
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
 
 
 class UnreadableImage(Exception):

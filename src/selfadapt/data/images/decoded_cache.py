@@ -22,7 +22,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from selfadapt.core.atomic_files import fsync_path
+from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.checksummed_json import from_line, to_line
 from selfadapt.core.errors import UserError
@@ -74,7 +74,6 @@ def _decoded(images: ImageFiles, on_progress: ProgressCallback) -> tuple[TensorI
     with exclusive(_lock_of(final)):
         if final.exists() and (images_of := _intact(final, images, on_progress)):
             return images_of  # another process has decoded them meanwhile
-        shutil.rmtree(final, ignore_errors=True)
         _decode_into(final, images, on_progress)
         return _verified(final, images, on_progress)
 
@@ -122,10 +121,6 @@ def _lock_of(final: Path) -> Path:
     return final.with_name(f".lock-{final.name}")
 
 
-def _draft_of(final: Path) -> Path:
-    return final.with_name(f".draft-{final.name}")
-
-
 def _remove_stale_drafts(folder: Path) -> None:
     """Remove the drafts of processes that died."""
     for draft in folder.glob(".draft-*"):
@@ -135,24 +130,16 @@ def _remove_stale_drafts(folder: Path) -> None:
 
 
 def _decode_into(final: Path, images: ImageFiles, on_progress: ProgressCallback) -> None:
-    draft = _draft_of(final)
-    shutil.rmtree(draft, ignore_errors=True)
     try:
-        draft.mkdir(parents=True)
-        with open(draft / "pixels.bin", "wb") as file:
-            index = _write_pixels(file, images, on_progress)
-        (draft / "index.json").write_text(to_line(index))
-        for path in (draft / "pixels.bin", draft / "index.json", draft):
-            fsync_path(path)
-        draft.rename(final)
-        fsync_path(final.parent)
+        with atomic_folder(final, flush=True) as draft:
+            with open(draft / "pixels.bin", "wb") as file:
+                index = _write_pixels(file, images, on_progress)
+            (draft / "index.json").write_text(to_line(index))
     except OSError as error:
         raise UserError(
             f"the decoded images cannot be cached in {final.parent}: {error.strerror or error}; "
             "free some space, set SELFADAPT_HOME to another folder, or decode on demand with --stream"
         ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_pixels(file: IO[bytes], images: ImageFiles, on_progress: ProgressCallback) -> dict[str, Any]:

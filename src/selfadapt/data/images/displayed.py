@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from selfadapt.data.images.decode import SUFFIXES
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _SIDE = 128  # pixels of the longer side of a thumbnail, at most
 _ENLARGED = 32  # pixels below which an image is enlarged without smoothing
 
@@ -42,7 +43,7 @@ def as_image(value: Any) -> "Image | None":
 
 def image_file(value: Any) -> Path | None:
     """Return the path of an existing image file, or None."""
-    if not isinstance(value, str | Path) or Path(value).suffix.lower() not in _SUFFIXES:
+    if not isinstance(value, str | Path) or Path(value).suffix.lower() not in SUFFIXES:
         return None
     return path if (path := Path(value)).is_file() else None
 

@@ -82,10 +82,8 @@ def white_of(paths: Sequence[Path]) -> float:
         white = 1.0
     else:
         white = float(next((level for level in _WHITE_LEVELS if level >= largest), largest))
-    with suppress(OSError, UserError):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(cached) as draft:
-            draft.write_text(str(white))
+    with suppress(UserError), atomic_path(cached) as draft:
+        draft.write_text(str(white))
     return white
 
 

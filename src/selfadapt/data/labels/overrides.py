@@ -68,7 +68,7 @@ def apply_corrected(data: Data, path: Path, *, quiet: bool = False) -> Data:
     Samples that the table does not list are removed, except in splits of which it lists none. The previous labels do
     not count as the truth. Warnings report ids that do not match, unless `quiet`.
     """
-    known = _all_ids(data)
+    known = set(data.ids)
     found = _read_labels(path, known, data.classes)
     removed: list[str] = []
 
@@ -98,7 +98,7 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     The other samples must be in the splits that the table names, and at least two classes must remain for training.
     """
     held_out: set[str] = set()
-    found = _read_labels(path, _all_ids(data), data.classes)
+    found = _read_labels(path, set(data.ids), data.classes)
     for split, samples in data.splits.items():
         for sample_id in samples.ids:
             wanted = found[sample_id].split if sample_id in found else None
@@ -127,10 +127,6 @@ def suggestions_in(path: Path, samples: Samples, classes: tuple[str, ...]) -> Su
     labels = [k if (own := suggested.get(name)) is None else own for name, k in zip(samples.ids, given, strict=True)]
     changed = sum(label != k for label, k in zip(labels, given, strict=True))
     return Suggestions(torch.tensor(labels), changed) if changed else None
-
-
-def _all_ids(data: Data) -> set[str]:
-    return {sample_id for samples in data.splits.values() for sample_id in samples.ids}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ The order of the samples is that of the list. `source` is whatever the writer wa
 Each file is written atomically before the manifest lists it, so an interrupted writer resumes after the last shard.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,11 +20,11 @@ import numpy as np
 
 from selfadapt.core.atomic_files import atomic_path, atomic_write
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import sha256_of
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "selfadapt-features", 1
 _DTYPES = ("float16", "float32")
-_BYTES = 2**20  # hashed at a time
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,7 +40,7 @@ class ShardEntry:
     def is_intact(self, folder: Path) -> bool:
         """Whether the file is still the one that was written. Reads all of it."""
         path = folder / self.file
-        return path.is_file() and _sha256(path) == self.sha256
+        return path.is_file() and sha256_of(path) == self.sha256
 
 
 @dataclass(frozen=True)
@@ -86,16 +85,7 @@ def write_shard(
     arrays = {"features": features_nF} | {name: np.asarray(own) for name, own in columns.items() if own is not None}
     if any(len(array) != len(features_nF) for array in arrays.values()):
         raise ValueError(f"features, ids and labels differ in length: {[len(array) for array in arrays.values()]}")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:05d}.npz"
     with atomic_path(path) as draft, open(draft, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-    return ShardEntry(path.name, len(features_nF), _sha256(path))
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BYTES):
-            found.update(block)
-    return found.hexdigest()
+    return ShardEntry(path.name, len(features_nF), sha256_of(path))

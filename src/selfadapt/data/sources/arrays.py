@@ -1,4 +1,4 @@
-"""Arrays of images or vectors: .npz files, .npy files to predict, and torch Datasets.
+"""Arrays of images or vectors: .npz files, and .npy files to predict.
 
 Shapes: N samples, C channels, H by W pixels, D values of a vector.
 """
@@ -11,7 +11,6 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 import torch
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
-from torch.utils.data import Dataset
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular
@@ -197,22 +196,3 @@ def _vectors(path: Path, name: str, values: Array) -> VectorInputs:
             f"row{'s have' if rows > 1 else ' has'} such values. Correct or remove {'them' if rows > 1 else 'it'}"
         )
     return VectorInputs(torch.from_numpy(single))
-
-
-class IndexedDataset(Dataset[tuple[Any, ...]]):
-    """Appends the index to each sample of a torch Dataset, as `SelfAdaptiveLoss` needs it in a custom training loop.
-
-    Examples:
-        >>> loader = DataLoader(IndexedDataset(dataset), batch_size=128, shuffle=True)
-        >>> for images, labels, index in loader: ...
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        item = self.dataset[index]
-        return (*item, index) if isinstance(item, tuple | list) else (item, index)

@@ -5,6 +5,7 @@ The order of their samples is official, so an id is the position in it, and thei
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +107,13 @@ def _binary_rows(folder: Path, names: Sequence[str]) -> tuple[Any, Any]:
     return images, labels
 
 
-def _torchvision_cifar(kind: str, name: str, folder: Path) -> Data:
+def _torchvision_cifar(kind: str, name: str, folder: Path, resize: int | None = None) -> Data:
     from torchvision import datasets
 
     with by_torchvision(name, f"put its files into {folder}"):
         train, test = (getattr(datasets, kind)(folder, train=train) for train in (True, False))
     arrays = ((dataset.data.transpose(0, 3, 1, 2), dataset.targets) for dataset in (train, test))
     return _train_and_test(name, *arrays, classes=tuple(test.classes), augment="crop-flip", validation_last=True)
-
-
-def cifar100(folder: Path, resize: int | None) -> Data:
-    return _torchvision_cifar("CIFAR100", "cifar100", folder)
 
 
 def svhn(folder: Path, resize: int | None) -> Data:
@@ -204,7 +201,7 @@ SOURCES: dict[str, Source] = {
     "fashion-mnist": Source(_mnist_family("FashionMNIST", "fashion-mnist", _FASHION, "crop-flip"), fetch_fashion_mnist),
     "mnist": Source(_mnist_family("MNIST", "mnist", _DIGITS, "crop"), fetch_mnist),
     "cifar10": Source(cifar10, fetch_cifar10),
-    "cifar100": Source(cifar100, _download("CIFAR100", "cifar100", {})),
+    "cifar100": Source(partial(_torchvision_cifar, "CIFAR100", "cifar100"), _download("CIFAR100", "cifar100", {})),
     "svhn": Source(svhn, _download("SVHN", "svhn", {"split": "train"}, {"split": "test"})),
     "stl10": Source(stl10, _download("STL10", "stl10", {})),
     "cats-dogs": Source(

@@ -15,7 +15,13 @@ from selfadapt.data.dataset import Data
 from selfadapt.data.forms.known_forms import form_of, read_table
 from selfadapt.data.sources.arrays import has_vectors, npz_data
 from selfadapt.data.sources.builtin import SOURCES
-from selfadapt.data.sources.image_folder import are_photo_sizes, are_photos, folder_data, image_table_data
+from selfadapt.data.sources.image_folder import (
+    are_photo_sizes,
+    are_photos,
+    data_from_entries,
+    folder_data,
+    image_table_entries,
+)
 from selfadapt.data.sources.packed_folder import first_sizes, is_packed_folder, packed_data
 from selfadapt.data.sources.shard_folder import has_shards, shard_data
 from selfadapt.data.tabular.row_encoder import RowEncoder, Table
@@ -84,7 +90,8 @@ def open_data(
     if form is not None:
         if kind_of(source, columns) == "vectors":
             return _encoded_table(path, columns, reader, on_progress)
-        return image_table_data(path, columns, resize=resize, unlabelled=unlabelled, white=white)
+        entries = image_table_entries(path, columns, unlabelled=unlabelled)
+        return data_from_entries(path.stem, entries, resize=resize, white=white)
     if path.is_dir():
         return folder_data(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix == ".npz":

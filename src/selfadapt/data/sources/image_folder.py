@@ -7,16 +7,15 @@ from itertools import islice
 from pathlib import Path
 from statistics import median_high
 
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.data.dataset import Data, Samples
-from selfadapt.data.images.decode import UnreadableImage
+from selfadapt.data.images.decode import SUFFIXES, UnreadableImage
 from selfadapt.data.images.metadata import Header, header, white_of
 from selfadapt.data.images.storage import ImageFiles
 from selfadapt.data.labels.class_names import UNLABELLED, class_names, numbered
 from selfadapt.data.tabular.table_file import SPLIT_NAMES, TableColumns, read_sample_rows
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
 SMALL_IMAGE = 32  # pixels on the shorter side, up to which networks pretrained on photos are of little use
 _MOST_HEADERS = 32  # images inspected to estimate the size of all
 _LARGEST_DEFAULT = 64  # pixels; larger images are slow to train on from scratch, so --image-size must ask for them
@@ -77,24 +76,11 @@ def folder_entries(root: Path, *, unlabelled: bool = False) -> list[ImageEntry]:
     return entries
 
 
-def image_table_data(
-    path: Path,
-    columns: TableColumns,
-    *,
-    resize: int | None = None,
-    unlabelled: bool = False,
-    white: float | None = None,
-) -> Data:
-    """Open a .csv or .parquet with the columns path and label; paths are relative to its folder.
+def image_table_entries(path: Path, columns: TableColumns, *, unlabelled: bool = False) -> list[ImageEntry]:
+    """List the image files of a .csv or .parquet with their labels and splits; paths are relative to its folder.
 
     With `unlabelled`, labels may be missing; then only the training rows are used.
     """
-    entries = image_table_entries(path, columns, unlabelled=unlabelled)
-    return data_from_entries(path.stem, entries, resize=resize, white=white)
-
-
-def image_table_entries(path: Path, columns: TableColumns, *, unlabelled: bool = False) -> list[ImageEntry]:
-    """List the image files of a table with their labels and splits."""
     rows = read_sample_rows(path, columns, images=True, unlabelled=unlabelled)
     return [ImageEntry(row.id, path.parent / str(row.values["path"]), row.label, row.split, row.group) for row in rows]
 
@@ -136,8 +122,7 @@ def data_from_headers(
     Raises:
         UserError: All files, or all training files of a class, are unreadable.
     """
-    if resize is not None and resize < 1:
-        raise UserError(f"--image-size {resize} must be at least 1")
+    check_least({"--image-size": resize})
     if not readable:
         example = f", such as {as_text(skipped[0][0].id)}: {skipped[0][1]}" if skipped else ""
         raise UserError(f"{name}: none of {len(skipped)} files can be read as an image{example}")

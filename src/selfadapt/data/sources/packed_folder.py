@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from selfadapt.core.atomic_files import atomic_folder, fsync_path
+from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
@@ -69,7 +69,7 @@ def pack(
     readable, skipped = read_headers(entries)
     data = data_from_headers(name, readable, skipped)  # refuses what cannot be opened later
     try:
-        with atomic_folder(out) as draft:
+        with atomic_folder(out, flush=True) as draft:
             rows, shard_names = _write_shards(draft, readable, data.classes, shard_bytes, on_progress)
             with open(draft / INDEX_ROWS, "wb") as file:
                 np.save(file, rows, allow_pickle=False)
@@ -88,8 +88,6 @@ def pack(
             }
             size = sum(shards.values())
             (draft / INDEX_NAMES).write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
-            for written in (*draft.iterdir(), draft):
-                fsync_path(written)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}; free some space and try again") from error
     return {"images": len(rows), "shards": len(shard_names), "bytes": size, "unreadable": data.unreadable}

@@ -60,7 +60,6 @@ def write_back(source: str, columns: TableColumns, corrections: Corrections, out
     check_out(source, out)
     path = Path(source)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         form = form_of(path)
         if form is not None:
             form.write(path, out, columns.label, rows_and_changes(path, form, columns, corrections)[1])

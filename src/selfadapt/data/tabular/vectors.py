@@ -5,8 +5,6 @@ Shapes: N vectors, D values of each.
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from selfadapt.data.inputs import InputKind, TensorInputs
 
 
@@ -14,10 +12,6 @@ class VectorInputs(TensorInputs):
     """Vectors in one float32 tensor."""
 
     kind: ClassVar[InputKind] = "vectors"
-
-    @property
-    def values_ND(self) -> Tensor:
-        return self.values
 
     @property
     def shape(self) -> tuple[int]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,11 +26,11 @@ from torch.utils.data import DataLoader, Dataset
 from selfadapt.core import distributed
 from selfadapt.core.errors import Interrupted, UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
-from selfadapt.data.batch import as_input
 from selfadapt.data.images.decode import Frame
 from selfadapt.data.images.packed_files import image_bytes
 from selfadapt.data.images.prefetch import ignore_signals, read_batches
 from selfadapt.data.images.storage import ImageFiles, Shape
+from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import InputKind, Inputs
 from selfadapt.data.row_cache import RowCache, content_digest
 from selfadapt.models.backbone import Backbone
@@ -161,7 +161,7 @@ def features_of(
     if cache:
         cache.trim()
     for others in distributed.all_gather_objects(reasons):
-        reasons |= cast(dict[bytes, str], others)
+        reasons |= others
     for block_BF in values_NF.split(_BLOCK):
         distributed.all_reduce_sum(block_BF)  # each row is zero in all processes but one
     for position, digest in enumerate(digests):
@@ -183,7 +183,7 @@ def _digests(images: Inputs) -> list[bytes]:
     own = _own_digests(images.take(torch.arange(rank, len(images), world_size)) if world_size > 1 else images)
     digests = [b""] * len(images)
     for other, found in enumerate(distributed.all_gather_objects(own)):
-        digests[other::world_size] = cast(list[bytes], found)
+        digests[other::world_size] = found
     return digests
 
 
@@ -269,5 +269,5 @@ def _rows(model: Backbone, images_BCHW: Tensor, batch: int) -> Tensor:
     if not count:
         return torch.empty(0, model.num_features)
     padding = images_BCHW[-1:].expand(batch - count, -1, -1, -1)
-    rows_BF: Tensor = model(as_input(torch.cat([images_BCHW, padding])))
+    rows_BF: Tensor = model(as_floats(torch.cat([images_BCHW, padding])))
     return rows_BF[:count].float().cpu().clone()

@@ -132,11 +132,6 @@ class NestedHeads:
         self._labels_N1K = one_hot(task.labels_N, num_classes).unsqueeze(1)
         self._fit_plain()
 
-    @property
-    def stages(self) -> int:
-        """Number of steps that `moved` reports as progress."""
-        return self._task.settings.rounds
-
     def _fit_plain(self) -> None:
         task, settings = self._task, self._task.settings
         outer_NF = task.without([[fold] for fold in range(task.folds)])

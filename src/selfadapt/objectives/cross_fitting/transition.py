@@ -21,8 +21,9 @@ The largest s within two standard errors of the best is used.
 Shapes: N samples, K classes, F folds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from torch import Tensor
 from selfadapt.models.linear.softmax_regression import pieces_of
 
 STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+Estimate = TypeVar("Estimate")
 _STANDARD_ERRORS = 2.0  # by which less shrinkage must be better
 _CHUNK = 16_384
 CONFIDENCE_POWER = 4
@@ -94,7 +96,14 @@ def shrunk(counts_FKK: Tensor) -> Transition:
 
 def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int) -> Transition:
     """V after `steps` EM steps, with the strength selected on held-out labels."""
-    tried = [_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in STRENGTHS]  # weakest first
+    return most_shrunk([_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in STRENGTHS])
+
+
+def most_shrunk(tried: Sequence[tuple[Estimate, Tensor]]) -> Estimate:
+    """The strongest shrinkage whose held-out log-likelihoods are within two standard errors of the best.
+
+    `tried` are estimates and the log-likelihood of each label, the weakest shrinkage first.
+    """
     best = max(range(len(tried)), key=lambda index: float(tried[index][1].mean()))
     for index in reversed(range(best, len(tried))):
         loss_N = tried[best][1] - tried[index][1]

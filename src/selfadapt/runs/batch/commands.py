@@ -4,13 +4,13 @@ import signal
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError
+from selfadapt.core.errors import INTERRUPTED, Interrupted, TrainingError, UserError, check_least
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.core.settings import settings_in
 from selfadapt.engine.elastic import launch
 from selfadapt.engine.jobs import launch_each
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.config.request import Kind, method_class, shared_settings
+from selfadapt.runs.config.request import COMMANDS, Kind, method_class, shared_settings
 
 
 class Command(NamedTuple):
@@ -30,10 +30,8 @@ class Command(NamedTuple):
         return [*command_line(self.kind, self.settings), "--out", str(self.folder.path), "--resume"]
 
 
-def check_numbers(devices: int, jobs: int) -> None:
-    for option, number in (("--devices", devices), ("--jobs", jobs)):
-        if number < 1:
-            raise UserError(f"{option} {number} must be at least 1")
+def check_numbers(seeds: int, devices: int, jobs: int) -> None:
+    check_least({"--seeds": seeds, "--devices": devices, "--jobs": jobs})
     if devices > 1 and jobs > 1:
         raise UserError(
             "--devices splits each training over processes, --jobs runs several at once; choose one of them"
@@ -65,7 +63,7 @@ def command_line(kind: Kind, settings: Mapping[str, Any]) -> list[str]:
     settings = dict(settings)
     method = settings.pop("method")
     known = {**shared_settings(kind), **settings_in(method_class(kind, method))}
-    arguments = ["train" if kind == "labels" else "pretrain", str(settings.pop("data")), "--method", method]
+    arguments = [COMMANDS[kind], str(settings.pop("data")), "--method", method]
     for word, value in settings.items():
         option = known[word].option
         if not isinstance(value, bool):

@@ -15,7 +15,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.batch.commands import Command, check_numbers, train_by_commands
 from selfadapt.runs.config.request import Request, method_class, shared_settings
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
-from selfadapt.runs.train.labelled import ProgressBar, train_or_load
+from selfadapt.runs.train.train_or_load import ProgressBar, train_or_load
 
 
 def compare(
@@ -29,9 +29,7 @@ def compare(
 ) -> dict[str, Any]:
     """Train what is missing below `path`, `jobs` at once, write the report, and return one row per method."""
     methods = list(NOISY_LABELS) if list(methods) == ["all"] else [method.strip() for method in methods]
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} must be at least 1")
-    check_numbers(1, jobs)
+    check_numbers(seeds, 1, jobs)
     if len(set(methods)) < len(methods):
         raise UserError("--methods names a method twice")
     first = given.get("seed", 0)

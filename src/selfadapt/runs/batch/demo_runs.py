@@ -6,7 +6,7 @@ from typing import Any
 
 from selfadapt.report.comparison_page import write_comparison_page
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.train.labelled import ProgressBar, train_or_load
+from selfadapt.runs.train.train_or_load import ProgressBar, train_or_load
 
 METHODS = ("erm", "sat")
 NOISE = "symmetric:0.4"

@@ -35,8 +35,7 @@ from selfadapt.runs.inspect.robust_accuracy import attack_run
 from selfadapt.runs.inspect.shift_accuracy import shift_run
 from selfadapt.runs.lifecycle.lifecycle import check_same
 from selfadapt.runs.lifecycle.opened_run import open_folder
-from selfadapt.runs.train.labelled import ProgressBar, finished, train
-from selfadapt.runs.train.unlabelled import pretrain
+from selfadapt.runs.train.train_or_load import ProgressBar, train_or_load
 from selfadapt.runs.transfer.fine_tune import transfer
 from selfadapt.runs.transfer.transfer_settings import TransferSettings
 from selfadapt.theory import simulate
@@ -83,9 +82,7 @@ def reproduce(
     if rows:
         experiment = experiment.select_rows(rows)
     experiment = experiment.with_precision(precision)
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} must be at least 1")
-    check_numbers(devices, jobs)
+    check_numbers(seeds, devices, jobs)
     check_ready(experiment)
     own_seeds = range(first_seed, first_seed + seeds)
     if experiment.timing is None:
@@ -185,9 +182,7 @@ def _outcome(
     folder = RunFolder(path / trial.folder(seed))
     if trial.kind == "linear-regression":
         return _simulated(folder, trial, seed)
-    train_to_end = train if trial.kind == "labels" else pretrain
-    given = {**trial.settings, "seed": seed}
-    result = finished(folder, trial.kind, train_to_end, given, progress_bar, description)
+    result = train_or_load(folder, {**trial.settings, "seed": seed}, progress_bar, description, trial.kind)
     metrics, content = folder.read_metrics(), folder.read_run()
     result = {"seconds": round(sum(measured_seconds(metrics)), 3), **result}
     last = metrics[result.get("result_epoch", len(metrics)) - 1]
@@ -210,7 +205,6 @@ def _over_epochs(metrics: Sequence[Mapping[str, Any]]) -> Outcome:
 
 def _simulated(folder: RunFolder, trial: Trial, seed: int) -> Outcome:
     result, residuals = simulate(**trial.settings, seed=seed)
-    folder.path.mkdir(parents=True, exist_ok=True)
     write_records(folder.metrics_file, ({"epoch": step, "residual": own} for step, own in enumerate(residuals)))
     return {"result": result, "run": folder.path.name, "commit": None}
 

@@ -17,7 +17,6 @@ def cached_result(
         if cached["asked"] == asked:
             return dict(cached[key])
     result = compute()
-    file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as draft:
         json.dump({"asked": asked, key: result}, draft)
     return result

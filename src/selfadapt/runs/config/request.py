@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from selfadapt.objectives.method import Method
 
 Kind = Literal["labels", "pretraining"]
+COMMANDS: Mapping[Kind, str] = {"labels": "train", "pretraining": "pretrain"}  # that train a run of each kind
 
 _SECTIONS: dict[str, type] = {
     "data": DataSettings, "model": ModelSettings, "fit": TrainingSettings, "general": GeneralSettings,

@@ -55,7 +55,7 @@ def write_onnx(folder: RunFolder, path: Path) -> None:
         )  # fmt: skip
     assert program is not None
     program.model.metadata_props.update(metadata)
-    with _draft(path) as draft:
+    with atomic_path(path) as draft:
         program.save(draft)
 
 
@@ -64,7 +64,7 @@ def write_torch_program(folder: RunFolder, path: Path) -> None:
     network, shape, metadata = _network(folder)
     dimensions: Any = ({0: torch.export.Dim("batch")},)
     program = torch.export.export(network, (torch.zeros(2, *shape),), dynamic_shapes=dimensions)
-    with _draft(path) as draft, open(draft, "wb") as file:
+    with atomic_path(path) as draft, open(draft, "wb") as file:
         torch.export.save(program, file, extra_files=dict(metadata))
 
 
@@ -87,11 +87,3 @@ def _network(folder: RunFolder) -> tuple[nn.Module, tuple[int, ...], Mapping[str
     if threshold is not None:
         metadata["threshold"] = str(threshold)
     return _ClassProbabilities(predictor, selector).eval(), shape, metadata
-
-
-def _draft(path: Path) -> Any:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
-    return atomic_path(path)

@@ -82,7 +82,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     """Write tensors atomically: as safetensors, or in the format of torch for .pt and .pth."""
     content = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as draft:
             if path.suffix in (".pt", ".pth"):
                 torch.save(content, draft)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
@@ -89,8 +89,7 @@ def _answers_on(
 
 
 def _check_passes(run: OpenedRun, passes: int) -> None:
-    if passes < 0:
-        raise UserError(f"--passes {passes} must be at least 0")
+    check_least({"--passes": passes}, 0)
     check_trained(run)
 
 

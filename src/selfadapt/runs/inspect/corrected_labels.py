@@ -138,7 +138,7 @@ def corrected_table(folder: RunFolder, corrections: Corrections, table: Any) -> 
 
 
 def _data_settings(folder: RunFolder) -> DataSettings:
-    settings = Plan.from_json(folder.read_run(), "labels").data
+    settings = Plan.of(folder, "labels").data
     if settings.noise is not None:
         raise UserError(f"{folder.path} was trained with --noise, so its given labels are not those of the data")
     return settings

@@ -80,7 +80,7 @@ def audit_training(folder: RunFolder, data: Data, training: TrainedState) -> Aud
 
 def _about_samples(data: Data, report: LabelErrorReport) -> LabelErrorReport:
     """The report with the ids, paths, class names and duplicates of the data."""
-    ids = [sample_id for own in data.splits.values() for sample_id in own.ids]
+    ids = data.ids
     paths = [path for own in data.splits.values() for path in own.paths or [""] * len(own)]
     evidence = [group.members for group in places_of(ids, data.duplicates) if group.is_evidence]
     number: dict[str, int] = {}  # as in duplicates.csv; a sample of two groups belongs to the closer one, the first
@@ -111,8 +111,7 @@ def _judge_out_of_sample(data: Data, training: TrainedState, targets: TargetStor
     )
     labels_N = torch.cat([own.labels for own in splits.values()])
     vectors_ND = torch.cat([own.inputs.read(torch.arange(len(own))) for own in splits.values()])
-    ids = [sample_id for own in splits.values() for sample_id in own.ids]
-    duplicates = [group.members for group in places_of(ids, data.duplicates) if group.is_evidence]
+    duplicates = [group.members for group in places_of(data.ids, data.duplicates) if group.is_evidence]
     found = judge_out_of_sample(
         predicted_NK, labels_N, matrix_KK, duplicates, estimated_on=len(data.train), unjudged_K=_unjudged(data)
     )

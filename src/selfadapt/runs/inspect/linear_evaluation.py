@@ -16,7 +16,7 @@ from torch import Tensor
 
 from selfadapt.core import distributed
 from selfadapt.core.device import choose_device
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.augment import augmentation_by_name, smallest_area
@@ -39,6 +39,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
 from selfadapt.runs.export.network_files import write_tensors
+from selfadapt.runs.inspect.image_view import network_digest
 from selfadapt.runs.lifecycle.prepare_data import with_center_crops
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
@@ -71,9 +72,7 @@ def probe(
     Returns:
         The entry of probe.json.
     """
-    for name, value in (("--epochs", settings.epochs), ("--limit", limit), ("--test-limit", test_limit)):
-        if value is not None and value < 1:
-            raise UserError(f"{name} {value} must be at least 1")
+    check_least({"--epochs": settings.epochs, "--limit": limit, "--test-limit": test_limit})
     content = folder.read_run()
     own, shape = choose_device(device), tuple(content["data"]["shape"])
     _check(settings, shape)
@@ -92,9 +91,7 @@ def probe(
         from_files = content["settings"]["data"].get("crops") in ("original", "picture")
         found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
     result = {**found, "data": data.name, "settings": asdict(settings)}
-    folder.write_json(
-        folder.probe_file, {**(folder.read_json(folder.probe_file, dict[str, Probe]) or {}), data.name: result}
-    )
+    folder.add_json(folder.probe_file, Probe, data.name, result)
     if distributed.rank() == 0:
         write_run_page(folder)
     return result
@@ -232,8 +229,4 @@ def _save(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def _key(network: Backbone, samples: Samples, salt: str = "") -> str:
     """Cache key of the outputs of this network for these inputs."""
-    digest = hashlib.sha256(samples.inputs.signature())
-    for tensor in network.state_dict().values():
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    digest.update(salt.encode())
-    return digest.hexdigest()[:24]
+    return hashlib.sha256(samples.inputs.signature() + f"{network_digest(network)}{salt}".encode()).hexdigest()[:24]

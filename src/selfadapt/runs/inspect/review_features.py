@@ -31,8 +31,7 @@ def compute_features(folder: RunFolder, device: str = "auto", on_progress: Progr
     for samples in splits:
         before = sum(map(len, rows))
         rows.append(outputs(backbone, samples.inputs, run.device, on_progress=partial(advance, before)))
-    ids = [sample_id for samples in splits for sample_id in samples.ids]
-    write_features(folder, ids, torch.cat(rows).numpy(), checkpoint)
+    write_features(folder, run.data.ids, torch.cat(rows).numpy(), checkpoint)
 
 
 class FeatureProcess:

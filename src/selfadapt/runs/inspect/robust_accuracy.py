@@ -23,7 +23,7 @@ from selfadapt.attacks.by_name import named_attack
 from selfadapt.attacks.pgd import PGD
 from selfadapt.attacks.transfer import Transferred
 from selfadapt.core import distributed
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Samples
 from selfadapt.engine.fit import Training
@@ -81,8 +81,7 @@ def attack_run(
     """
     if transfer is not None and not checks:
         raise UserError("--transfer is a check for masked gradients, so it cannot be combined with --no-checks")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"--batch-size {batch_size} must be at least 1")
+    check_least({"--batch-size": batch_size})
     check_trained(run)
     own = image_view(run)
     test = own.test
@@ -125,8 +124,7 @@ def attack_run(
                 "run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": crafted.images
             }  # fmt: skip
     label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
-    file = run.folder.attack_file
-    run.folder.write_json(file, {**(run.folder.read_json(file, dict[str, Attacked]) or {}), label: result})
+    run.folder.add_json(run.folder.attack_file, Attacked, label, result)
     return result
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
@@ -13,13 +13,13 @@ from selfadapt.runs.inspect.predictor import Predictor
 
 def listed_by_first(files: Callable[[], list[Path]]) -> list[Path]:
     """Return the files that the first process lists, which alone reads standard input, in every process."""
-    listed: list[Path] | UserError | None = None
+    listed: list[Path] | UserError = []
     if distributed.rank() == 0:
         try:
             listed = files()
         except UserError as error:
             listed = error
-    found = cast("list[Path] | UserError", distributed.all_gather_objects(listed)[0])
+    found = distributed.from_first(listed)
     if isinstance(found, UserError):
         raise found
     return found
@@ -49,7 +49,7 @@ def _in_turn(predictor: Predictor, files: Sequence[Path], batch_size: int) -> It
     own = batch_size * distributed.rank()
     with distributed.alone():
         found = _answers(predictor, files[own : own + batch_size])
-    for records, error in cast(list[_Answers], distributed.all_gather_objects(found)):
+    for records, error in distributed.all_gather_objects(found):
         yield from records
         if error is not None:
             raise error

@@ -31,7 +31,6 @@ from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 _MOST_BYTES = 4 << 30
 Corrupted = Callable[[str, int], Samples]  # kind, level -> corrupted test samples
-AccuracyOf = Callable[[str, Callable[[], Samples]], float]  # name, samples -> accuracy
 
 GENERATED = "generated from the clean test images; not the published files, so not comparable with published results"
 
@@ -99,8 +98,8 @@ def _cached_accuracy(
 ) -> Callable[[str, Callable[[], Samples]], float]:
     """A function that returns the accuracy on samples by name, and caches it in the run folder."""
     key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-    found = run.folder.read_json(run.folder.shifts / f"{key}.json", dict[str, Share]) or {}
-    known = cast(dict[str, float], distributed.all_gather_objects(found)[0])  # the file may be older for another one
+    found: dict[str, float] = run.folder.read_json(run.folder.shifts / f"{key}.json", dict[str, Share]) or {}
+    known = distributed.from_first(found)  # the file may be older for another one
 
     def accuracy_of(name: str, samples: Callable[[], Samples]) -> float:
         if name not in known:

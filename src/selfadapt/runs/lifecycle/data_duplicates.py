@@ -28,24 +28,23 @@ def with_duplicates(data: Data) -> Data:
     """Find duplicates over all splits; duplicates and samples that belong together share a group."""
     splits = list(data.splits.values())
     vectors_ND = torch.cat([samples.inputs.read(torch.arange(len(samples))) for samples in splits])
-    ids = [sample_id for samples in splits for sample_id in samples.ids]
     images = [samples.display_images for samples in splits]
     if None in images:
         found = find_duplicates(vectors_ND)
     else:
         shown = _ImagesOf([own for own in images if own is not None])
-        hashes = [shown.content_hash(place) for place in range(len(ids))]
+        hashes = [shown.content_hash(place) for place in range(len(data.ids))]
         found = find_duplicates(vectors_ND, hashes=hashes, read_pixels=shown)
-    _warn_of_leaks(data, ids, [group.members for group in found])
+    _warn_of_leaks(data, [group.members for group in found])
     warn_of_shared_groups(data)
+    ids = data.ids
     by_id = [DuplicateGroup(tuple(ids[place] for place in group.members), group.kind) for group in found]
     return replace(_grouped(data, found), duplicates=by_id)
 
 
 def with_known_duplicates(data: Data, duplicates: Sequence[DuplicateGroup[str]]) -> Data:
     """Group the data by duplicates that were found before."""
-    ids = [sample_id for samples in data.splits.values() for sample_id in samples.ids]
-    return replace(_grouped(data, places_of(ids, duplicates)), duplicates=duplicates)
+    return replace(_grouped(data, places_of(data.ids, duplicates)), duplicates=duplicates)
 
 
 def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
@@ -69,7 +68,7 @@ def _grouped(data: Data, found: Sequence[DuplicateGroup[int]]) -> Data:
     )
 
 
-def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]]) -> None:
+def _warn_of_leaks(data: Data, found: Sequence[Sequence[int]]) -> None:
     """Warn of images that are in the training split and in another: leakage inflates the accuracy."""
     offset = len(data.train)
     for split, samples in list(data.splits.items())[1:]:  # the training samples come first
@@ -78,7 +77,7 @@ def _warn_of_leaks(data: Data, ids: Sequence[str], found: Sequence[Sequence[int]
             (min(group), place) for group in found for place in group if place in own and min(group) < len(data.train)
         ]
         if leaks:
-            first, second = (ids[place] for place in leaks[0])
+            first, second = (data.ids[place] for place in leaks[0])
             warnings.warn(
                 f"samples of the {split} split that are in the training split too: {len(leaks)}, first {second} as "
                 f"{first}; this leakage inflates the accuracy. duplicates.csv lists all",

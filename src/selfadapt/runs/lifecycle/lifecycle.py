@@ -4,7 +4,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -168,7 +168,7 @@ def list_unreadable(folder: RunFolder, data: Data) -> int:
     """
     found: dict[str, str] = {}
     for broken in distributed.all_gather_objects(data.broken):
-        found |= cast(dict[str, str], broken)
+        found |= broken
     listed = folder.read_unreadable()
     every = {**dict(data.unreadable), **listed, **found}
     if every != listed:

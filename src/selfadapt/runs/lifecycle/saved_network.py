@@ -13,6 +13,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.run_folder.folder import RunFolder
+from selfadapt.runs.config.request import COMMANDS
 
 _SPARE = 2**20  # numbers that a model may hold beyond those of its checkpoint
 
@@ -24,8 +25,7 @@ def newest_checkpoint(folder: RunFolder, device: torch.device | str = "cpu") -> 
         UserError: if there is none.
     """
     run = folder.read_run()
-    command = "train" if run["settings"]["kind"] == "labels" else "pretrain"
-    resume = f"selfadapt {command} --resume --out {folder.path}"
+    resume = f"selfadapt {COMMANDS[run['settings']['kind']]} --resume --out {folder.path}"
     saved = checkpoint.load_newest(folder.checkpoints, device)
     if saved is None:
         raise UserError(f"{folder.path} is not trained yet; resume it with: {resume}")

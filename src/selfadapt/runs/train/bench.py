@@ -138,7 +138,7 @@ class RunBench:
             except UserError as error:
                 failed = error
         for failure in distributed.all_gather_objects(failed):
-            if isinstance(failure, UserError):
+            if failure is not None:
                 raise failure
         if distributed.world_size() > 1:
             for tensor in model.state_dict().values():  # the sum of one solution and zeros is a broadcast

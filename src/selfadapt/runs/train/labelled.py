@@ -3,8 +3,6 @@
 Shapes: N samples of the training set, K classes.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from statistics import median
 from typing import Any
 
@@ -18,46 +16,14 @@ from selfadapt.data.labels.overrides import suggestions_in
 from selfadapt.engine.fit import Training
 from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, balanced_accuracy, classify
-from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.metrics_file import measured_seconds
-from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.inspect.abstention import measure_coverage
 from selfadapt.runs.inspect.label_audit import audit_training
 from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 from selfadapt.runs.inspect.robust_accuracy import accuracy_after_epoch
-from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, check_same, finish, list_unreadable, resume, start
+from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
 from selfadapt.runs.lifecycle.opened_run import OpenedRun
 from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages, predict_validation
-
-ProgressBar = Callable[[str], AbstractContextManager[StageCallback]]  # with this description; gives its callback
-
-
-def train_or_load(
-    folder: RunFolder, given: Mapping[str, Any], progress_bar: ProgressBar, description: str
-) -> dict[str, Any]:
-    """The result of a run with these settings: from the folder if it is finished there, else trained now."""
-    return finished(folder, "labels", train, given, progress_bar, description)
-
-
-def finished(
-    folder: RunFolder,
-    kind: Kind,
-    train_run: Callable[[Run, StageCallback], dict[str, Any]],
-    given: Mapping[str, Any],
-    progress_bar: ProgressBar,
-    description: str,
-) -> dict[str, Any]:
-    """The same for runs of any kind; `train_run` trains one."""
-    request = Request.of(kind, **given)
-    with folder.locked():
-        if folder.exists:
-            check_same(folder, kind, request.required())
-            content = folder.read_run()
-            if "result" in content:
-                return dict(content["result"])
-        run = resume(folder, kind) if folder.exists else start(request, folder)
-        with progress_bar(description) as on_stage:
-            return train_run(run, on_stage)
 
 
 def train(run: Run, on_stage: StageCallback = no_stages) -> dict[str, Any]:

@@ -82,9 +82,7 @@ def transfer(
     detector = plan.detector if plan.detector != "pyramid" else None
     count = len(downstream.data.test)
     result = {"task": plan.task, "detector": detector, "scratch": plan.scratch, "images": count, **scores}
-    folder.write_json(
-        folder.transfer_file, {**(folder.read_json(folder.transfer_file, dict[str, Any]) or {}), key: result}
-    )
+    folder.add_json(folder.transfer_file, Any, key, result)
     shutil.rmtree(checkpoints, ignore_errors=True)
     return result
 

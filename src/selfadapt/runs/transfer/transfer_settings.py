@@ -5,10 +5,10 @@ pyramid is quicker. Sizes and learning rates are options, because VOC at full si
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from selfadapt.core.errors import UserError
-from selfadapt.engine.optim import OptimizerSettings, learning_rate
+from selfadapt.core.settings import check_settings, setting
 
 Task = Literal["detection", "segmentation"]
 Detector = Literal["pyramid", "c4"]
@@ -34,22 +34,53 @@ _PROTOCOLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransferPlan:
-    task: Task
-    detector: Detector
-    steps: int | None  # one of `steps` and `epochs` is given
-    epochs: int | None
+class TransferSettings:
+    """What the user gave; None is the default of the network."""
+
+    task: Task = setting("detection", "Task: detection (Faster R-CNN) or segmentation (FCN)")
+    detector: Detector = setting(
+        "pyramid", "Detector: pyramid (feature pyramid, faster) or c4 (one feature map, as in Table 10 of the paper)"
+    )
+    steps: int | None = setting(None, "Training steps", least=1, unset="24,000 for c4, 30,000 for segmentation")
+    epochs: int | None = setting(None, "Epochs, instead of steps", least=1, unset="26 for pyramid")
+    batch_size: int | None = setting(None, "Images per step", least=1, unset="4 for pyramid, else 16")
+    lr: float | None = setting(
+        None, "Peak learning rate", above=0, unset="0.01 for pyramid, 0.02 for c4, 0.003 for segmentation"
+    )
+    image_size: int | None = setting(
+        None,
+        "Detection: shorter side at test time; training uses 0.6 to 1 of it for c4. Segmentation: size of the crops",
+        least=1,
+        unset="480 for pyramid, 800 for c4, 513 for segmentation",
+    )
+    scratch: bool = setting(False, "Train from scratch, for comparison")
+    seed: int = setting(0, "Random seed")
+    regions: int = 512  # per image, for the head of C4 in a step
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.task == "segmentation" and self.detector != "pyramid":
+            raise UserError(f"--detector {self.detector} is for detection; leave it out")
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("give --steps or --epochs, not both")
+
+    def resolved(self) -> "TransferPlan":
+        """The plan, with the defaults of the network."""
+        usual = asdict(_protocol(self.task, self.detector))
+        if self.steps is not None or self.epochs is not None:
+            usual |= {"steps": None, "epochs": None}
+        return TransferPlan(**{**usual, **{name: value for name, value in asdict(self).items() if value is not None}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferPlan(TransferSettings):
+    """The settings with every value chosen; one of `steps` and `epochs` is."""
+
     batch_size: int
     lr: float
     image_size: int
-    regions: int
-    weight_decay: float
-    scratch: bool
-    seed: int
-
-    @property
-    def milestones(self) -> tuple[float, ...]:
-        return _protocol(self.task, self.detector).milestones
+    milestones: tuple[float, ...]
 
     @property
     def name(self) -> str:
@@ -63,6 +94,8 @@ class TransferPlan:
 
     def rate(self, done: int, total: int) -> float:
         """Learning rate of the step after `done` steps."""
+        from selfadapt.engine.optim import OptimizerSettings, learning_rate  # imports torch
+
         if not self.milestones:
             return self.lr * min((done + 1) / max(1, total // 10), 1 - done / total)
         shape = OptimizerSettings(
@@ -73,55 +106,6 @@ class TransferPlan:
             warmup_from=self.lr / 1000,
         )
         return learning_rate(shape, done, total)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferSettings:
-    """What the user gave; None is the default of the network."""
-
-    task: Task
-    detector: Detector = "pyramid"
-    steps: int | None = None
-    epochs: int | None = None  # instead of steps
-    batch_size: int | None = None
-    lr: float | None = None
-    image_size: int | None = None  # detection: shorter side at test; segmentation: side of the crops
-    regions: int = 512  # per image, for the head of C4 in a step
-    weight_decay: float = 1e-4
-    scratch: bool = False  # start from random weights, for comparison
-    seed: int = 0
-
-    def resolved(self) -> TransferPlan:
-        """The plan, with the defaults of the network.
-
-        Raises:
-            UserError: If a value is wrong, or two of them exclude each other.
-        """
-        for name, known in (("task", ("detection", "segmentation")), ("detector", ("pyramid", "c4"))):
-            if getattr(self, name) not in known:
-                raise UserError(f"--{name} {getattr(self, name)!r} is not known; choose {' or '.join(known)}")
-        if self.task == "segmentation" and self.detector != "pyramid":
-            raise UserError(f"--detector {self.detector} is for detection; leave it out")
-        if self.steps is not None and self.epochs is not None:
-            raise UserError("give --steps or --epochs, not both")
-        default, has_length = _protocol(self.task, self.detector), self.steps is not None or self.epochs is not None
-        given: dict[str, Any] = {name: value for name, value in asdict(self).items() if value is not None}
-        plan = TransferPlan(
-            **{
-                "steps": None if has_length else default.steps,
-                "epochs": None if has_length else default.epochs,
-                "batch_size": default.batch_size,
-                "lr": default.lr,
-                "image_size": default.image_size,
-                **given,
-            }
-        )
-        for name in ("steps", "epochs", "batch_size", "image_size", "regions"):
-            if (value := getattr(plan, name)) is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} {value} must be at least 1")
-        if not 0 < plan.lr < float("inf"):
-            raise UserError(f"--lr {plan.lr} must be a number above 0")
-        return plan
 
 
 def _protocol(task: Task, detector: Detector) -> Protocol:

@@ -9,20 +9,17 @@ Shapes: n samples, M classes of a row, F folds, P pairs, K classes.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from selfadapt.objectives.cross_fitting.streamed.sparse_predictions import SparseRows
-from selfadapt.objectives.cross_fitting.transition import CONFIDENCE_POWER, RATES, STRENGTHS, wrong_share
+from selfadapt.objectives.cross_fitting.transition import CONFIDENCE_POWER, RATES, STRENGTHS, most_shrunk, wrong_share
 
 _CANDIDATES = 3  # of the other classes of a row
 _LEAST_SAMPLES = 2  # of a pair
 _STEPS = 10
 _RATE_STEPS = 40
 _START_RATE = 0.1
-_STANDARD_ERRORS = 2.0  # by which less shrinkage must be better
 _ROWS = 16_384
 _TINY = 1e-30
 
@@ -52,22 +49,12 @@ class SparseTransition:
         value_nM[:, 0] = self.diagonal_K[rows.labels_n]
         return value_nM
 
-    def of_labels(self, labels_n: Tensor) -> Tensor:
-        """P(label | class) for all classes (n×K)."""
-        value_nK = self.base_K + torch.from_numpy(self._extra_by_label()[labels_n.numpy()].toarray())
-        return value_nK.scatter(1, labels_n.unsqueeze(1), self.diagonal_K[labels_n].unsqueeze(1))
-
     def matrix(self) -> Tensor:
         matrix_KK = self.base_K.unsqueeze(1).repeat(1, len(self.base_K))
         label_P, class_P = self.keys_P // len(self.base_K), self.keys_P % len(self.base_K)
         matrix_KK[class_P, label_P] += self.extra_P
         matrix_KK.diagonal().copy_(self.diagonal_K)
         return matrix_KK
-
-    def _extra_by_label(self) -> "csr_array[np.float32]":
-        classes = len(self.base_K)
-        label_P, class_P = (self.keys_P // classes).numpy(), (self.keys_P % classes).numpy()
-        return csr_array((self.extra_P.numpy(), (label_P, class_P)), shape=(classes, classes))
 
 
 @dataclass(frozen=True)
@@ -80,13 +67,7 @@ class SparseNoise:
 
 def estimate_sparse_transition(rows: SparseRows, fold_n: Tensor) -> SparseTransition:
     """V with the largest strength that explains held-out labels within two standard errors of the best."""
-    tried = _tried(rows, fold_n)
-    best = max(range(len(tried)), key=lambda index: float(tried[index][1].mean()))
-    for index in reversed(range(best, len(tried))):
-        loss_n = tried[best][1] - tried[index][1]
-        if float(loss_n.mean()) <= _STANDARD_ERRORS * float(loss_n.std(correction=0)) / len(loss_n) ** 0.5:
-            return tried[index][0]
-    return tried[best][0]
+    return most_shrunk(_tried(rows, fold_n))
 
 
 def gain_of_classes(rows: SparseRows, fold_n: Tensor) -> tuple[float, float]:

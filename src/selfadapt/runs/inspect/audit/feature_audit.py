@@ -67,7 +67,6 @@ def audit_features(
         **audit_summary(report, figures, len(report.summary.duplicate_groups), truth_N),
         "labels": str(folder.labels_file),
     }
-    out.mkdir(parents=True, exist_ok=True)
     truth = [] if truth_N is None else truth_N.tolist()
     rows = table_rows(report, [""] * len(report), truth, truth_known=truth_N is not None)
     folder.write_labels(rows if distributed.rank() == 0 else (), truth_known=truth_N is not None)

@@ -11,7 +11,7 @@ import numpy as np
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.device import choose_device
-from selfadapt.core.errors import UserError
+from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Data
 from selfadapt.data.sources.catalog import check_available, kind_of, open_data
@@ -41,8 +41,7 @@ def embed(source: str, out: Path, settings: Embedding, on_progress: ProgressCall
     """
     if out.suffix not in (".npz", ""):
         raise UserError(f"--out {out} must end with .npz for a file, or have no suffix for a folder of shards")
-    if settings.shard_size < 1:
-        raise UserError(f"--shard-size {settings.shard_size} must be at least 1")
+    check_least({"--shard-size": settings.shard_size})
     network, data = _opened(source, settings)
     start = monotonic()
     write = _write_file if out.suffix == ".npz" else _write_folder
@@ -94,12 +93,8 @@ def _write_file(
         computed += found.taken
     count = sum(len(array) for name, array in arrays.items() if name.startswith("x_"))
     if len(arrays["x_train"]) and distributed.rank() == 0:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(out) as draft:
-                np.savez(draft, **arrays)
-        except OSError as error:
-            raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+        with atomic_path(out) as draft:
+            np.savez(draft, **arrays)
     return _Written(count if len(arrays["x_train"]) else 0, computed, broken)
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class FolderWriter:
                 own = turn[distributed.rank() : distributed.rank() + 1]
                 written = [self._write_shard(folder, number, samples, shards[number], count) for number in own]
                 for others in distributed.all_gather_objects(written):
-                    for entry, broken in cast(list[tuple[ShardEntry | None, dict[str, str]]], others):
+                    for entry, broken in others:
                         unreadable |= broken
                         if entry is not None:
                             entries[int(Path(entry.file).stem)] = entry
@@ -125,7 +125,7 @@ class FolderWriter:
         damaged = {
             name
             for names in distributed.all_gather_objects([entry.file for entry in own if not entry.is_intact(folder)])
-            for name in cast(list[str], names)
+            for name in names
         }
         if damaged:
             warnings.warn(
