@@ -75,7 +75,7 @@ def _check_command(words: list[str], parsed: list[tuple[Any, dict[str, Any]]], f
         assert result.returncode == 0, result.stderr
         if "--help" not in given:
             module, values = parsed.pop()
-            if "given" in values:
+            if hasattr(module, "KIND"):
                 Request.of(module.KIND, **{"data": "digits", **values["given"], **_named(values)})
 
 
