@@ -93,7 +93,7 @@ def count_bar(description: str, *, notice: str | None = None) -> Iterator[Callab
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[["Stage"], None]]:
     """A progress bar over the steps of a training, on a terminal only."""
-    if OUTPUT.quiet or not sys.stderr.isatty():
+    if OUTPUT.quiet:
         yield lambda stage: None
         return
     from selfadapt.runs.train import progress_bar as bars
