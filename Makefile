@@ -3,6 +3,7 @@
 # make test-matrix  the numerical tests under several instruction sets, thread counts and seeds (tests/matrix.py)
 # make cover        the tests, more slowly, with the lines that no test runs
 # make check        lint, format and types
+# make docs         the documentation as a site, in site/
 # make extras       adds to .venv what the optional extras need: attacks, text, Parquet, ONNX
 # make lock         makes the lock files again, from the newest versions that pyproject.toml allows
 # Each makes .venv from the lock files the first time; the demo installs only what running needs.
@@ -17,7 +18,7 @@ INSTALL := -m pip install --disable-pip-version-check --progress-bar off --no-bu
 RUN_LOCK := -c requirements.lock
 ALL_LOCKS := $(RUN_LOCK) -c requirements-dev.lock
 
-.PHONY: demo test test-doors test-matrix cover check bench format extras lock
+.PHONY: demo test test-doors test-matrix cover check docs bench format extras lock
 
 demo: $(VENV)/ready
 	$(BIN)/selfadapt demo
@@ -38,6 +39,9 @@ check: $(VENV)/dev-ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(VENV)/dev-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/dev-ready
 	$(BIN)/python -m benchmarks

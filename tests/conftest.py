@@ -3,6 +3,7 @@
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ def home_with_cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("SELFADAPT_HOME", str(home))
         get_data("cifar10")
     return home
+
+
+@pytest.fixture
+def ray_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A local cluster of Ray, whose workers have ten minutes to start, not one: the machine may be busy."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_register_timeout_seconds", "600")
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture

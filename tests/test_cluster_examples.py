@@ -72,12 +72,10 @@ def test_the_job_for_kubernetes(tmp_path: Path) -> None:
 
 
 @pytest.mark.door
+@pytest.mark.usefixtures("ray_cluster")
 def test_ray_train(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    ray.init(num_cpus=2, include_dashboard=False)
     example = runpy.run_path(str(CLUSTER / "ray_train.py"))
     example["main"]("digits", str(tmp_path / "run"), 2, model="mlp", limit=200, epochs=2)
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["processes"] == 2
     assert content["result"]["test_accuracy"] > 0.2
-    ray.shutdown()

@@ -116,6 +116,24 @@ def test_the_notebook_on_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "text: " in _displayed(run).text
 
 
+@pytest.mark.door
+@pytest.mark.parametrize("name", ["table", "photos", "text"])
+def test_a_notebook_in_jupyter_shows_progress_and_tables(name: str, tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    pages = [Page(output.data["text/html"]) for output in outputs if "text/html" in output.get("data", {})]
+    assert any(page.all("table") and "Likely label errors" in page.text for page in pages)
+    bars = [page for page in pages if page.all("progress")]
+    assert len(bars) == (name != "table")  # it trains no network
+    for page in bars:
+        (bar,) = page.all("progress")
+        assert bar["value"] == bar["max"]  # the last of the updates
+        assert re.search(r"runs/\w+ +\w+", page.text)
+
+
 EVIL = "<script>alert(1)</script>&\"'"
 
 

@@ -43,7 +43,7 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         label_errors_: `LabelErrorReport` on the training labels, as `find_label_errors` returns it.
         transition_: Estimated noise matrix of shape (K, K): V[k, j] = P(given label j | true class k).
 
-    Example:
+    Examples:
         >>> model = SelfAdaptiveClassifier().fit(features, labels)
         >>> model.predict(other_features)
         >>> print(model.label_errors_.summary)

@@ -104,7 +104,7 @@ def find_label_errors(
         ValueError: If both or neither of `features` and `pred_probs` are passed, if shapes do not match, if values are
             missing or not finite, or if there are too few samples or classes to judge labels.
 
-    Example:
+    Examples:
         >>> report = find_label_errors(labels, features=embeddings)
         >>> print(report.summary)
         >>> report.ranked_indices[:10]  # look at these first

@@ -39,7 +39,7 @@ class SelfAdaptiveLoss(LabelledLoss):
     Raises:
         ValueError: If `labels` are empty or not integers, or `epochs` or `start_epoch` is out of range.
 
-    Example:
+    Examples:
         >>> criterion = SelfAdaptiveLoss(labels, epochs=60)
         >>> for epoch in range(60):
         ...     for images, index in loader:  # index: position of each sample in `labels`

@@ -1,6 +1,7 @@
 """Runs from Python: what `selfadapt train` does, and what it leaves behind, for scripts and notebooks."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -27,8 +28,9 @@ from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.tracking.metrics_sender import MetricsSender
 from selfadapt.runs.tracking.trackers import check_trackers
-from selfadapt.runs.train.bench import no_stages
+from selfadapt.runs.train.bench import Stage, no_stages
 from selfadapt.runs.train.labelled import train as train_run
+from selfadapt.runs.train.progress_bar import progress_bar
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class TrainedRun:
     def labels(self) -> Any:
         """The table labels.csv as a pandas DataFrame: a row for each label, most likely wrong first. Needs pandas.
 
-        Example:
+        Examples:
             >>> run.labels[run.labels.suspect == 1].head()
         """
         import pandas
@@ -98,7 +100,7 @@ class TrainedRun:
             UserError: If `out` exists, or the data cannot be written.
             ValueError: If `data` are not those of the run.
 
-        Example:
+        Examples:
             >>> run = selfadapt.train(frame, out="runs/frame", label_column="animal")
             >>> corrected = run.corrected(frame)
         """
@@ -129,7 +131,7 @@ class TrainedRun:
         Raises:
             UserError: if a file is of another kind than the data of the run.
 
-        Example:
+        Examples:
             >>> run.predict(["new/1.png", "new/2.png"])[0]["class"]
         """
         given = [paths] if isinstance(paths, str | Path) else paths
@@ -138,7 +140,13 @@ class TrainedRun:
 
 
 def train(
-    data: Any, *, out: str | Path, resume: bool = False, log_to: str | None = None, **settings: Any
+    data: Any,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    log_to: str | None = None,
+    progress: bool = True,
+    **settings: Any,
 ) -> TrainedRun:
     """Train on a data set, evaluate, audit the labels, and write the run folder with its report.
 
@@ -149,6 +157,7 @@ def train(
         out: the run folder, which must not hold a run unless `resume` is set.
         resume: whether to resume the run in `out`; it is started if there is none.
         log_to: experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.
+        progress: whether to show a progress bar, in a notebook or on a terminal.
         **settings: the options of `selfadapt train` by their names with underscores, those of the method included,
             such as method, noise, seed, epochs or start_epoch.
 
@@ -158,26 +167,34 @@ def train(
     Raises:
         UserError: if a setting is unknown or does not suit the data, or if `out` is in use.
 
-    Example:
+    Examples:
         >>> import selfadapt
         >>> run = selfadapt.train("digits", out="runs/digits", method="sat", noise="symmetric:0.4", seed=1)
         >>> run.result["test_accuracy"]
     """
     folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
-    with folder.locked():
+    bar = progress_bar(str(folder.path)) if progress else nullcontext(no_stages)
+    with folder.locked(), bar as on_stage:
+
+        def on_reading(done: int, total: int) -> None:
+            on_stage(Stage(done, total, "reading data"))
+
         given = {**settings, "data": str(data if isinstance(data, str | Path) else folder.path)}
         request = Request.of("labels", **given)
         if not isinstance(data, str | Path):  # stored once the settings are known to be valid
             given["data"] = str(_stored(data, folder, resume=resume))
             request = Request.of("labels", **given)
         try:
-            run = resume_run(folder, "labels", given) if resume and folder.exists else start(request, folder)
+            if resume and folder.exists:
+                run = resume_run(folder, "labels", given, on_reading)
+            else:
+                run = start(request, folder, on_reading)
         except UserError:
             if not isinstance(data, str | Path) and not folder.exists:
                 forget(folder.path)
             raise
         sender = MetricsSender(folder, run.plan, trackers)
-        result = train_run(run, sender.sending(no_stages))
+        result = train_run(run, sender.sending(on_stage))
         sender.finish(result)
         return TrainedRun(folder.path, run.plan, result)
 
@@ -202,7 +219,7 @@ def open_run(path: str | Path) -> TrainedRun:
     Raises:
         UserError: if this is not a run folder, or the run is not trained to its end.
 
-    Example:
+    Examples:
         >>> selfadapt.open_run("runs/digits").labels.head()
     """
     folder = RunFolder(Path(path))

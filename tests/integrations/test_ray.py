@@ -1,7 +1,6 @@
 """Label errors on a local Ray cluster: as without Ray, from one block."""
 
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,7 @@ pytestmark = pytest.mark.door
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_label_errors.py"
 
 
-@pytest.fixture
-def _cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    import ray
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-@pytest.mark.usefixtures("_cluster")
+@pytest.mark.usefixtures("ray_cluster")
 def test_summed_blocks_give_the_report_of_one_block() -> None:
     example = runpy.run_path(str(EXAMPLE))
     report = example["main"]()

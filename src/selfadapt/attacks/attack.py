@@ -24,7 +24,7 @@ ROBUST = 127  # outcome of an image that withstands every part; if the k-th part
 class Attack(Protocol):
     """One or more parts that run in order, each on the images that withstood the parts before it.
 
-    Example:
+    Examples:
         >>> attack = PGD(eps=8 / 255, step=2 / 255, steps=20)
         >>> outcome = attack.outcome(model.eval(), images, labels, torch.Generator().manual_seed(0))
         >>> robust_accuracy = (outcome == ROBUST).float().mean()

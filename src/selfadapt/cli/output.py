@@ -93,25 +93,12 @@ def count_bar(description: str, *, notice: str | None = None) -> Iterator[Callab
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[["Stage"], None]]:
     """A progress bar over the steps of a training, on a terminal only."""
-    if OUTPUT.quiet or not sys.stderr.isatty():
+    if OUTPUT.quiet:
         yield lambda stage: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from selfadapt.runs.train import progress_bar as bars
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[stage]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(description, total=None, stage="")
-
-        def advance(stage: "Stage") -> None:
-            progress.update(task, total=stage.total, completed=stage.done, stage=stage.description)
-
+    with bars.progress_bar(description) as advance:
         yield advance
 
 

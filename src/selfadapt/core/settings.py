@@ -107,7 +107,7 @@ def setting(
     Returns:
         A dataclass field.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True, kw_only=True)
         ... class Smoothing:
         ...     epsilon: float = setting(0.1, "label smoothing", least=0, below=1)

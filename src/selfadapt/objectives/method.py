@@ -104,7 +104,7 @@ class Bench(Protocol):
         Returns:
             The training: loaded if it was finished before, resumed if it was started.
 
-        Example:
+        Examples:
             >>> bench.fit("main", ERM())
         """
         ...

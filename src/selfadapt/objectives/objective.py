@@ -90,7 +90,7 @@ class Objective(Protocol):
 
     Subclass `ERM` and override what differs.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True, kw_only=True)
         ... class MeanAbsoluteError(ERM):
         ...     def loss_of(self, logits_BK, batch, progress):

@@ -43,7 +43,7 @@ def selective_cross_entropy(logits: Tensor, targets: Tensor, labels: Tensor) -> 
     Raises:
         ValueError: If there is not exactly one output more than classes.
 
-    Example:
+    Examples:
         >>> rows = targets.update(index, logits[:, :-1].softmax(1))
         >>> loss = selective_cross_entropy(logits, rows, labels)
     """

@@ -45,7 +45,7 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
             NaN, negative or all zero, or give probability to a masked class; on other devices, where checking would
             wait for the device, the loss is then not finite or above 1e30.
 
-    Example:
+    Examples:
         >>> rows = targets.update(index, logits.softmax(1))
         >>> loss = self_adaptive_cross_entropy(logits, rows)
     """

@@ -102,7 +102,7 @@ class TargetStore:
 
     Create it with `from_labels`, `empty` or `gaussian`.
 
-    Example:
+    Examples:
         >>> targets = TargetStore.from_labels(labels, num_classes=10, momentum=0.9)
         >>> for index, inputs, _ in loader:
         ...     logits = model(inputs)
@@ -237,7 +237,7 @@ class TargetStore:
                 entry or rows that do not sum to 1.
             NonFinitePrediction: If the prediction contains NaN or infinity.
 
-        Example:
+        Examples:
             >>> rows = targets.update(index, logits.softmax(1))
         """
         if momentum is not None:

@@ -1,5 +1,7 @@
 """`selfadapt demo`"""
 
+import shutil
+import sys
 from pathlib import Path
 
 import typer
@@ -41,4 +43,5 @@ def command(
         f"{audit['suspects']} likely label errors, of which {percent(audit['precision'])} are wrong: {audit['labels']}"
     )
     print(f"report: {result['report']}")
-    print("Your photos, one folder per class: selfadapt train photos, then selfadapt audit RUN")
+    program = "selfadapt" if shutil.which("selfadapt") else sys.argv[0]  # as in .venv/bin/selfadapt
+    print(f"Your photos, one folder per class: {program} train photos, then {program} audit RUN")

@@ -28,7 +28,7 @@ class Table:
 class RowEncoder(Protocol):
     """Encodes rows as vectors, each independently of the others.
 
-    Example:
+    Examples:
         >>> encoder = fit_columns(Table(rows=rows, location=str))
         >>> restored = row_encoder_from_state(encoder.state_dict())
         >>> vectors_ND = restored.encode(Table(rows=new_rows, location=str))

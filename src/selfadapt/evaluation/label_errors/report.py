@@ -107,7 +107,7 @@ class LabelErrorReport:
         ids: Identifier of each sample.
         summary: Estimated error rate, precision and recall, duplicates and the noise matrix (`LabelErrorSummary`).
 
-    Example:
+    Examples:
         >>> report = find_label_errors(labels, features=features)
         >>> print(report.summary)
         >>> worst = report.ranked_indices[:20]
@@ -184,7 +184,7 @@ class LabelErrorReport:
         Raises:
             ValueError: If the ids or the given labels are not those of this report.
 
-        Example:
+        Examples:
             >>> report = find_label_errors(frame["label"], features=frame[["height", "weight"]])
             >>> corrected = report.apply_to(frame, "label")
         """

@@ -77,7 +77,7 @@ def plan(request: Request, facts: Facts) -> Plan:
     Raises:
         UserError: if settings contradict each other, or do not suit the data, the method or the machine.
 
-    Example:
+    Examples:
         >>> source = inspect_source(request)
         >>> reading = plan_reading(request, source)
         >>> plan(request, inspect_data(source, reading, prepare(reading)))

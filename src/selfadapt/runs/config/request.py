@@ -57,7 +57,7 @@ _CHOSEN = {
 class Request:
     """The settings of a run as a user gave them. None stands for what `plan` is to choose.
 
-    Example:
+    Examples:
         >>> request = Request.of(data="digits", method="sat", noise="symmetric:0.4")
         >>> plan(request, facts)
     """

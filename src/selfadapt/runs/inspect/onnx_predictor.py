@@ -31,7 +31,7 @@ _BATCH = 64
 class OnnxPredictor:
     """An ONNX file that `selfadapt export --format onnx` wrote, ready to predict.
 
-    Example:
+    Examples:
         >>> predictor = OnnxPredictor.open(Path("model.onnx"))
         >>> list(predictor.answer([Path("photo.jpg")]))
     """
