@@ -145,7 +145,7 @@ def _values(argument: Any) -> Any:
 def _without_waiting(folder: Path) -> None:
     """Collectives exchange the values of the simulated device, as NCCL does, without the host."""
 
-    def on_device(call: Callable[..., Any]) -> Callable[..., Any]:
+    def on_device(call: Callable[..., Any]) -> Any:
         return lambda *args, **kwargs: call(*map(_values, args), **kwargs)
 
     unreadable = int(_parts(2)[-1][1])
