@@ -24,8 +24,9 @@ HOME = Path("runs/noisy-labels")
 PAGE = Path("docs/results/noisy-labels.md")
 LEDGER = Path("benchmarks/results/noisy-labels.json")
 EVERY = (
-    "erm", "early-stopping", "label-smoothing", "mixup", "forward", "gce", "gce-truncated", "sce", "bootstrap-soft",
-    "bootstrap-hard", "elr", "co-teaching", "sat-no-average", "sat-no-weights", "sat", "sat-sce",
+    "erm", "early-stopping", "label-smoothing", "mixup", "mae", "forward", "gce", "gce-truncated", "sce",
+    "bootstrap-soft", "bootstrap-hard", "mentor-net", "sop", "elr", "dac", "joint-optimization", "aum", "self",
+    "co-teaching", "elr-plus", "divide-mix", "sat-no-average", "sat-no-weights", "sat", "sat-sce", "sat-posterior",
 )  # fmt: skip
 _EARLIER = "2026-11-16"  # of entries without a date
 _AGREEMENTS = ("train_accuracy_given", "validation_accuracy_given")
@@ -114,7 +115,8 @@ def _remember() -> Ledger:
                 "test_accuracy": content["result"]["test_accuracy"],
                 "start_epoch": content["result"]["start_epoch"],
                 "right_labels": 1 - content["noise"]["actual"],
-                "made": date.fromtimestamp(path.stat().st_mtime).isoformat(),
+                "average_precision": content["result"]["audit"].get("average_precision"),
+                "made": f"{date.fromtimestamp(path.stat().st_mtime).isoformat()}, commit {content['commit']}",
                 **{key: last[key] for key in _AGREEMENTS},
             }
     LEDGER.write_text(json.dumps(ledger, indent=0, sort_keys=True) + "\n")
@@ -124,7 +126,7 @@ def _remember() -> Ledger:
 def _of(ledger: Ledger, cell: Cell, part: str, method: str, key: str) -> list[float]:
     """A metric of a method's runs, in the order of their seeds."""
     names = (f"{cell.name}/{part}/{method}-{seed}" for seed in range(cell.seeds))
-    return [ledger[name][key] for name in names if name in ledger]
+    return [ledger[name][key] for name in names if name in ledger and key in ledger[name]]
 
 
 def _accuracies(ledger: Ledger, cell: Cell, part: str, method: str) -> list[float]:
@@ -142,7 +144,10 @@ def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
     own_rows = {method: (_OTHER_SETTINGS,)} if any(cell.asymmetric for cell in cells) else {}
     for column, cell in zip(columns, cells, strict=True):
         column[_OTHER_SETTINGS] = _accuracies(ledger, cell, "asymmetric", method)
-    bests = [max((statistics.fmean(own) for own in column.values() if own), default=0) for column in columns]
+    bests = [
+        max((statistics.fmean(own) for own in column.values() if len(own) == cell.seeds), default=0)
+        for column, cell in zip(columns, cells, strict=True)
+    ]
     rows = []
     for method in cells[0].methods:
         if method == "sat":
@@ -151,13 +156,30 @@ def _methods_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
             ]
             rows.append([f"`{FIXED}`, best of {len(cells[0].starts)} E_s", *map(shown, best_starts)])
         for name in (method, *own_rows.get(method, ())):
+            if not any(column.get(name) for column in columns):
+                continue
             row = [NAMES.get(name, f"`{name}`")]
-            for column, best in zip(columns, bests, strict=True):
+            for column, best, cell in zip(columns, bests, cells, strict=True):
                 own = column.get(name, [])
-                is_best = own and statistics.fmean(own) >= best - 1e-9
+                is_best = len(own) == cell.seeds and statistics.fmean(own) >= best - 1e-9
                 row.append(f"**{shown(own)}**" if is_best else shown(own))
             rows.append(row)
     return table(["method", *(cell.noise.replace(":", " ") for cell in cells)], rows)
+
+
+def _precision_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
+    """The average precision of the label-error list of each method, where it was measured."""
+    of_cell = {
+        cell: {name: _of(ledger, cell, "methods", name, "average_precision") for name in cell.methods} for cell in cells
+    }
+    rows = [
+        [f"`{name}`", *(shown(of_cell[cell][name], 3) for cell in cells)]
+        for name in cells[0].methods
+        if any(of_cell[cell][name] for cell in cells)
+    ]
+    header = ["method", *(cell.noise.replace(":", " ") for cell in cells)]
+    intro = "The list of label errors, by average precision:"
+    return [intro, "", *table(header, rows)] if rows else []
 
 
 def _memory_table(ledger: Ledger, cells: list[Cell]) -> list[str]:
@@ -200,11 +222,13 @@ def _days(ledger: Ledger) -> list[str]:
     """Rows that were made later than the rest."""
     seeds = {cell.name: cell.seeds for cell in CELLS}
     made: dict[str, dict[str, dict[str, int]]] = {}  # how many seeds, by day, cell and row
+    rows_of: dict[str, set[str]] = {}  # of each cell
     for name, entry in sorted(ledger.items()):
         cell, part, run = name.split("/")
         row = run.rsplit("-", 1)[0] + (" (asymmetric)" if part == "asymmetric" else "")
         own = made.setdefault(entry.get("made", _EARLIER), {}).setdefault(cell, {})
         own[row] = own.get(row, 0) + (1 if row != FIXED else 0)
+        rows_of.setdefault(cell, set()).add(row)
     first, *later = sorted(made)
     lines = [
         f"All runs were made on {first}, with the program of that day, except for the runs below. Results of an",
@@ -219,9 +243,16 @@ def _days(ledger: Ledger) -> list[str]:
                 f"`{row}`" + (f" ({count} of {seeds[cell]} seeds)" if 0 < count < seeds[cell] else "")
                 for row, count in rows.items()
             )
-            cells_of.setdefault("every row" if "erm" in rows else words, []).append(cell)
+            cells_of.setdefault("every row" if set(rows) == rows_of[cell] else words, []).append(cell)
         lines += [f"- {day}: {words} of {', '.join(cells)}" for words, cells in cells_of.items()]
     return [*lines, ""] if later else []
+
+
+def _not_run(ledger: Ledger) -> list[str]:
+    """The methods of these tables that have no row yet."""
+    found = {name.split("/")[2].rsplit("-", 1)[0] for name in ledger}
+    missing = [f"`{method}`" for method in EVERY if method not in found]
+    return [f"Not run yet: {', '.join(missing)}.", ""] if missing else []
 
 
 def write_page() -> None:
@@ -230,14 +261,17 @@ def write_page() -> None:
         "# Noisy labels: the methods, and when to start",
         "",
         "Test accuracy in percent of the last epoch (`early-stopping`: of the epoch that was best on noisy validation",
-        "labels), mean ± standard deviation over seeds, the best in bold. A number without ± is one seed, a dash a run",
-        "that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again to resume.",
+        "labels), mean ± standard deviation over seeds, the best row with all seeds in bold. A number without ± is one",
+        "seed, a dash a run that was not made. Written by `python -m benchmarks.noisy_labels --jobs 2`; run it again",
+        "to resume.",
         "",
+        *_not_run(ledger),
         "`sat` finds E_s during training (`--start-epoch auto`), which is our contribution. `sat-paper` is Algorithm 2",
         "of the paper with a fixed E_s; its row has, for each cell, the E_s that was best on test data. No user could",
         "select it that way, so the row is never bold. `co-teaching` is given the true noise rate, which no other",
         "method knows. `elr` has its authors' settings for symmetric noise, and in a separate row those for asymmetric",
-        "noise.",
+        "noise. Lists of label errors are those of `selfadapt audit`: of `aum` by its margins, of a method without",
+        "targets by the predictions of its last network, as the loss would rank them.",
         "",
         *_days(ledger),
     ]
@@ -255,6 +289,7 @@ def write_page() -> None:
         cells = [cell for cell in CELLS if cell.data == data]
         lines += [f"## {data}", "", f"{words}; {cells[0].seeds} seed{'s' if cells[0].seeds > 1 else ''}.", ""]
         lines += _methods_table(ledger, cells)
+        lines += _precision_table(ledger, cells)
         lines += [
             "How much `erm` memorises, measured by agreement with the given labels:",
             "",

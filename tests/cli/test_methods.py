@@ -19,12 +19,14 @@ def test_every_method_says_what_it_is(tmp_path: Path) -> None:
     for entry in listed:
         assert entry["words"]
         assert entry["paper"]
+        assert (entry["cost"] is None) == (entry["command"] == "pretrain" or entry["name"] == "sat-folds")
         assert all(own["words"] and own["option"].startswith("--") for own in entry["settings"])
     (entry,) = run_json("methods", "co-teaching", folder=tmp_path)["methods"]
     assert [own["option"] for own in entry["settings"]] == ["--noise-rate"]
     assert "noise rate" in entry["needs"]
     words = run("methods", folder=tmp_path).stdout
     assert "--method elr: early-learning regularisation" in words
+    assert "costs 1.0 times the time of erm (1.0 forward and 1.0 backward passes per sample), memory for 1 net" in words
     options = {own["option"] for entry in listed for own in entry["settings"]}
     assert options <= set(words.split()), "each stands apart from its words"
 

@@ -48,13 +48,22 @@ def test_an_empty_argument_is_not_the_current_folder(arguments: tuple[str, ...],
         (("train", "digits", "--width", "100000000"), "--width 100000000 must be at least 1 and at most 16384"),
         (("pretrain", "digits", "--method", "moco", "--queue", "1000000000000"), "--queue 1000000000000 must be"),
         (("train", "digits", *SMALL, "--out", "a" * 300), "File name too long"),
-        (("train", "digits", *SMALL, "--out", os.fsdecode(b"\xff")), r"--out \udcff is not valid UTF-8"),
+        (("train", "digits", *SMALL, "--out", os.fsdecode(b"\xff")), r"\udcff is not valid UTF-8"),
+        (("train", os.fsdecode(b"\xff.npz")), r"\udcff.npz is not valid UTF-8"),
     ],
 )
 def test_impossible_values_are_refused_before_training(
     arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     assert message in _refused(tmp_path, *arguments)
+
+
+def test_a_folder_whose_name_is_not_text_is_refused_before_training(tmp_path: Path) -> None:
+    """Where the name does not stand on the command line."""
+    odd = tmp_path / os.fsdecode(b"\xff")
+    odd.mkdir()
+    np.savez(odd / "x.npz", x_train=np.zeros((20, 2), np.float32), y_train=np.arange(20) % 2)
+    assert r"\udcff/x.npz: the file name is not valid UTF-8" in _refused(odd, "train", "x.npz")
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK", "SELFADAPT_JOBS"])

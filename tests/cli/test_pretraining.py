@@ -58,6 +58,25 @@ def test_a_probe_on_its_own_and_on_other_data(folder: Path) -> None:
     assert "Linear evaluation" in (folder / "run/report.html").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:.*has no checksums")
+@pytest.mark.parametrize("checked", [True, False])
+def test_damaged_features_are_not_used(checked: bool, folder: Path, tmp_path: Path) -> None:
+    run_json("probe", "run", "--epochs", "1", folder=folder)
+    shutil.copytree(folder / "run", tmp_path / "run")
+    if not checked:
+        (tmp_path / "run/checksums.json").unlink()
+    cached = sorted((tmp_path / "run/features").iterdir())
+    whole = [path.read_bytes() for path in cached]
+    for path, content in zip(cached, whole, strict=True):
+        path.write_bytes(content[:-4] if not checked else content[:-1] + bytes([content[-1] ^ 1]))
+    result = run("probe", "run", "--epochs", "1", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert any(path.name in result.stderr for path in cached)
+    for path in cached:
+        path.unlink()
+    assert run("probe", "run", "--epochs", "1", folder=tmp_path).returncode == 0
+
+
 def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run_json("probe", "run", "--epochs", "6", "--lr", "1", folder=folder)
     options = ("probe", "run", "--epochs", "6", "--lr", "1", "--augment", "crop")
@@ -82,12 +101,14 @@ def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def _written_but_once(write: Callable[..., None]) -> Callable[..., None]:
-    """Stops the program after it has written a classifier."""
+    """Stops the program when it is about to write a classifier for the second time."""
+    classifiers = []
 
     def stop(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-        write(path, tensors)
-        if path.name.startswith("classifier"):
+        classifiers.extend([path] * ("classifier" in path.name))
+        if len(classifiers) > 1:
             raise Interrupted("stopped")
+        write(path, tensors)
 
     return stop
 

@@ -26,6 +26,16 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_is_in_a_file(
     assert "could not be written" in run("doctor", folder=tmp_path).stderr
 
 
+def test_a_lack_of_memory_is_reported_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr("selfadapt.cli.app._register", fail)
+    result = run("doctor", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("error: there is not enough memory")
+
+
 def test_a_file_that_cannot_be_read_is_named_with_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(arguments: object) -> NoReturn:
         raise IsADirectoryError(21, "Is a directory", "x.csv")

@@ -66,6 +66,13 @@ def test_what_is_nested_too_deeply_is_a_value_error() -> None:
         parse(b"[" * 200_000)
 
 
+def test_half_a_surrogate_pair_is_a_value_error() -> None:
+    assert parse(rb'{"x": "\ud83d\ude00", "y": "\\ud800"}') == {"x": "\U0001f600", "y": r"\ud800"}
+    for text in (rb'["\ud800"]', rb'{"\uDfff": 1}'):
+        with pytest.raises(ValueError, match="not valid Unicode"):
+            parse(text)
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

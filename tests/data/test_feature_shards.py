@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from selfadapt.core.array_files import Array
 from selfadapt.core.errors import UserError
 from selfadapt.data.shards.feature_shards import FeatureShards
 from selfadapt.data.shards.manifest import Manifest, read_manifest, write_shard
-from selfadapt.data.shards.shard_file import Array, release
+from selfadapt.data.shards.shard_file import release
 
 FEATURES = np.random.default_rng(0).normal(size=(500, 6)).astype(np.float32)
 IDS = np.array([f"photo-{number:03d}" for number in range(500)])

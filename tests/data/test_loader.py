@@ -12,7 +12,7 @@ from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.augment import augmentation_by_name
 from selfadapt.data.images.decoded_cache import cache_decoded
-from selfadapt.data.images.storage import ImageFiles
+from selfadapt.data.images.storage import ImageFiles, TensorImages
 from selfadapt.data.input_statistics import channel_statistics
 from selfadapt.data.labels.image_noise import CorruptedImages
 from selfadapt.data.labels.noise import Noise, corrupt
@@ -54,6 +54,27 @@ def test_workers_and_memory_give_the_same_batches(files: Data) -> None:
     for workers in (0, 1, 2):
         assert _same(_batches(files.train, workers), expected)
     assert _same(_batches(files.train, 2, start=3), expected[3:])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_all_samples_are_read_as_they_are(processes: int) -> None:
+    images = torch.randint(0, 256, (600, 1, 4, 4), dtype=torch.uint8)
+    samples = Samples(
+        inputs=TensorImages(images), labels=torch.arange(600) % 7, truth=None, ids=list(map(str, range(600)))
+    )
+    augment = augmentation_by_name("crop-flip", 4)
+    loaders = [
+        SampleLoader(samples, batch_size=8, seed=1, device=CPU, augment=augment, part=(rank, processes))
+        for rank in range(processes)
+    ]
+    batches = [list(loader.plain()) for loader in loaders]
+    assert all(batches)
+    index = torch.cat([batch.index for own in batches for batch in own])
+    assert torch.equal(index.sort().values, torch.arange(600))
+    assert torch.equal(torch.cat([batch.label for own in batches for batch in own]), index % 7)
+    torch.testing.assert_close(
+        torch.cat([batch.input for own in batches for batch in own]), images[index].float() / 255
+    )
 
 
 def test_a_file_that_breaks_meanwhile_is_left_out_of_its_batch(files: Data) -> None:

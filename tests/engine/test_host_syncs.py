@@ -23,6 +23,7 @@ from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training, fit
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.baselines.correction.joint_optimization import Relabelling
+from selfadapt.objectives.baselines.selection.area_under_margin import Margins, OnLargeMargins
 from selfadapt.objectives.baselines.selection.deep_abstaining import Abstaining
 from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
 from selfadapt.objectives.baselines.selection.selected_samples import OnSelected
@@ -38,6 +39,8 @@ _STEPS = 3
 
 
 PARTS: dict[str, Any] = {
+    "aum, first": Margins(is_threshold_N=torch.arange(48) % 4 == 0),
+    "aum, third": OnLargeMargins(chosen_N=torch.arange(48) % 5 > 0, above_N=torch.arange(48) - 9.0),
     "dac, first": Abstaining(warm_up=1, final_weight=1.0),
     "dac, second": OnSelected(chosen_N=torch.arange(48) % 5 > 0),
     "joint-optimization, first": Relabelling(start_epoch=1, prior_weight=1.0, entropy_weight=1.0),

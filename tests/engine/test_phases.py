@@ -72,6 +72,9 @@ class SlowLoader:
             self.clock.sleep(self.seconds)
             yield batch
 
+    def plain(self) -> Iterator[Batch]:
+        return self.own.plain()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(ERM):

@@ -33,7 +33,9 @@ from selfadapt.objectives.baselines.generalized_cross_entropy import (
 from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
 from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError, absolute_errors
 from selfadapt.objectives.baselines.mixup import Mixup
+from selfadapt.objectives.baselines.selection.area_under_margin import Margins
 from selfadapt.objectives.baselines.selection.deep_abstaining import Abstaining
+from selfadapt.objectives.baselines.selection.divide_mix import DivideMix
 from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
 from selfadapt.objectives.baselines.selection.mentor_net import MentorNet
 from selfadapt.objectives.baselines.symmetric_cross_entropy import SymmetricCrossEntropy
@@ -326,6 +328,8 @@ def test_early_stopping_needs_a_validation_part() -> None:
         Abstaining(warm_up=1, final_weight=1.0),
         LabelFiltering(),
         Relabelling(start_epoch=2, prior_weight=1.2, entropy_weight=0.8),
+        DivideMix(warm_up=2),
+        Margins(is_threshold_N=torch.arange(48) % 5 == 0),
     ],
     ids=lambda objective: type(objective).__name__,
 )

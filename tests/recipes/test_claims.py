@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.verdicts import table
+from benchmarks import budgets, verdicts
 from scipy import stats
 
 from selfadapt.recipes.claim import Cells, Claim, judge
@@ -50,7 +50,7 @@ def test_a_fixed_column_is_averaged_over() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "verdict"),
     [
-        ([2.0], [1.0], "seen with one seed"),
+        ([2.0], [1.0], "not tested"),
         ([1.0], [2.0], "not shown"),
         ([2.0, 2.1, 2.2], [1.0, 1.0, 1.1], "shown"),
         ([2.0, 2.1, 2.2], [2.1, 2.0, 2.2], "not shown"),
@@ -60,6 +60,22 @@ def test_a_fixed_column_is_averaged_over() -> None:
 )
 def test_verdicts(a: list[float], b: list[float], verdict: str) -> None:
     assert judge(CLAIM, _rows({("a", "x"): a, ("b", "x"): b})).verdict == verdict
+
+
+def test_a_claim_about_several_cells_is_shown_only_if_it_holds_in_each() -> None:
+    rows = _rows({("a", "x"): [9.0, 9.1], ("a", "y"): [1.0, 1.0], ("b", "x"): [1.0, 1.0], ("b", "y"): [2.0, 2.0]})
+    found = judge(CLAIM, rows)
+    assert found.p is not None
+    assert found.p < 0.05
+    assert (found.cells_above, found.cells, found.verdict) == (1, 2, "shown on average")
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_single_cell_is_compared_with_each_of_the_others(below: bool) -> None:
+    one, others = Cells(part="", row="b", column="x"), Cells(row="a")
+    claim = Claim(statement="", higher=others if below else one, lower=one if below else others)
+    found = judge(claim, _rows({("a", "x"): [3.0], ("a", "y"): [5.0], ("b", "x"): [4.0], ("b", "y"): [100.0]}))
+    assert (found.difference, found.cells, found.cells_above) == (0.0, 2, 1)
 
 
 def test_a_number_to_exceed() -> None:
@@ -78,5 +94,7 @@ def test_every_claim_can_be_judged_at_laptop_scale(name: str) -> None:
         assert judge(claim, rows).cells, claim.statement
 
 
-def test_the_page_has_the_verdicts_of_its_rows() -> None:
-    assert table() in PAGE.read_text(encoding="utf-8")
+def test_the_page_has_the_verdicts_of_its_rows_and_the_budgets() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert verdicts.table() in page
+    assert budgets.table() in page

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 
@@ -17,6 +18,7 @@ from cli.program import run, run_json
 from forks import fork, launch_forks
 from selfadapt.cli import app
 from selfadapt.core.errors import UserError
+from selfadapt.data.dataset import Samples
 from selfadapt.evaluation.linear_probe import ProbeSettings
 from selfadapt.recipes.figures.fig4 import Growing
 from selfadapt.recipes.index import RECIPES, recipe_named
@@ -28,6 +30,7 @@ from selfadapt.runs.batch.recipe_run import check_ready, reproduce, value_at
 from selfadapt.runs.config.facts import inspect_source
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request
+from selfadapt.runs.lifecycle.prepare_data import prepare
 from selfadapt.runs.train.bench import StageCallback
 from selfadapt.runs.transfer.transfer_settings import TransferSettings
 
@@ -115,7 +118,7 @@ def _shortened(trial: Trial, data: Path) -> Trial:
     own |= {"data": str(data), **({} if own.get("tune") == "head" else {"width": 4})}
     if own["method"] == "deep-gamblers":
         own["reward"] = 2.2  # otherwise it trains once per reward
-    if own["method"] == "sat-posterior":
+    if own["method"] in ("sat-posterior", "joint-optimization"):
         own["epochs"] = 2  # the least
     evaluations = tuple(
         replace(evaluation, settings={**evaluation.settings, **FEW[evaluation.kind]})
@@ -306,6 +309,41 @@ def test_times_of_imagenets_files_are_measured_once(tmp_path: Path, monkeypatch:
         cells["BYOL, 2 views", "in all"] / cells["ours, 1 view", "in all"]
     )
     assert reproduce(recipe, "paper", tmp_path / "out", 1, no_bar)["rows"] == result["rows"]
+
+
+@pytest.mark.parametrize("trial", RECIPES["fig1"].laptop.trials[:4], ids=lambda trial: str(trial.name))
+def test_the_noise_of_figure_1_is_drawn_before_the_split(trial: Trial, images: Path) -> None:
+    """The noisy samples are the same with and without a validation split, and some of them are in it."""
+
+    def splits(validation: float, noise: str) -> dict[str, dict[str, tuple[int, bytes]]]:
+        own = {**trial.settings, "data": str(images), "limit": None, "validation": validation, "noise": noise}
+        request = Request.of("labels", **own)
+        data = prepare(plan_reading(request, inspect_source(request)))
+        return {name: _contents(samples) for name, samples in data.splits.items()}
+
+    noise = trial.settings["noise"]
+    whole, split, clean = splits(0.0, noise), splits(0.5, noise), splits(0.0, "symmetric:0")
+    assert split["train"] | split["validation"] == whole["train"]
+    for name in ("train", "validation"):
+        assert any(split[name][sample_id] != clean["train"][sample_id] for sample_id in split[name])
+    assert split["test"] == clean["test"]
+
+
+def _contents(samples: Samples) -> dict[str, tuple[int, bytes]]:
+    """Label and pixels by id."""
+    pixels = samples.inputs.read(torch.arange(len(samples))).numpy()
+    return {
+        sample_id: (label, image.tobytes())
+        for sample_id, label, image in zip(samples.ids, samples.labels.tolist(), pixels, strict=True)
+    }
+
+
+def test_table5_is_averaged_over_as_many_trials_as_the_authors_average_over(images: Path, tmp_path: Path) -> None:
+    recipe = _only(RECIPES["table5"], "ours", images)
+    recipe = replace(recipe, paper=replace(recipe.laptop, seeds=RECIPES["table5"].paper.seeds))
+    rows = reproduce(recipe, "paper", tmp_path, None, no_bar)["rows"]
+    assert {row["seed"] for row in rows} == {0, 1, 2}
+    assert "`selfadapt reproduce table5 --scale paper`" in (tmp_path / "table.md").read_text()
 
 
 def test_widths_follow_the_appendix() -> None:

@@ -228,6 +228,11 @@ def test_one_review_at_a_time_and_how_it_ends(server: Server, shapes_run: Path) 
     assert second.returncode == 2
     assert "another review" in second.stderr
     server.json("api/decide", {"what": "remove", "rows": [0]})
+    host, port = server.host.split(":")
+    with socket.create_connection((host, int(port))) as client:  # a request that breaks off
+        head = f"POST /{server.token}/api/decide HTTP/1.1\r\nHost: {server.host}\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+    server.json("api/about")
     code, words, errors = server.stop()
     assert (code, errors) == (0, "")
     first, last = words.splitlines()

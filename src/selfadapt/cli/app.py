@@ -82,15 +82,14 @@ def _check_environment() -> None:
 def _check_arguments(arguments: Sequence[str]) -> None:
     """Refuse what a script passes by accident: nothing, which would be the current folder, and names that are no text.
 
-    Input files may have such names, but what is written must be printed, and recorded as JSON.
+    `predict` reports such names itself, with the other files that it cannot read.
     """
     for argument, option in zip(arguments, ("", *arguments), strict=False):
         name, _, value = argument.partition("=")
         if not argument or (name.startswith("--") and name != argument and not value):
             raise UserError(f"the argument after {option or 'selfadapt'} is empty; is a variable of the shell unset?")
-        out = argument if option == "--out" else value if name == "--out" else ""
-        if as_text(out) != out:
-            raise UserError(f"--out {as_text(out)} is not valid UTF-8; give another name")
+        if as_text(argument) != argument and arguments[0] != "predict":
+            raise UserError(f"the name {as_text(argument)} is not valid UTF-8; give another one")
 
 
 def _print_version(wanted: bool) -> None:
@@ -128,6 +127,8 @@ def main() -> NoReturn:
         _fail("" if is_concurrent_job() or _is_follower() else f"interrupted: {error}", INTERRUPTED)
     except BrokenPipeError:
         _fail("", 1)
+    except MemoryError:
+        _fail("error: there is not enough memory; give smaller files, fewer samples, or a smaller --batch-size", 1)
     except Exception as error:
         if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
             _fail(f"error: {error.filename or 'a file'} cannot be read or written: {error.strerror}", 2)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import stat
 from contextlib import suppress
 from io import BufferedReader
@@ -66,6 +67,12 @@ def check_regular(path: Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise _not_regular(path, mode)
+
+
+def copy_regular(source: str, target: str) -> str:
+    """Copy a regular file, for `shutil.copytree`, which would copy a device without end."""
+    check_regular(Path(source))
+    return str(shutil.copy2(source, target))
 
 
 def check_tree(folder: Path) -> None:

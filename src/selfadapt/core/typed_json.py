@@ -12,6 +12,7 @@ Keys that a TypedDict does not name are allowed, so that a file may hold more.
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from typing import is_typeddict as is_object
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
 _SHOWN = 40  # characters of a wrong value
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,21 @@ class _Fault(NamedTuple):
 
 
 def parse(content: bytes) -> Any:
-    """Parse JSON in UTF-8. Raises a ValueError for anything else, also where it is nested too deeply."""
+    """Parse JSON in UTF-8. Raises a ValueError for anything else.
+
+    Values that are nested too deeply, and texts with half a surrogate pair, which cannot be written as UTF-8, are
+    refused, too.
+    """
+    text = content.decode()
     try:
-        return json.loads(content.decode())
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text in it is not valid Unicode") from None
+    return value
 
 
 def check(value: Any, kind: Any) -> None:

@@ -28,6 +28,8 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.images.transforms import as_floats, resized
 from selfadapt.data.inputs import Inputs
 
+_PLAIN_BATCH = 256
+
 
 class Loader(Protocol):
     """The batches of a training loop."""
@@ -38,6 +40,10 @@ class Loader(Protocol):
 
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Batch]:
         """Yield every `stride`-th batch of an epoch, from step `start` on."""
+        ...
+
+    def plain(self) -> Iterator[Batch]:
+        """Yield this process's share of the samples in their order, without augmentation."""
         ...
 
 
@@ -115,6 +121,14 @@ class SampleLoader:
                 self._view(views[1], epoch, "second view", *stream) if self.views == 2 else None,
                 Dealt(whole_B.tensor_split(world_size), read.index_B, rank),
             )
+
+    def plain(self) -> Iterator[Batch]:
+        rank, world_size = self.part
+        batches = torch.arange(self.num_samples).split(_PLAIN_BATCH)[rank::world_size]
+        for read in read_batches(self.inputs, batches, workers=self.workers, device=self.device):
+            if len(read.index_B):
+                index_B = to_device(read.index_B, self.device)
+                yield Batch(as_floats(read.images_BCHW), self.labels_N[index_B], index_B)
 
     def _view(self, images_BCHW: Tensor, epoch: int, *stream: str | int) -> Tensor:
         """Augment the images with random numbers of this stream and convert them to network input."""

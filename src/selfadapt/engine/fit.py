@@ -89,6 +89,13 @@ class Training:
         steps, epochs = self.loader.steps_per_epoch, self.settings.epochs
         return Progress(self.epoch, (self.epoch * steps + self.step) / (epochs * steps), epochs, self.history)
 
+    def start_epoch(self) -> None:
+        """Let the method prepare the epoch."""
+        self.model.train()
+        if self.step == 0:
+            with autocast(self.device, self.settings.precision):
+                self.objective.before_epoch(self.model, self.loader.plain(), self.targets, self.progress)
+
     def take_step(self, batch: Batch) -> None:
         """Take a step of the optimiser on a batch. On an accelerator, what it yields is read in the next step."""
         progress, report = self.progress, StepReport(self.epoch, self.step)
@@ -340,7 +347,7 @@ def fit(
     with stop_on_signal() as stop, closing(training):
         saved_at = time.monotonic()
         while training.epoch < training.settings.epochs:
-            training.model.train()
+            training.start_epoch()
             for batch in training.loader.epoch(training.epoch, start=training.step):
                 training.take_step(batch)
                 training.step += 1

@@ -5,7 +5,7 @@
 Shapes: B samples of a batch, K classes, N samples in total, O outputs of the network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -78,6 +78,11 @@ class ERM:
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return None
+
+    def before_epoch(
+        self, model: nn.Module, samples: Iterable[Batch], targets: TargetStore | None, progress: Progress
+    ) -> None:
+        pass
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         logits_BK = model(batch.input).float()

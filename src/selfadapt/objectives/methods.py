@@ -19,7 +19,9 @@ from selfadapt.objectives.baselines.generalized_cross_entropy import (
 from selfadapt.objectives.baselines.label_smoothing import LabelSmoothing
 from selfadapt.objectives.baselines.mean_absolute_error import MeanAbsoluteError
 from selfadapt.objectives.baselines.mixup import Mixup
+from selfadapt.objectives.baselines.selection.area_under_margin import AreaUnderMargin
 from selfadapt.objectives.baselines.selection.deep_abstaining import DeepAbstaining
+from selfadapt.objectives.baselines.selection.divide_mix import DivideMix
 from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering
 from selfadapt.objectives.baselines.selection.mentor_net import MentorNet
 from selfadapt.objectives.baselines.selective_net import SelectiveNet
@@ -65,9 +67,11 @@ NOISY_LABELS: dict[str, type[Method]] = {
     "mentor-net": MentorNet,
     "dac": DeepAbstaining,
     "self": LabelFiltering,
+    "aum": AreaUnderMargin,
     "joint-optimization": JointOptimization,
     "sop": OverParameterized,
     "elr-plus": EarlyLearningPlus,
+    "divide-mix": DivideMix,
 }
 METHODS: dict[Literal["labels", "pretraining"], dict[str, type[Method]]] = {
     "labels": {

@@ -6,7 +6,7 @@ prediction, and the loss. A method makes the first in `initial_targets` and the 
 Shapes: B samples of a batch, K classes, N samples in total, O outputs of the network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -132,6 +132,20 @@ class Objective(Protocol):
 
         Returns:
             The store, or None for a method without targets.
+        """
+        ...
+
+    def before_epoch(
+        self, model: nn.Module, samples: Iterable[Batch], targets: TargetStore | None, progress: Progress
+    ) -> None:
+        """Prepare an epoch, for example by judging all samples.
+
+        Args:
+            model: A network from `build`, not wrapped.
+            samples: This process's share of the training samples, without augmentation. They are read when iterated.
+            targets: The store from `initial_targets`. What the epoch needs must be stored there, so that an interrupted
+                epoch can be resumed.
+            progress: How far training has progressed.
         """
         ...
 

@@ -1,7 +1,8 @@
 """What the paper says that a table or figure shows, as comparisons of cells that can be tested on measured rows.
 
 A claim compares two selections of cells. With one seed there is only a difference. With several, the differences are
-paired by seed, and a one-sided t test asks whether their mean is above zero.
+paired by seed, and a one-sided t test asks whether their mean is above zero. A claim about several cells is shown only
+if it holds in each of them.
 """
 
 import statistics
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]
+Means = dict[tuple[Any, tuple[str, ...]], float]  # by seed, and by the fields that pair the cells
 _FIELDS = ("part", "row", "column")
 _LEVEL = 0.05
 
@@ -26,13 +28,17 @@ class Cells:
         wanted = (getattr(self, field) for field in _FIELDS)
         return all(not own or row[field] in _several(own) for field, own in zip(_FIELDS, wanted, strict=True))
 
+    @property
+    def single(self) -> bool:
+        return all(isinstance(getattr(self, field), str) for field in _FIELDS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """`higher` is above `lower`, which are cells or a number.
 
-    Of part, row and column, those for which both selections are the same pair the cells; over the others the mean is
-    taken.
+    A number, or a single cell, is compared with every cell of the other side. Otherwise those of part, row and column
+    for which both selections are the same pair the cells; over the others the mean is taken.
     """
 
     statement: str
@@ -55,15 +61,17 @@ class Verdict:
     def verdict(self) -> str:
         if self.difference is None:
             return "not run"
-        if self.p is None:
-            return "seen with one seed" if self.difference > 0 else "not shown"
-        return "shown" if self.p < _LEVEL else "not shown"
+        if self.difference > 0 and self.p is None:
+            return "not tested"
+        if self.p is None or self.p >= _LEVEL:
+            return "not shown"
+        return "shown" if self.cells_above == self.cells else "shown on average"
 
     def __str__(self) -> str:
         if self.difference is None:
             return f"{self.statement}: not run"
         cells = f", in {self.cells_above} of {self.cells} cells" if self.cells > 1 else ""
-        tested = f"one-sided paired t test, {self.seeds} seeds, p = {self.p:.2g}" if self.p is not None else "no test"
+        tested = f"one-sided paired t test, {self.seeds} seeds, p = {self.p:.2g}" if self.p is not None else "one seed"
         return f"{self.statement}: {self.verdict} ({self.difference:+.3g}{cells}; {tested})"
 
     def as_json(self) -> dict[str, Any]:
@@ -72,14 +80,16 @@ class Verdict:
 
 def judge(claim: Claim, rows: Rows) -> Verdict:
     """Test a claim on the rows of a table (`rows.csv`)."""
-    pairing = [
-        field
-        for field in _FIELDS
-        if isinstance(claim.lower, float) or getattr(claim.higher, field) == getattr(claim.lower, field)
-    ]
-    higher, lower = (_means(cells, rows, pairing) for cells in (claim.higher, claim.lower))
-    pairs = [key for key in higher if isinstance(claim.lower, float) or key in lower]
-    differences = {key: higher[key] - (claim.lower if isinstance(claim.lower, float) else lower[key]) for key in pairs}
+    higher, lower = claim.higher, claim.lower
+    one_to_many = isinstance(lower, float) or higher.single or lower.single
+    paired = [field for field in _FIELDS if one_to_many or getattr(higher, field) == getattr(lower, field)]
+    above = _means(higher, rows, paired)
+    below: Means = {(seed, ()): lower for seed, _ in above} if isinstance(lower, float) else _means(lower, rows, paired)
+    differences = {}
+    for seed, cell in above | below:
+        a, b = (side.get((seed, cell), side.get((seed, ()))) for side in (above, below))
+        if a is not None and b is not None:
+            differences[seed, cell] = a - b
     by_cell: dict[Any, list[float]] = {}
     by_seed: dict[Any, list[float]] = {}
     for (seed, cell), difference in differences.items():
@@ -96,12 +106,13 @@ def judge(claim: Claim, rows: Rows) -> Verdict:
     )
 
 
-def _means(cells: Cells | float, rows: Rows, pairing: Sequence[str]) -> dict[tuple[Any, Any], float]:
-    """The mean of the selected cells for each seed and value of the pairing fields."""
-    groups: dict[tuple[Any, Any], list[float]] = {}
+def _means(cells: Cells, rows: Rows, paired: Sequence[str]) -> Means:
+    """The mean of the selected cells for each seed and value of the paired fields, which a single cell lacks."""
+    groups: dict[tuple[Any, tuple[str, ...]], list[float]] = {}
     for row in rows:
-        if isinstance(cells, Cells) and row["measured"] is not None and cells.match(row):
-            groups.setdefault((row["seed"], tuple(row[field] for field in pairing)), []).append(row["measured"])
+        if row["measured"] is not None and cells.match(row):
+            key = () if cells.single else tuple(row[field] for field in paired)
+            groups.setdefault((row["seed"], key), []).append(row["measured"])
     return {key: statistics.fmean(own) for key, own in groups.items()}
 
 

@@ -82,6 +82,7 @@ class Experiment:
     entries: tuple[Entry, ...]
     timing: Timing | None = None  # if given, trials are timed side by side instead of trained to the end
     minutes: float | None = None  # per seed on two cores, estimated from images per second
+    seeds: int = 1  # as many trials as the authors average over
 
     def __post_init__(self) -> None:
         folders = [trial.folder(0) for trial in self.trials]
@@ -115,7 +116,9 @@ class Experiment:
         return replace(self, trials=tuple(trials))
 
 
-def experiment(cells: Iterable[Cell], *, minutes: float | None = None, timing: Timing | None = None) -> Experiment:
+def experiment(
+    cells: Iterable[Cell], *, minutes: float | None = None, timing: Timing | None = None, seeds: int = 1
+) -> Experiment:
     """The experiment with these cells. A trial that fills several cells is trained once."""
     trials: dict[str, Trial] = {}
     entries = []
@@ -124,7 +127,9 @@ def experiment(cells: Iterable[Cell], *, minutes: float | None = None, timing: T
             trials.setdefault(trial.name, trial)
             entry = replace(entry, trial=trial.name)
         entries.append(entry)
-    return Experiment(trials=tuple(trials.values()), entries=tuple(entries), timing=timing, minutes=minutes)
+    return Experiment(
+        trials=tuple(trials.values()), entries=tuple(entries), timing=timing, minutes=minutes, seeds=seeds
+    )
 
 
 def cited(published: Mapping[str, Iterable[float | None]], columns: Iterable[str], *, part: str = "") -> list[Cell]:

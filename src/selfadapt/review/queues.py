@@ -154,7 +154,7 @@ class Desk:
                 "conflict": row in self.conflicts,
                 **self._decision(row),
             }
-            for row in rows
+            for row in dict.fromkeys(rows)
         ]
 
     def _facts(self, row: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -122,6 +122,7 @@ def _error_handler(status: int, message: Callable[[Exception], str] = str) -> Ca
 _ERROR_HANDLERS: dict[Any, Any] = {
     BadRequest: _error_handler(400),
     NoPreview: _error_handler(404),
+    ClientDisconnect: _error_handler(400),  # nobody reads it
     RecursionError: _error_handler(400, lambda _: "the JSON is nested too deeply"),
     JournalLost: _error_handler(503),
     UserError: _error_handler(409),  # files of the run do not allow it

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from selfadapt.core import distributed
 from selfadapt.core.atomic_files import atomic_write
@@ -23,6 +23,9 @@ from selfadapt.run_folder.csv_tables import parse_table, read_table, write_table
 from selfadapt.run_folder.lock import folder_lock
 from selfadapt.run_folder.metrics_file import read_records
 from selfadapt.run_folder.paths import RunPaths
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FIRST_COLUMNS = ("id", "path", "part", "given", "suggested", "confidence", "weight", "suspect", "outsider")
 _LATER_COLUMNS = ("predicted", "p_wrong", "runner_up", "duplicate_group", "reason", "relative_path")  # not in old files
@@ -89,6 +92,24 @@ class RunFolder(RunPaths):
     def check_recorded(self, path: Path) -> None:
         """Raise a UserError if a file was changed since it was written, or is missing."""
         checksums.check_recorded(self.path, path)
+
+    @contextmanager
+    def tensors_of(self, path: Path) -> Iterator["dict[str, Tensor]"]:
+        """Yield the tensors of a .safetensors file that was recorded.
+
+        Raises:
+            UserError: If it was changed, cannot be read, or does not fit what the block does with it.
+        """
+        from safetensors.torch import load_file
+
+        self.check_recorded(path)
+        try:
+            yield load_file(path)
+        except Exception as error:  # readers and networks raise many types of errors on wrong content
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{path} is damaged: {reason}; delete it and run the command that wrote it again"
+            ) from error
 
     def check_free(self) -> None:
         """Raise a UserError if a new run cannot be started here. Files of an aborted start do not matter."""

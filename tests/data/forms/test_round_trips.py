@@ -97,6 +97,18 @@ def test_class_folders_are_copied_with_the_image_moved(tmp_path: Path) -> None:
     assert found - given == {"cat/1-from-dog.png"}
 
 
+def test_nothing_is_written_outside_of_the_new_folder(tmp_path: Path) -> None:
+    """A stranger's run may name a path as a class; a device among the images would be copied without end."""
+    source = stored_data.class_folders(tmp_path)
+    for harm, message in (({"dog/1.png": "../../evil"}, "not a class of"), ({}, "zero is a device")):
+        if not harm:
+            (source / "zero").symlink_to("/dev/zero")
+        before = set(tmp_path.rglob("*"))
+        with pytest.raises(UserError, match=message):
+            write_back(str(source), TableColumns(), Corrections(labels=harm), tmp_path / "new" / "fixed")
+        assert set(tmp_path.rglob("*")) - before <= {tmp_path / "new"}
+
+
 def test_arrays_keep_their_types(tmp_path: Path) -> None:
     source, out = stored_data.npz(tmp_path), tmp_path / "fixed.npz"
     write_back(str(source), TableColumns(), Corrections(labels={}, removed={"v0"}), out)
@@ -117,6 +129,14 @@ def test_arrays_keep_their_types(tmp_path: Path) -> None:
             "none of its 1 items has a label|no column",
         ),
         ("a.json", '[{"id": 1, "data": 5}]', "the task 1 is damaged"),
+        (
+            "a.json",
+            '[{"id": 1, "data": {}, "annotations": [{"result": [{"from_name": [], "value": {"choices": ["a"]}}]}]}]',
+            "the task 1 is damaged",
+        ),
+        ("a.json", "[" * 100_000, "nested too deeply"),
+        ("a.json", '[{"id": 1, "image": "http://[x/a.png", "label": "a"}]', "one class only|read as an image"),
+        ("a.xml", '<?xml version="1.0" encoding="x"?><annotations/>', "cannot be read as XML"),
         ("a.xml", "<annotations>", "cannot be read as XML"),
         ("a.xml", "<annotations/>", "not an export of CVAT"),
     ],

@@ -1,5 +1,6 @@
 """Arrays, datasets and label files of a user's own."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,25 @@ def test_a_file_that_is_no_archive_is_refused(content: bytes, tmp_path: Path) ->
     np.save(tmp_path / "single.npy", X)
     (tmp_path / "single.npy").rename(path)
     with pytest.raises(UserError, match="it is a single array"):
+        open_data(str(path))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"), [("compressed", "invalid|Error -3"), ("encrypted", "password"), ("pickle", "could run code")]
+)
+def test_a_damaged_archive_is_refused_in_one_line(harm: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    np.savez_compressed(path, x_train=X, y_train=Y)
+    content = bytearray(path.read_bytes())
+    if harm == "compressed":
+        content[80:90] = bytes(255 for _ in range(10))
+    elif harm == "encrypted":
+        content[6] |= 1
+        content[content.find(b"PK\x01\x02") + 8] |= 1
+    else:
+        content[:] = pickle.dumps(print)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"bad.npz cannot be read as an .npz file of plain arrays: .*({message})"):
         open_data(str(path))
 
 

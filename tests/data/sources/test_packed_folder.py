@@ -115,10 +115,15 @@ def test_damage_is_reported(folder: Path, tmp_path: Path) -> None:
     rows = damaged("rows") / "index.rows"
     rows.write_bytes(rows.read_bytes()[:-5])
     (damaged("names") / "index.json").write_text("{}")
+    listed = damaged("listed") / "index.json"
+    listed.write_text(json.dumps({**json.loads(listed.read_text()), "shards": []}))
     pickled = damaged("pickled") / "index.rows"
     with open(pickled, "wb") as file:
         np.save(file, np.array([{}], dtype=object), allow_pickle=True)
-    for name, expected in (("cut", "missing or incomplete"), *((n, "damaged") for n in ("rows", "names", "pickled"))):
+    for name, expected in (
+        ("cut", "missing or incomplete"),
+        *((n, "damaged") for n in ("rows", "names", "listed", "pickled")),
+    ):
         result = run("train", name, "--model", "mlp", "--out", "run", folder=tmp_path)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert expected in result.stderr

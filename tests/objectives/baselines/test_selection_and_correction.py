@@ -243,18 +243,18 @@ def test_a_round_keeps_labels_and_learns_from_the_teacher() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("method", ["dac", "self"])
+@pytest.mark.parametrize("method", ["dac", "self", "divide-mix"])
 def test_two_processes_train_a_network_with_batch_normalisation(method: str, tmp_path: Path) -> None:
     arguments = ("train", "digits", "--method", method, "--model", "mlp", "--limit", "300", "--epochs", "4")
     found = run_json(*arguments, "--devices", "2", "--out", "two", folder=tmp_path, program=process)
     assert found["epochs"] == 4
 
 
-@pytest.mark.parametrize("method", ["dac", "joint-optimization", "self"])
+@pytest.mark.parametrize("method", ["aum", "dac", "joint-optimization", "self"])
 def test_a_finished_method_of_several_trainings_is_loaded(method: str, tmp_path: Path) -> None:
     arguments = ("train", "digits", "--method", method, "--model", "mlp", "--noise", "symmetric:0.4", "--limit", "300")
     whole = run_json(*arguments, "--epochs", "3", "--out", "whole", folder=tmp_path)
     again = run_json(*arguments, "--epochs", "3", "--out", "whole", "--resume", folder=tmp_path)
     assert again["test_accuracy"] == whole["test_accuracy"]
     trainings = json.loads((tmp_path / "whole" / "run.json").read_text())["other_trainings_seconds"]
-    assert len(trainings) == (2 if method == "self" else 1)
+    assert len(trainings) == (2 if method in ("aum", "self") else 1)

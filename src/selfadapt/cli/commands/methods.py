@@ -12,18 +12,23 @@ EXAMPLE = "Example: selfadapt methods, then: selfadapt train --method elr --help
 def command(
     name: str | None = typer.Argument(None, help="Show one method."),
 ) -> Output:
-    """List the methods: description, requirements, settings with defaults, and paper."""
+    """List the methods: description, requirements, cost, settings with defaults, and paper."""
+    from dataclasses import asdict
+
     from selfadapt.core.errors import UserError
     from selfadapt.core.settings import settings_in, to_plain
     from selfadapt.objectives.methods import METHODS
+    from selfadapt.objectives.prices import known_prices
     from selfadapt.runs.config.request import COMMANDS
 
+    prices = {("labels", own): price for own, price in known_prices().items()}
     found: list[dict[str, Any]] = [
         {
             "name": own,
             "command": COMMANDS[kind],
             "words": method.description,
             "needs": method.needs,
+            "cost": asdict(prices[kind, own]) if (kind, own) in prices else None,
             "settings": [
                 {
                     "option": each.option,
@@ -49,4 +54,6 @@ def command(
             print(f"    needs {entry['needs']}")
         for own in entry["settings"]:
             print(f"    {own['option']:<{widest}}  {own['words']}. Default: {own['default_text']}")
+        if entry["cost"]:
+            print(f"    costs {known_prices()[entry['name']]}")
         print(f"    {entry['paper']}")

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from selfadapt.core import distributed
+from selfadapt.core.array_files import Array
 from selfadapt.core.rng import seeded
 from selfadapt.data.duplicates.groups import (
     LEAST_DISTINCT,
@@ -36,7 +37,7 @@ from selfadapt.data.duplicates.groups import (
 from selfadapt.data.duplicates.near_duplicates import Link
 from selfadapt.data.shards.passes import Passes
 from selfadapt.data.shards.scan import Scan
-from selfadapt.data.shards.shard_file import Array, release
+from selfadapt.data.shards.shard_file import release
 
 _AXES = 64
 _PER_CELL, _MOST_CELLS = 256, 4096

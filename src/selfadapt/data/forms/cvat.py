@@ -48,7 +48,7 @@ def _read(path: Path) -> "ElementTree.ElementTree[ElementTree.Element]":
     try:
         parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
         tree = ElementTree.parse(path, parser)
-    except (OSError, ElementTree.ParseError) as error:
+    except (OSError, ValueError, LookupError, ElementTree.ParseError) as error:  # the middle two: of its encoding
         raise UserError(f"{path} cannot be read as XML: {error}") from error
     if tree.getroot().tag != "annotations" or not any(image.get("name") for image in _images(tree)):
         raise UserError(f"{path} is not an export of CVAT with images; choose the format 'CVAT for images 1.1'")

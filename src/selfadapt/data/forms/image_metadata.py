@@ -13,6 +13,7 @@ from typing import Any
 
 from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import copy_regular
 from selfadapt.data.forms.form import Changes
 from selfadapt.data.forms.plain_tables import CsvFile, csv_rows
 
@@ -53,7 +54,7 @@ class ImageMetadata:
         """Copy the folder with its tables changed. The images of removed rows are left out."""
         rows, position = self.rows(path), 0
         with atomic_folder(out) as draft:
-            shutil.copytree(path, draft, dirs_exist_ok=True)
+            shutil.copytree(path, draft, dirs_exist_ok=True, copy_function=copy_regular)
             for table in _tables(path):
                 count = len(csv_rows(table))
                 own = {i - position: label for i, label in changes.items() if position <= i < position + count}

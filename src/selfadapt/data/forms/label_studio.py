@@ -8,6 +8,7 @@ Images are looked for beside the export: at the path below its folder, or by the
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
+from selfadapt.core.regular_files import read_regular
+from selfadapt.core.typed_json import parse
 from selfadapt.data.forms.form import Changes
 from selfadapt.data.images.decode import SUFFIXES
 
@@ -63,9 +65,8 @@ class LabelStudioExport:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    check_regular(path)
     try:
-        tasks = json.loads(path.read_text(encoding="utf-8-sig"))
+        tasks = parse(read_regular(path).removeprefix(BOM_UTF8))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(tasks, list) or not tasks or not all(isinstance(task, dict) and "id" in task for task in tasks):
@@ -74,6 +75,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         if _is_full(task) and not (
             isinstance(task["data"], dict) and isinstance(task.get("annotations", []), list)
             and all(isinstance(result["value"].get("choices", []), list) for result in _results(task))
+            and all(isinstance(result.get("from_name", _LABEL), str) for result in _results(task))
         ):  # fmt: skip
             raise UserError(f"{path}: the task {task['id']} is damaged; export the project again")
     return tasks
@@ -122,7 +124,10 @@ def _is_image(value: Any) -> bool:
 
 def _location(value: str) -> PurePosixPath:
     """The path in an address such as /data/upload/1/a.png, s3://bucket/a.png or /data/local-files/?d=photos/a.png."""
-    parts = urlsplit(value)
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return PurePosixPath(value)
     return PurePosixPath(unquote(parse_qs(parts.query).get("d", [parts.path])[0]))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import read_regular
 from selfadapt.data.forms.form import Changes
 from selfadapt.data.forms.plain_tables import relabelled
 from selfadapt.data.images.decode import SUFFIXES
@@ -76,7 +77,7 @@ def _load(path: Path) -> Any:
         raise UserError(f"reading {path} needs datasets: pip install 'selfadapt[datasets]'") from error
     try:
         return load_from_disk(str(path))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # datasets and pyarrow raise many types of errors on wrong content
         raise UserError(f"{path} cannot be read as a dataset saved to disk: {error}") from error
 
 
@@ -139,6 +140,6 @@ def _content(image: Mapping[str, Any]) -> bytes:
     if image.get("bytes") is not None:
         return bytes(image["bytes"])
     try:
-        return Path(image["path"]).read_bytes()
-    except (OSError, KeyError, TypeError):
+        return read_regular(Path(image["path"]))
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return b""  # reported as an unreadable image

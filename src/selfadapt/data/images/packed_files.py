@@ -7,7 +7,6 @@
 The number in a member's name is its row in the index, so an image is found without reading the headers of a shard.
 """
 
-import json
 import mmap
 import os
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from selfadapt.core.regular_files import check_regular, read_regular
+from selfadapt.core.typed_json import parse
 
 INDEX_ROWS, INDEX_NAMES = "index.rows", "index.json"
 INDEX_ROW = np.dtype(
@@ -72,7 +72,7 @@ def index_rows(folder: Path) -> IndexRows:
 
 @lru_cache(maxsize=16)
 def _shard_names(folder: Path) -> list[str]:
-    names = json.loads((folder / INDEX_NAMES).read_text(encoding="utf-8"))["shards"]
+    names = parse(read_regular(folder / INDEX_NAMES))["shards"]
     return [str(name) for name in names]
 
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.array_files import read_array
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular
 from selfadapt.core.rng import seeded
@@ -120,11 +121,9 @@ def transition_matrix(path: Path, num_classes: int) -> Tensor:
     """Read a matrix of P(given label | true label) from .npy or .csv: K rows that sum to 1."""
     check_regular(path)
     try:
-        loaded: Any = (
-            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
-        )
+        loaded = read_array(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
         matrix = np.asarray(loaded, np.float64)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"the transition matrix {path} cannot be read: {error}") from error
     if matrix.shape != (num_classes, num_classes):
         raise UserError(

@@ -4,19 +4,16 @@ import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.array_files import Array, read_array
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.forms.plain_tables import csv_rows
 from selfadapt.data.labels.class_names import check_label_array, check_labels, numbered
-
-Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -163,11 +160,7 @@ def _class_indices(
 
 
 def _label_array(path: Path) -> Array:
-    check_regular(path)
-    try:
-        values: Array = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as a .npy file: {error}") from error
+    values = read_array(path)
     check_label_array(path, "the array", values)
     if values.dtype.kind not in "iuU":
         raise UserError(f"{path} contains {values.dtype}; labels must be integers or text")

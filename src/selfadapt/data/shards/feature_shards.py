@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfadapt.core.array_files import Array
 from selfadapt.core.errors import UserError
 from selfadapt.data.shards.manifest import MANIFEST, Manifest, ShardEntry, read_manifest, write_shard
-from selfadapt.data.shards.shard_file import SUFFIXES, Array, Column, Shard, release, shard_of_array, shard_of_file
+from selfadapt.data.shards.shard_file import SUFFIXES, Column, Shard, release, shard_of_array, shard_of_file
 
 
 @dataclass(eq=False)

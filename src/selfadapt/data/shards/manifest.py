@@ -20,7 +20,8 @@ import numpy as np
 
 from selfadapt.core.atomic_files import atomic_path, atomic_write
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import sha256_of
+from selfadapt.core.regular_files import read_regular, sha256_of
+from selfadapt.core.typed_json import parse
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "selfadapt-features", 1
@@ -62,7 +63,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse(read_regular(path))
         if content["format"] != _FORMAT or content["version"] != _VERSION:
             raise UserError(f"{path} describes {content['format']!r} version {content['version']}, not {_FORMAT} 1")
         shards = tuple(ShardEntry(str(x["file"]), int(x["samples"]), str(x["sha256"])) for x in content["shards"])

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from selfadapt.core.array_files import Array, read_array
 from selfadapt.core.errors import UserError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Column = Literal["features", "ids", "labels"]
 SUFFIXES = (".npy", ".npz", ".parquet")
 _NAMES: dict[Column, tuple[str, ...]] = {
@@ -62,7 +62,9 @@ def shard_of_file(path: Path) -> Shard:
         _check(features_NF, str(path))
         samples, dimensions = features_NF.shape
         return Shard(str(path), samples, dimensions, column)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except UserError:
+        raise
+    except Exception as error:  # numpy, zipfile and pyarrow raise many types of errors on wrong content
         raise UserError(f"{path} cannot be read: {error}; write it again") from error
 
 
@@ -103,9 +105,7 @@ class _Npz:
                 return None
             if present[name].compress_type == zipfile.ZIP_STORED and column == "features":
                 return _mapped(self.path, present[name].header_offset)
-        with np.load(self.path, allow_pickle=False) as arrays:
-            array: Array = arrays[name]
-            return array
+        return read_array(self.path, member=name)
 
 
 def _mapped(path: Path, offset: int) -> Array:

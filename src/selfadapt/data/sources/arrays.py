@@ -6,21 +6,19 @@ Shapes: N samples, C channels, H by W pixels, D values of a vector.
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
+from selfadapt.core.array_files import Array, read_array, read_arrays
 from selfadapt.core.errors import UserError
-from selfadapt.core.regular_files import check_regular
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.labels.class_names import UNLABELLED, check_label_array, class_names, numbered
 from selfadapt.data.sample_ids import content_ids
 from selfadapt.data.tabular.vectors import VectorInputs
-
-Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def npz_data(path: Path, *, unlabelled: bool = False) -> Data:
@@ -78,8 +76,8 @@ def has_vectors(path: Path) -> bool:
         with ZipFile(path) as archive, archive.open("x_train.npy") as file:
             read_header = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0}[read_magic(file)]
             shape, _, dtype = read_header(file)
-    except (ValueError, OSError, EOFError, BadZipFile, KeyError):
-        return False  # `npz_data` reports what is wrong
+    except Exception:  # `npz_data` reports what is wrong
+        return False
     return _are_vectors(dtype, shape)
 
 
@@ -89,15 +87,7 @@ def _are_vectors(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bool:
 
 def read_npz(path: Path, *, unlabelled: bool = False) -> dict[str, Array]:
     """Read the arrays of an .npz file, in which x_train and y_train must be."""
-    check_regular(path)
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("it is a single array")
-        with file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, BadZipFile, KeyError, MemoryError) as error:
-        raise UserError(f"{path} cannot be read as an .npz file of plain arrays: {error}") from error
+    arrays = read_arrays(path)
     if unlabelled and "x_train" in arrays and "y_train" not in arrays:
         arrays = {"x_train": arrays["x_train"], "y_train": np.full(len(arrays["x_train"]), UNLABELLED)}
     if "x_train" not in arrays or "y_train" not in arrays:
@@ -145,26 +135,15 @@ def _stored_ids(path: Path, arrays: Mapping[str, Array], split: str) -> list[str
 
 def read_images(path: Path) -> TensorImages:
     """Read images without labels: an .npy, or an .npz that contains them as `x`."""
-    return _images(path, "x", _read_unlabelled(path))
+    return _images(path, "x", read_array(path, member="x"))
 
 
 def read_vectors(path: Path, width: int) -> VectorInputs:
     """Read vectors of `width` values without labels: an .npy, or an .npz that contains them as `x`."""
-    inputs = _vectors(path, "x", _read_unlabelled(path))
+    inputs = _vectors(path, "x", read_array(path, member="x"))
     if inputs.shape != (width,):
         raise UserError(f"{path}: x contains vectors of {inputs.shape[0]} values, but the run was trained on {width}")
     return inputs
-
-
-def _read_unlabelled(path: Path) -> Array:
-    check_regular(path)
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else loaded["x"]
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as an .npy or .npz of plain arrays: {error}") from error
-    except KeyError:
-        raise UserError(f"{path} contains {sorted(loaded)}; name the array to predict x") from None
 
 
 def _images(path: Path, name: str, images: Array) -> TensorImages:

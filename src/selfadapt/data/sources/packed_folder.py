@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ import torch
 from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
+from selfadapt.core.regular_files import read_regular
 from selfadapt.core.rng import seeded
+from selfadapt.core.typed_json import Count, Finite, check, parse
 from selfadapt.data.dataset import Data
 from selfadapt.data.forms.known_forms import form_of
 from selfadapt.data.images.metadata import Header
@@ -36,6 +38,21 @@ from selfadapt.data.sources.image_folder import (
 from selfadapt.data.tabular.table_file import TableColumns
 
 FORMAT = 1
+
+
+class _Index(TypedDict):
+    """index.json"""
+
+    name: str
+    classes: list[str]
+    ids: list[str]
+    groups: list[str] | None
+    suffixes: list[str]
+    white: Finite | None
+    unreadable: list[list[str]]
+    shards: dict[str, Count]
+
+
 _SPLITS = ("train", "validation", "test")
 
 
@@ -168,9 +185,10 @@ def packed_headers(root: Path) -> tuple[list[tuple[ImageEntry, Header]], Mapping
     """
     with _reported(root):
         rows = np.array(index_rows(root.absolute()))
-        index = json.loads((root / INDEX_NAMES).read_text(encoding="utf-8"))
+        index = parse(read_regular(root / INDEX_NAMES))
         if index["format"] != FORMAT:
             raise UserError(f"{root} was packed by another version of selfadapt; pack it again")
+        check(index, _Index)
         shards, suffixes, classes, ids = list(index["shards"]), index["suffixes"], index["classes"], index["ids"]
         groups = index["groups"] or [None] * len(ids)
         found = []

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from selfadapt.core.array_files import Array
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import check_label_array, class_names, numbered
 from selfadapt.data.shards.feature_shards import FeatureShards
 from selfadapt.data.shards.manifest import MANIFEST
-from selfadapt.data.shards.shard_file import SUFFIXES, Array
+from selfadapt.data.shards.shard_file import SUFFIXES
 from selfadapt.data.tabular.vectors import VectorInputs
 
 SPLIT_NAMES = {"train": "train", "validation": "val", "test": "test"}

@@ -14,6 +14,7 @@ import numpy as np
 
 from selfadapt.core.atomic_files import atomic_folder, atomic_path
 from selfadapt.core.errors import UserError
+from selfadapt.core.regular_files import copy_regular
 from selfadapt.data.forms.form import Changes, Form
 from selfadapt.data.forms.known_forms import form_of
 from selfadapt.data.sources.arrays import npz_data, read_npz
@@ -86,13 +87,15 @@ def _write_class_folders(path: Path, out: Path, corrections: Corrections) -> Non
     """Copy the folder; an image with another label goes to the folder of that class, under a name that is free."""
     data = folder_data(path)
     with atomic_folder(out) as draft:
-        shutil.copytree(path, draft, dirs_exist_ok=True)
+        shutil.copytree(path, draft, dirs_exist_ok=True, copy_function=copy_regular)
         for samples in data.splits.values():
             for sample_id, code in zip(samples.ids, samples.labels.tolist(), strict=True):
                 given = data.classes[code]
                 label = corrections.label(sample_id, given)
                 if label is None:
                     (draft / sample_id).unlink()
+                elif label not in data.classes:  # a stranger's run may name any path as a class
+                    raise UserError(f"{label!r} is not a class of {path}; is the run about other data?")
                 elif label != given:
                     _move(draft, Path(sample_id), given, label)
 

@@ -28,12 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from selfadapt.core.device import to_device
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
-from selfadapt.data.images.augment import beta
 from selfadapt.models.backbone import Backbone, unwrapped
 from selfadapt.objectives.baselines.co_teaching import TwoClassifiers
+from selfadapt.objectives.baselines.mixup import Mixture
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.moving_targets import target_momentum
 from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of
@@ -91,7 +90,7 @@ class EarlyLearningPlus(ERM):
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         if targets is None:
             raise ValueError("ELR+ needs its targets")
-        mixtures = [_Mixture.draw(batch) for _ in range(2)]
+        mixtures = [Mixture.draw(batch.input, 1.0) for _ in range(2)]
         first_BK, second_BK, *averaged = (
             model(*(mix.of(batch.input) for mix in mixtures), batch.input).float().chunk(4, 1)
         )
@@ -110,19 +109,3 @@ class EarlyLearningPlus(ERM):
 
     def evidence(self, progress: Progress) -> Evidence | None:
         return None
-
-
-@dataclass(frozen=True)
-class _Mixture:
-    """A share for the samples of a batch, and the partner of each."""
-
-    share: float
-    partner_B: Tensor
-
-    @classmethod
-    def draw(cls, batch: Batch) -> "_Mixture":
-        share = beta(1.0, torch.default_generator)
-        return cls(max(share, 1 - share), to_device(torch.randperm(len(batch)), batch.index.device))
-
-    def of(self, values: Tensor) -> Tensor:
-        return torch.lerp(values[self.partner_B], values, self.share)

@@ -14,7 +14,7 @@ Shapes: B samples of a batch, K classes.
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core.device import to_device
@@ -26,6 +26,22 @@ from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.targets.store import TargetStore
 
 
+@dataclass(frozen=True)
+class Mixture:
+    """A share of at least one half, and a partner for each sample of a batch."""
+
+    share: float
+    partner_B: Tensor
+
+    @classmethod
+    def draw(cls, inputs: Tensor, strength: float) -> "Mixture":
+        share = beta(strength, torch.default_generator)
+        return cls(max(share, 1 - share), to_device(torch.randperm(len(inputs)), inputs.device))
+
+    def of(self, values: Tensor) -> Tensor:
+        return torch.lerp(values[self.partner_B], values, self.share)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mixup(ERM):
     description = "mixup"
@@ -34,10 +50,8 @@ class Mixup(ERM):
     strength: float = setting(1.0, "parameter of the Beta distribution (a); larger for more even mixtures", above=0)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
-        share = beta(self.strength, torch.default_generator)
-        share = max(share, 1 - share)
-        partner_B = to_device(torch.randperm(len(batch)), batch.index.device)
-        logits_BK = model(torch.lerp(batch.input[partner_B], batch.input, share)).float()
+        mixture = Mixture.draw(batch.input, self.strength)
+        logits_BK = model(mixture.of(batch.input)).float()
         losses_B = cross_entropy(logits_BK, batch.label, reduction="none")
-        partner_losses_B = cross_entropy(logits_BK, batch.label[partner_B], reduction="none")
-        return mean_of(share * losses_B + (1 - share) * partner_losses_B, logits_BK)
+        partner_losses_B = cross_entropy(logits_BK, batch.label[mixture.partner_B], reduction="none")
+        return mean_of(mixture.share * losses_B + (1 - mixture.share) * partner_losses_B, logits_BK)

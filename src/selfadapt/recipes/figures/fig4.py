@@ -49,7 +49,8 @@ def _widths(shared: Settings, widths: tuple[int, ...], growing: Growing) -> Iter
 def _epochs(shared: Settings, growing: Growing) -> Iterator[Cell]:
     for row, own in _rows(64, growing).items():
         trial = Trial(name=row, settings={**shared, **own, "test_curve": True})
-        yield trial, Entry(row=row, column="last epoch", value="1 - last/test_accuracy_after_epoch")
+        for column, epoch in (("last epoch", "last"), ("lowest", "peak")):
+            yield trial, Entry(row=row, column=column, value=f"1 - {epoch}/test_accuracy_after_epoch")
 
 
 FIG4 = Recipe(

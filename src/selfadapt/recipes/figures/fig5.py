@@ -25,6 +25,7 @@ def _cells(shared: Settings, start: int, evaluations: tuple[Evaluation, ...] = (
     columns = {f"{own.settings['at']} network": f"{own.name}/robust_accuracy" for own in evaluations} or {
         "last epoch": "last/robust_accuracy",
         "last epoch, clean": "last/robust_clean_accuracy",
+        "highest": "peak/robust_accuracy",
     }
     for row, own in rows.items():
         trial = Trial(name=row, settings={**shared, **own}, evaluations=evaluations)

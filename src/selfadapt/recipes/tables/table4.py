@@ -16,6 +16,7 @@ ADAPTIVE: dict[float, Settings] = {
 }
 NETWORKS: dict[str, Settings] = {"ResNet-50": {"model": "resnet50"}, "ResNet-101": {"model": "resnet101"}}
 SMALL_NETWORKS: dict[str, Settings] = {"ResNet-50": {}, "ResNet-101": {"width": 32}}
+RECOVERY = "labels right after recovery, 40 % label noise"
 _WIDER = 3  # computation relative to the network of half the width
 
 
@@ -27,6 +28,11 @@ def _cells(shared: Settings, networks: dict[str, Settings], ours: dict[float, Se
                 settings = {**shared, **own, **erm_and(ours[rate])[row], **noise}
                 trial = Trial(name=f"{row} {network} {rate}", settings=settings)
                 yield trial, Entry(row=row, column=f"{network} {rate}", published=published)
+                if row == "ours" and rate and network == "ResNet-50":
+                    yield (
+                        trial,
+                        Entry(part=RECOVERY, row=row, column=network, value="result/label_recovery", published=81.1),
+                    )
 
 
 RECIPE = Recipe(
@@ -43,6 +49,7 @@ RECIPE = Recipe(
         "are cropped.",
         "The authors trained in mixed precision with apex on several GPUs. Here it is float16, with --devices or "
         "torchrun.",
+        "The paper does not state the network of its recovered accuracy, 81.1 %; here it is ResNet-50.",
         "At laptop scale 6,000 images of CIFAR10 are used without augmentation. The whitened network of width 16 "
         "replaces ResNet-50, and of width 32 ResNet-101. E_s and alpha are those of the other recipes: 6 of 20 epochs "
         "and 0.35.",

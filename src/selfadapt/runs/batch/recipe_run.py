@@ -50,7 +50,7 @@ def reproduce(
     recipe: Recipe,
     scale: str,
     path: Path,
-    seeds: int,
+    seeds: int | None,
     progress_bar: ProgressBar,
     *,
     count_bar: CountBar = lambda description: nullcontext(no_progress),
@@ -66,7 +66,7 @@ def reproduce(
         recipe: The table or figure.
         scale: "paper" or "laptop".
         path: Folder for the runs and the table.
-        seeds: Number of seeds, starting with `first_seed`.
+        seeds: Number of seeds, starting with `first_seed`; None for as many as the authors average over.
         progress_bar: Progress bar of a training.
         count_bar: Progress bar of everything else.
         first_seed: The first seed.
@@ -79,6 +79,7 @@ def reproduce(
         UserError: If an option is wrong, or data are missing.
     """
     experiment = recipe.at(scale)
+    seeds = experiment.seeds if seeds is None else seeds
     if rows:
         experiment = experiment.select_rows(rows)
     experiment = experiment.with_precision(precision)
@@ -97,7 +98,7 @@ def reproduce(
     found_rows = _rows(recipe, scale, experiment, outcomes)
     command = ["selfadapt", "reproduce", recipe.name, "--scale", scale]
     command += ["--seed", str(first_seed)] if first_seed else []
-    command += ["--seeds", str(seeds)] if seeds > 1 else []
+    command += ["--seeds", str(seeds)] if seeds != experiment.seeds else []
     command += ["--devices", str(devices)] if devices > 1 else []
     command += [word for row in rows for word in ("--row", row)]
     command += ["--precision", precision] if precision else []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.core.settings import Setting, from_plain, plain, settings_in
 from selfadapt.runs.config.sections import (
     DataSettings,
@@ -181,6 +182,8 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
         path = result.get(name)
         if path is not None and Path(path).exists() and not (_is_named_set(path) or path in ("pretrained", "none")):
             result[name] = str(Path(path).resolve())
+            if as_text(result[name]) != result[name]:
+                raise UserError(f"{as_text(result[name])}: {INVALID_FILE_NAME}, or the folder that it is in")
     if result.get("noise") is not None:
         from selfadapt.data.labels.noise import Noise
 

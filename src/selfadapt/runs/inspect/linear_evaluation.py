@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from selfadapt.core import distributed
@@ -81,7 +80,7 @@ def probe(
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
     data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_split(data, shape)
-    bench = _Bench(folder.path / "features", data, test, settings, own, on_progress)
+    bench = _Bench(folder, data, test, settings, own, on_progress)
     found = {
         "test_accuracy": bench.accuracy(trained, linear_probe),
         "knn_accuracy": bench.accuracy(trained, nearest_neighbours),
@@ -154,7 +153,7 @@ def _test_split(data: Data, shape: tuple[int, ...]) -> Samples:
 class _Bench:
     """The data that networks are evaluated on, and the cache of their features."""
 
-    cache: Path
+    folder: RunFolder
     data: Data
     test: Samples
     settings: ProbeSettings
@@ -190,15 +189,15 @@ class _Bench:
         )
         classifier = LinearClassifier(network.num_features, self.data.num_classes, self.device)
         determined_by = repr((asdict(settings), area, train.labels.tolist()))
-        path = self.cache / f"classifier-{_key(network, train, determined_by)}.safetensors"
-        saved = _saved(path)
-        if saved is not None:
-            classifier.load(saved)
+        path = self._file(f"classifier-{_key(network, train, determined_by)}")
+        if _seen_by_all(path):
+            with self.folder.tensors_of(path) as saved:
+                classifier.load(saved)
         classifier.learn_all(
             network,
             loader,
             settings,
-            after_epoch=lambda: _save(path, classifier.state()),
+            after_epoch=lambda: self._save(path, classifier.state()),
             on_progress=self.on_progress,
         )
         test_nF, read_n = self._features(network, self.test)
@@ -206,25 +205,30 @@ class _Bench:
 
     def _features(self, network: Backbone, samples: Samples) -> tuple[Tensor, Tensor]:
         """Features of each image, from the cache if possible, and a mask of the images that could be read."""
-        path = self.cache / f"{_key(network, samples)}.safetensors"
-        saved = _saved(path)
-        if saved is not None:
-            features_NF = saved["features"]
+        path = self._file(_key(network, samples))
+        if _seen_by_all(path):
+            with self.folder.tensors_of(path) as saved:
+                features_NF = saved["features"]
+                if features_NF.shape != (len(samples), network.num_features):
+                    raise ValueError(f"it holds features of shape {tuple(features_NF.shape)}")
         else:
             features_NF = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
             if not features_NF.isnan().any():  # a file that cannot be read now may be readable later
-                _save(path, {"features": features_NF})
+                self._save(path, {"features": features_NF})
         return features_NF, features_NF.isfinite().all(1)
 
+    def _file(self, name: str) -> Path:
+        return self.folder.path / "features" / f"{name}.safetensors"
 
-def _saved(path: Path) -> dict[str, Tensor] | None:
-    """The tensors of a file; None unless all processes see it."""
-    return load_file(path) if all(distributed.all_gather_objects(path.exists())) else None
+    def _save(self, path: Path, tensors: dict[str, Tensor]) -> None:
+        if distributed.rank() == 0:
+            with self.folder.recorded(path) as draft:
+                write_tensors(draft, tensors)
 
 
-def _save(path: Path, tensors: dict[str, Tensor]) -> None:
-    if distributed.rank() == 0:
-        write_tensors(path, tensors)
+def _seen_by_all(path: Path) -> bool:
+    """Whether all processes see a file."""
+    return all(distributed.all_gather_objects(path.exists()))
 
 
 def _key(network: Backbone, samples: Samples, salt: str = "") -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from selfadapt.core.array_files import Array, read_array
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
 from selfadapt.data.forms.known_forms import read_table
@@ -23,7 +24,6 @@ from selfadapt.data.tabular.column_encoder import ColumnEncoder
 from selfadapt.data.tabular.row_encoder import Table
 from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _BATCH = 64
 
 
@@ -123,11 +123,7 @@ class OnnxPredictor:
             yield {"path": str(path), "row": number, **record}
 
     def _array(self, path: Path) -> Array:
-        try:
-            loaded = np.load(path, allow_pickle=False)
-            values: Array = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
-        except (ValueError, OSError, EOFError, KeyError) as error:
-            raise UserError(f"{path} cannot be read as an .npy, or an .npz with the array x: {error}") from error
+        values = read_array(path, member="x")
         if len(self.shape) == 3 and values.ndim in (3, 4) and values.dtype == np.uint8:
             values = np.moveaxis(values if values.ndim == 4 else values[..., None], -1, 1)
         kinds = "u" if len(self.shape) == 3 else "f"

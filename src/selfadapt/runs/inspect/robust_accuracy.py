@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from selfadapt.attacks.attack import Attack, evaluation_mode
@@ -159,8 +158,8 @@ def load_moment(run: OpenedRun, moment: str) -> int:
             f"{run.folder.path} has not saved its {moment} network; adversarial training does, if it logs a curve and, "
             "for the best, has a validation split"
         )
-    run.folder.check_recorded(file)
-    run.model.load_state_dict(load_file(file, device=str(run.device)))
+    with run.folder.tensors_of(file) as tensors:
+        run.model.load_state_dict(tensors)
     chosen = curve[0] if moment == "first" else max(curve, key=lambda record: record[_VALIDATED])
     return int(chosen["epoch"])
 
