@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer
 
 
 def train(settings: dict[str, Any]) -> None:
@@ -28,6 +28,8 @@ def main(data: str, out: str, workers: int, gpus: bool = False, **settings: Any)
     TorchTrainer(
         train,
         train_loop_config={"data": data, "out": str(run), "method": "sat", **settings},
+        # Ray's default on GPUs, NCCL alone, cannot exchange tensors on the CPU.
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus),
         run_config=RunConfig(storage_path=str(run.parent / "ray"), failure_config=FailureConfig(max_failures=3)),
     ).fit()

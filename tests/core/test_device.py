@@ -5,8 +5,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from selfadapt.core import device as module
+from selfadapt.core import distributed
 from selfadapt.core.device import (
     Arriving,
     autocast,
@@ -15,6 +17,8 @@ from selfadapt.core.device import (
     has_native_bfloat16,
     make_deterministic,
     prefers_channels_last,
+    random_states,
+    set_random_states,
     to_device,
 )
 from selfadapt.core.errors import UserError
@@ -89,3 +93,31 @@ def test_on_the_cpu_nothing_is_copied() -> None:
     assert arriving.arrived
     assert arriving.wait()[0] is values
     assert module.copies_from_pinned(GPU)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_a_resumed_run_draws_the_numbers_of_its_device(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Or those of the CPU alone, if it was saved on another kind of device."""
+    device, states = torch.device(kind, 0), {torch.device(kind, 0): torch.tensor([5])}
+    accelerator = torch.get_device_module(device)
+    monkeypatch.setattr(accelerator, "get_rng_state", lambda device: states[device].clone())
+    monkeypatch.setattr(accelerator, "set_rng_state", lambda state, device: states.update({device: state}))
+    saved, drawn = random_states(device), torch.rand(3)
+    states[device] = torch.tensor([6])
+    set_random_states({"cpu": saved["cpu"]}, device)
+    assert states[device].item() == 6
+    assert torch.equal(torch.rand(3), drawn)
+    set_random_states(saved, CPU)
+    assert states[device].item() == 6
+    set_random_states(saved, device)
+    assert states[device].item() == 5
+
+
+def test_a_group_that_cannot_exchange_tensors_on_the_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: str(dist.BackendConfig(dist.Backend("nccl"))))
+    with pytest.raises(UserError, match=r"backend cuda:nccl, .* create it with .*cpu:gloo,cuda:nccl"):
+        distributed.init(CPU)
+    monkeypatch.setattr(dist, "get_backend_config", lambda: str(dist.BackendConfig(dist.Backend("gloo"))))
+    distributed.init(CPU)

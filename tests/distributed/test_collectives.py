@@ -1,6 +1,9 @@
-"""Collectives and bytes that a training step takes for its targets, against the formulas of docs/scale.md."""
+"""Collectives and bytes that a training step takes for its targets, against the formulas of docs/scale.md.
 
-from collections.abc import Iterator
+On a device, the step does not wait for it either: in several processes as in one (tests/engine/test_host_syncs.py).
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +19,14 @@ from distributed.group import in_processes
 from networks import Smooth
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
+from selfadapt.core.device import to_device
 from selfadapt.data.batch import Dealt
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
 from selfadapt.engine.fit import FitSettings, Training
 from selfadapt.objectives.erm import ERM
+from simulated_device import DEVICE, OnDevice, simulated_device
 
 pytestmark = pytest.mark.distributed
 STORES = (
@@ -78,19 +83,23 @@ def _prediction(index_B: Tensor) -> Tensor:
     return torch.randn(_SAMPLES, _CLASSES, generator=generator).softmax(1)[index_B]
 
 
-def _store(name: str, folder: Path) -> TargetStore:
-    storage = Storage.parse(name, file=folder / f"{name.replace(':', '-')}.bin")
+def _store(name: str, folder: Path, device: torch.device | str = "cpu") -> TargetStore:
+    storage = Storage.parse(name, device=device, file=folder / f"{name.replace(':', '-')}.bin")
     return TargetStore.from_labels(torch.arange(_SAMPLES) % _CLASSES, _CLASSES, 0.7, storage)
 
 
-def _moved(store: TargetStore, unreadable: int | None = None) -> Tensor:
-    """The rows after an epoch in which every process moved those dealt to it, but for the unreadable sample."""
-    rank = distributed.rank()
+def _move(store: TargetStore, unreadable: int | None = None) -> None:
+    """Take an epoch in which every process moves the rows dealt to it, but for the unreadable sample."""
+    rank, device = distributed.rank(), store.rows.device
     for step in range(_STEPS):
         parts = _parts(step)
         own = parts[rank] if unreadable is None else parts[rank][parts[rank] != unreadable]
         with store.step(Dealt(parts, own, rank)):
-            store.move(own, _prediction(own))
+            store.move(to_device(own, device), to_device(_prediction(own), device))
+
+
+def _moved(store: TargetStore, unreadable: int | None = None) -> Tensor:
+    _move(store, unreadable)
     return store.read(torch.arange(_SAMPLES))
 
 
@@ -100,11 +109,7 @@ def _count_all(folder: Path) -> None:
     for name in STORES:
         store, counted = _store(name, folder), Counted()
         with counted.counting():
-            rank = distributed.rank()
-            for step in range(_STEPS):
-                parts = _parts(step)
-                with store.step(Dealt(parts, parts[rank], rank)):
-                    store.move(parts[rank], _prediction(parts[rank]))
+            _move(store)
         assert len(counted.calls) == _STEPS * step_collectives(name, processes) <= 2 * _STEPS, (name, counted.calls)
         sent = distributed.all_reduce_sum(torch.tensor([float(counted.sent)])).item()
         expected = processes * _STEPS * step_bytes(name, _BATCH, _CLASSES, processes)
@@ -128,6 +133,35 @@ def test_collectives_bytes_and_rows_of_a_step(count: int, tmp_path: Path) -> Non
             expected = _moved(_store(plain, tmp_path / "one"), unreadable)
             exact = plain in ("float32", "file", "topk:8")
             torch.testing.assert_close(found[key], expected, rtol=0, atol=1e-5 if exact else 2e-2, msg=key)
+
+
+def _values(argument: Any) -> Any:
+    """A tensor, or a list of them, without the simulated device."""
+    if isinstance(argument, list):
+        return [_values(own) for own in argument]
+    return argument.held if isinstance(argument, OnDevice) else argument
+
+
+def _without_waiting(folder: Path) -> None:
+    """Collectives exchange the values of the simulated device, as NCCL does, without the host."""
+
+    def on_device(call: Callable[..., Any]) -> Any:
+        return lambda *args, **kwargs: call(*map(_values, args), **kwargs)
+
+    unreadable = int(_parts(2)[-1][1])
+    for name in (*STORES, "pinned:float32", "sharded:pinned:topk:8"):
+        expected = _moved(_store(name, folder), unreadable)
+        collectives = {call: on_device(getattr(dist, call)) for call in ("all_to_all_single", "all_gather")}
+        with simulated_device() as device, patch.multiple(dist, **collectives):
+            store = _store(name, folder, DEVICE)
+            device.syncs.clear()
+            _move(store, unreadable)
+            assert device.syncs == [], name
+            assert torch.equal(store.read(torch.arange(_SAMPLES)), expected), name
+
+
+def test_no_step_of_several_processes_waits_for_a_device(tmp_path: Path) -> None:
+    in_processes(2, _without_waiting, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "int8", "topk:8", "file"])

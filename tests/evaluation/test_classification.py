@@ -1,5 +1,6 @@
 """Metrics ignore unreadable files."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ from PIL import Image
 from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 
+from distributed.group import in_processes
 from selfadapt.data.images.storage import ImageFiles
+from selfadapt.evaluation import classification
 from selfadapt.evaluation.classification import UNKNOWN, accuracy, balanced_accuracy, outputs, predicted_classes
 
 CPU = torch.device("cpu")
@@ -26,6 +29,7 @@ class _Mean(nn.Module):
 def _files(folder: Path) -> ImageFiles:
     """Twelve grey images of shades 0, 20, 40, …; the first seven are cut short behind their head."""
     paths = []
+    folder.mkdir(exist_ok=True)
     for number in range(12):
         path = folder / f"{number}.png"
         noise = np.random.default_rng(number).integers(0, 2, (40, 40), np.uint8)
@@ -62,3 +66,19 @@ def test_balanced_accuracy_is_scikit_learns() -> None:
     assert found == pytest.approx(expected)
     unknown_N = torch.full((3,), UNKNOWN)
     assert balanced_accuracy(unknown_N, torch.zeros(3, dtype=torch.int64)) is None
+
+
+def _exchange_in_blocks(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classification, "_EXCHANGED", 7)
+        torch.save(outputs(_Mean(), _files(folder / str(os.getpid())), CPU, batch_size=2), folder / f"{os.getpid()}.pt")
+
+
+@pytest.mark.distributed
+def test_processes_exchange_outputs_in_blocks(tmp_path: Path) -> None:
+    in_processes(2, _exchange_in_blocks, tmp_path)
+    expected = outputs(_Mean(), _files(tmp_path / "one"), CPU, batch_size=2)
+    found = [torch.load(path) for path in tmp_path.glob("*.pt")]
+    assert len(found) == 2
+    for own in found:
+        assert torch.equal(own.nan_to_num(-1), expected.nan_to_num(-1))

@@ -5,7 +5,7 @@ back do not wait; what comes back may be read once an event after the copy has p
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -87,6 +87,21 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 def copies_from_pinned(device: torch.device) -> bool:
     """Return whether the device copies to and from pinned memory while the host does something else."""
     return device.type in _PINNING
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's random generators for the CPU and the device, by kind of device."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states[device.type] = torch.get_device_module(device).get_rng_state(device)
+    return states
+
+
+def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Set the states that `random_states` returned. That of another kind of device is ignored."""
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu" and device.type in states:
+        torch.get_device_module(device).set_rng_state(states[device.type], device)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

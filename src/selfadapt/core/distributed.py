@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from selfadapt.core.device import copies_from_pinned
+from selfadapt.core.errors import UserError
 from selfadapt.core.launched import adopt_slurm, is_launched, local_rank, share_of
 
 if dist.is_available():
@@ -31,14 +33,25 @@ _alone = False  # whether collective operations act in this process only
 
 
 def init(device: torch.device | None = None) -> None:
-    """Join the process group if the environment defines one (WORLD_SIZE above 1, or a task of SLURM)."""
+    """Join the process group if the environment defines one (WORLD_SIZE above 1, or a task of SLURM).
+
+    Raises:
+        UserError: If there is a group already that cannot exchange tensors on the CPU.
+    """
     adopt_slurm()
-    if not is_launched() or dist.is_initialized():
+    if not is_launched():
+        return
+    if dist.is_initialized():
+        if "cpu:" not in (found := dist.get_backend_config()):
+            raise UserError(
+                f"the process group has the backend {found}, which cannot exchange tensors on the CPU; create it with "
+                'torch.distributed.init_process_group("cpu:gloo,cuda:nccl")'
+            )
         return
     backend = "gloo"
-    if device is not None and device.type == "cuda":
-        torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl"
+    if device is not None and copies_from_pinned(device):
+        torch.get_device_module(device).set_device(device)
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     store, rank, world_size = next(rendezvous("env://", timeout=_TIMEOUT))
     # An elastic agent keeps its store when it restarts the processes, which must not find what their predecessors left.
     store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -18,7 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from selfadapt.core import distributed
-from selfadapt.core.device import autocast
+from selfadapt.core.device import autocast, random_states, set_random_states
 from selfadapt.core.errors import Interrupted, NonFinitePrediction, TrainingError
 from selfadapt.core.rng import draw
 from selfadapt.data.batch import Batch
@@ -253,13 +253,10 @@ class Training:
         self.close()
         rows = None if self.targets is None else self.targets.rows
         sharded = isinstance(rows, ShardedRows)
-        random = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.device)
         state = {
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "random": distributed.all_gather_objects(random),
+            "random": distributed.all_gather_objects(random_states(self.device)),
             "accumulator": self.accumulator.merged().state_dict(),
             # As text, which has the same bytes in a resumed run.
             "moments": json.dumps(distributed.all_gather_objects(self.accumulator.moments)),
@@ -305,10 +302,7 @@ class Training:
     def _restore_random(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Restore the generator of this rank; with another number of processes only rank 0 can."""
         same, rank = len(states) == distributed.world_size(), distributed.rank()
-        random = states[rank if same else 0]
-        torch.set_rng_state(random["cpu"])
-        if "cuda" in random and self.device.type == "cuda":
-            torch.cuda.set_rng_state(random["cuda"], self.device)
+        set_random_states(states[rank if same else 0], self.device)
         if rank and not same:  # otherwise all ranks would draw the same dropout masks
             torch.manual_seed(draw(torch.initial_seed(), "process", rank, self.epoch, self.step))
 

@@ -17,6 +17,7 @@ from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import Inputs
 
+_EXCHANGED = 2**24  # numbers that the device holds at once while processes exchange outputs
 UNKNOWN = -1  # predicted class of an unreadable sample
 
 
@@ -76,7 +77,10 @@ def outputs(
     outputs_NO[own_n] = torch.nan  # and zero for the images of other processes, for the sum
     for index_B, outputs_BO in found[1:]:
         outputs_NO[index_B] = outputs_BO
-    return distributed.all_reduce_sum(outputs_NO.to(device)).cpu() if distributed.world_size() > 1 else outputs_NO
+    if distributed.world_size() > 1:
+        for block_BO in outputs_NO.split(max(1, _EXCHANGED // width)):
+            block_BO.copy_(distributed.all_reduce_sum(block_BO.to(device)))
+    return outputs_NO
 
 
 def _own_batches(images: Inputs, batch_size: int) -> Sequence[Tensor]:

@@ -40,7 +40,7 @@ from selfadapt.runs.lifecycle.lifecycle import list_unreadable
 from selfadapt.runs.lifecycle.opened_run import TrainedState
 from selfadapt.targets.store import TargetStore
 
-_BLOCK = 65_536  # samples whose targets are read at a time
+_BLOCK = 2**26  # numbers of targets that are read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _judge_out_of_sample(data: Data, training: TrainedState, targets: TargetStor
     Estimates come from the training labels alone, as `find_label_errors` on them would give.
     """
     matrix_KK = unwrapped(training.model).get_buffer("transition_KK").cpu()
-    train_NK = torch.cat([targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_BLOCK)])
+    train_NK = torch.cat([targets.read(index_n) for index_n in torch.arange(len(data.train)).split(_rows(data))])
     splits = data.splits
     others = [samples for name, samples in splits.items() if name != "train"]
     predicted_NK = torch.cat(
@@ -170,7 +170,12 @@ def _beliefs(
         known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
         return known_n, lambda: [predicted_NK[known_n]]
     known_n = _visited(data, targets)
-    return known_n, lambda: (targets.read(index_n) for index_n in known_n.split(_BLOCK))
+    return known_n, lambda: (targets.read(index_n) for index_n in known_n.split(_rows(data)))
+
+
+def _rows(data: Data) -> int:
+    """Return the number of targets that are read at a time."""
+    return max(1, _BLOCK // data.num_classes)
 
 
 def _visited(data: Data, targets: TargetStore) -> Tensor:
