@@ -38,7 +38,7 @@ def test_what_is_there_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_extra_for_users_is_told_of() -> None:
-    assert set(metadata("selfadapt").get_all("Provides-Extra") or ()) - {"all", "dev", "doors"} == set(EXTRAS)
+    assert set(metadata("selfadapt").get_all("Provides-Extra") or ()) - {"all", "dev", "docs", "doors"} == set(EXTRAS)
 
 
 def test_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

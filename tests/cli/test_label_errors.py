@@ -88,7 +88,7 @@ def test_vectors_are_predicted_from_a_file_of_them(trained: tuple[Path, Array]) 
     np.savez(folder / "other.npz", values=values)
     for name, told in (
         ("narrow.npy", "the run was trained on 64"),
-        ("other.npz", "name the array to predict x"),
+        ("other.npz", "name the array to read x"),
         ("new.txt", "does not exist"),
     ):
         result = run("predict", "run", name, folder=folder)

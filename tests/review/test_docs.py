@@ -18,7 +18,7 @@ def test_the_commands_of_the_page_work(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
     write_photos(tmp_path / "photos", train=9, test=3)
     run_json("train", "photos", "--out", "runs/photos", folder=tmp_path)
-    commands = re.findall(r"^    selfadapt (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    commands = re.findall(r"^selfadapt (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     review, promised, labels, train = (shlex.split(command) for command in commands)
     assert review == ["review", "runs/photos"]
     with serving(tmp_path / "runs" / "photos") as server:

@@ -9,11 +9,12 @@ export function confirmed(question, yes) {
   const dialog = $("confirm");
   $("confirm-question").textContent = question;
   $("confirm-yes").textContent = yes;
-  dialog.returnValue = "";
   dialog.showModal();
   $("confirm-yes").focus();
+  // Not on "close", which is sent later, perhaps when the next question is open.
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.onsubmit = (event) => resolve(event.submitter?.value === "yes");
+    dialog.oncancel = () => resolve(false);
   });
 }
 
