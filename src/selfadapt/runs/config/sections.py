@@ -183,9 +183,7 @@ class TrainingSettings:
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = advanced(
         "none", "Compile the network for training, attacks and evaluation: none, or a mode of torch.compile."
     )
-    deterministic: bool = advanced(
-        True, "On an accelerator, use deterministic algorithms, which may be slower."
-    )
+    deterministic: bool = advanced(True, "On an accelerator, use deterministic algorithms, which may be slower.")
     curves: Literal["running", "tested"] = experiment(
         "running",
         "How to measure the training accuracy of an epoch: running (from the predictions made while training) or "
