@@ -1,13 +1,13 @@
-"""Likely label errors, for people who have features or predictions already.
+"""Find label errors from features or predictions, without a run.
 
     from selfadapt import find_label_errors
     report = find_label_errors(labels, features=features)
     print(report.summary)
     report.to_csv("labels.csv")
 
-With `features` two predictors are cross-fitted (cross_fit.py), in passes over shards if there are many
-(objectives/cross_fitting/streamed). With `pred_probs`, out-of-sample
-predictions of another model, nothing is fitted: the same noise model and the same rule are applied to them.
+With `features`, two predictors are cross-fitted (objectives/cross_fitting/cross_fit.py), in passes over shards if there
+are many samples (objectives/cross_fitting/streamed). With `pred_probs`, out-of-sample predictions of another model,
+nothing is fitted: the same noise model and the same rule are applied to them.
 
 Shapes: N samples, F features, K classes.
 """
@@ -80,22 +80,22 @@ def find_label_errors(
     passes and return the same report.
 
     Args:
-        labels: The given label of each sample, class names or integers, of length N: a list, an array, a tensor or a
-            Series of pandas or polars, whose index `to_frame` keeps. Default: the labels in the shards of the features.
-        features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a frame of pandas or
-            polars with columns of numbers and categories, a path of a .npy, .npz or .parquet file or of a folder of
-            them (as `selfadapt embed` writes), or an iterable of arrays. Pass this or `pred_probs`.
+        labels: The given label of each sample, a class name or an integer, of length N: a list, an array, a tensor or a
+            pandas or polars Series; `to_frame` keeps the index of pandas. Default: the labels in the feature shards.
+        features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a pandas or polars
+            frame with columns of numbers and categories, the path of a .npy, .npz or .parquet file or of a folder of
+            them (as written by `selfadapt embed`), or an iterator over arrays. Pass this or `pred_probs`.
         pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
-        ids: Identifier of each sample for the report. If the shards of the features hold ids, samples are matched by
-            them, otherwise by position. Default: those of the shards, the index of pandas, or the position.
+        ids: Identifier of each sample for the report. If the feature shards hold ids, samples are matched by id,
+            otherwise by position. Default: the ids in the shards, else the index of pandas, else the positions.
         class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
             integer labels within that range.
-        duplicates: Groups of positions that show the same thing. Default: found among the features.
-        samples: What a notebook shows of each sample: paths of image files, images (of Pillow, arrays or tensors), or
-            texts.
+        duplicates: Groups of samples that are duplicates, by position. Default: found among the features.
+        samples: What to show of each sample in a notebook: the path of an image file, an image (Pillow, array or
+            tensor), or a text.
         seed: Seed of the assignment to folds.
-        on_pass: Called with the name of a pass over large features, the number of samples done, and of all.
+        on_pass: Called with the name of a pass over large features, the number of samples done, and the total.
 
     Returns:
         A `LabelErrorReport` with one value for each label, in the order of `labels`.
@@ -157,19 +157,19 @@ def find_label_errors(
 
 
 def _shards(features: Any) -> FeatureShards | None:
-    """Features that are not a table in memory."""
+    """Features in files or from an iterator; None for a table in memory."""
     return FeatureShards.of(features) if isinstance(features, str | Path | FeatureShards | Iterator) else None
 
 
 def _large_table(features: Any, count: int, num_classes: int) -> FeatureShards | None:
-    """An array that is read in blocks; None for a small one, which is read at once."""
+    """An array as shards, if it is large enough to be read in blocks; otherwise None."""
     shape: Sequence[int] = getattr(features, "shape", ())
     large = len(shape) == 2 and len(features) == count and is_streamed(count, shape[1], num_classes)
     return FeatureShards.of(features) if large else None
 
 
 def _ids(ids: Sequence[str] | None, shards: FeatureShards | None, index: Any, count: int) -> Array:
-    """The ids that were given, else those of the shards, else the index of the labels, else the positions."""
+    """The given ids, else those of the shards, else the index of the labels, else the positions."""
     found = ids if ids is not None or shards is None else shards.column("ids")
     found = index if found is None else found
     if found is None:
@@ -188,7 +188,7 @@ def _judge_in_order(
     row_N: Tensor | None,
     on_pass: PassProgress,
 ) -> LabelErrorReport:
-    """Judge labels that may be in another order than the shards: `row_N` is the row of each."""
+    """Judge labels that may be ordered differently from the shards: `row_N` is the row of each label, if so."""
     if row_N is None:
         report = judge_shards(shards, labels_N, names, groups, id_N, seed, duplicates=duplicates, on_pass=on_pass)
         return replace(report, class_names=names)
@@ -201,7 +201,7 @@ def _judge_in_order(
         None if groups is None else group_codes(groups, len(row_N))[label_N],
         id_N[label_N.numpy()],
         seed,
-        duplicates=None if duplicates is None else [[rows[place] for place in group] for group in duplicates],
+        duplicates=None if duplicates is None else [[rows[position] for position in group] for group in duplicates],
         on_pass=on_pass,
     )
     columns = {name: getattr(report, name)[row_N.numpy()] for name in PER_SAMPLE}
@@ -218,7 +218,7 @@ def fit_and_judge(
     *,
     duplicates: Sequence[Sequence[int]] | None = None,
 ) -> tuple[CrossFitted, LabelErrorReport]:
-    """Cross-fit to labels 0, 1, … of these names and judge them. Finds duplicates among the features if None."""
+    """Cross-fit to labels, as codes of these names, and judge them. Duplicates are found among the features if None."""
     check_enough(labels_N)
     check_features(features_NF)
     if duplicates is None:
@@ -239,7 +239,7 @@ def _judged(
     names: Array,
     duplicates: Sequence[Sequence[int]],
 ) -> LabelErrorReport:
-    """The report. Outliers are found among `vectors_NX`: the features, or the predictions."""
+    """Return the report. Outliers are found among `vectors_NX`, the features or the predictions."""
     unjudged_K = single_image_classes(duplicates, labels_N, len(names))
     found = judge_out_of_sample(predicted_NK, labels_N, matrix_KK, duplicates, unjudged_K=unjudged_K)
     score_N = outlier_scores(vectors_NX, predicted_NK, torch.from_numpy(found.suggested_codes))
@@ -258,11 +258,11 @@ def _checked(duplicates: Sequence[Sequence[int]], count: int) -> Sequence[Sequen
 
 
 def _together(duplicates: Sequence[Sequence[int]], groups: Any, labels_N: Tensor, names: Array) -> tuple[Tensor, int]:
-    """A number for what must share a fold, duplicates and members of one group; and the number of folds."""
+    """Number the sets of samples that must share a fold (duplicates, members of a group), and count the folds."""
     groups_N = separable_groups(duplicates, labels_N, [str(name) for name in names])
     if groups is not None:
         groups_N = joined_groups(groups_N, group_codes(groups, len(labels_N)))
-    apart = len(groups_N.unique())
-    if apart < 3:
-        raise ValueError(f"the samples fall into {apart} groups; there must be at least three to hold some out")
-    return groups_N, min(FOLDS, apart)
+    count = len(groups_N.unique())
+    if count < 3:
+        raise ValueError(f"the samples fall into {count} groups; there must be at least three to hold some out")
+    return groups_N, min(FOLDS, count)

@@ -1,4 +1,4 @@
-"""The training loop. It is independent of the method and the data, and only writes checkpoints.
+"""The training loop. It is independent of the method and the data, and writes nothing but checkpoints.
 
 Shapes: B samples of a batch, N samples in total, K classes, T terms of the loss.
 """
@@ -46,12 +46,12 @@ class FitSettings:
     micro_batches: int = 1  # gradient accumulation: forward passes per step of the optimiser
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     precision: Precision = "float32"
-    compile: CompileMode = "none"  # "mode" of torch.compile
+    compile: CompileMode = "none"  # the mode of torch.compile
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; the end of an epoch is always saved
 
 
 class Training:
-    """The state of a training: model, method, targets, optimiser and position."""
+    """The state of a training run: model, method, targets, optimiser and position."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Training:
         self.epoch = self.step = 0
         self.accumulator = Accumulator(loader.num_samples, device)
         self.history: list[Metrics] = []
-        self.kept: dict[str, Tensor] | None = None  # weights of the result, if the method selects an epoch
+        self.kept: dict[str, Tensor] | None = None  # weights of the last epoch that the method selected, if it selects
         self.finish_saving: Callable[[], None] = lambda: None
-        self._unread: StepReport | None = None  # of the last step, on its way from the device
+        self._unread: StepReport | None = None  # report of the last step, not yet read from the device
 
     @property
     def progress(self) -> Progress:
@@ -97,7 +97,7 @@ class Training:
                 self.objective.before_epoch(self.model, self.loader.plain(), self.targets, self.progress)
 
     def take_step(self, batch: Batch) -> None:
-        """Take a step of the optimiser on a batch. On an accelerator, what it yields is read in the next step."""
+        """Take a step of the optimiser on a batch. On an accelerator, its report is read during the next step."""
         progress, report = self.progress, StepReport(self.epoch, self.step)
         rate = learning_rate(self.settings.optimizer, progress.fraction * self.settings.epochs, self.settings.epochs)
         for group in self.optimizer.param_groups:
@@ -115,10 +115,10 @@ class Training:
             self.settle()
 
     def settle(self) -> None:
-        """Read what the host does not know yet of the last step.
+        """Read the report of the last step, if that has not been done.
 
         Raises:
-            TrainingError: If its loss was not finite.
+            TrainingError: If the loss of that step was not finite.
         """
         report, self._unread = self._unread, None
         if report is None:
@@ -136,10 +136,10 @@ class Training:
         The loss is the sum over its terms of total / weight, both summed over micro-batches and processes. The weights
         are known only after the last micro-batch. With one term, each micro-batch is divided by the batch size, and the
         gradient is rescaled at the end. With several terms and one micro-batch, the weights are summed before the
-        backward pass. With several of both, the gradients of the terms are kept separate until the end.
+        backward pass. With several terms and micro-batches, the gradients of the terms are kept separate until the end.
         """
         sums_T2 = torch.zeros(0)
-        statistics: list[Tensor] = []  # of batch normalisation; the backward pass needs those of this process
+        statistics: list[Tensor] = []  # averages, set after the backward pass, which needs those of this process
         by_term: list[list[Tensor]] = []
         for micro_batch in micro_batches:
             one_pass = micro_batch is micro_batches[-1] and not by_term
@@ -163,7 +163,8 @@ class Training:
         self.scaler.unscale_(self.optimizer)
         if len(sums_T2) == 1:
             correction = size * distributed.world_size() / sums_T2[0, 1]
-            torch._foreach_mul_([own.grad for own in self.parameters if own.grad is not None], correction)
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            torch._foreach_mul_(gradients, correction)
         if statistics:
             torch._foreach_copy_(self.running, statistics)
         return sums_T2
@@ -201,17 +202,18 @@ class Training:
 
     @torch.no_grad()
     def _summed(self, sums_T2: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Sum over the processes, and in the same collective average the statistics of batch normalisation.
+        """Sum over the processes, and average the running statistics of batch normalisation in the same collective.
 
-        Each process computes those on its part of the batch. The averages are returned beside the sums.
+        Returns:
+            The sums, and the averages: each process has updated the statistics with its share of the batch only.
         """
         processes = distributed.world_size()
         if processes == 1:
             return sums_T2, []
-        parts = [sums_T2, *self.running]
-        whole = distributed.all_reduce_sum(torch.cat([part.flatten() for part in parts]))
-        sums, *statistics = whole.split([part.numel() for part in parts])
-        averages = [own.view_as(local) / processes for own, local in zip(statistics, self.running, strict=True)]
+        tensors = [sums_T2, *self.running]
+        total = distributed.all_reduce_sum(torch.cat([tensor.flatten() for tensor in tensors]))
+        sums, *statistics = total.split([tensor.numel() for tensor in tensors])
+        averages = [summed.view_as(local) / processes for summed, local in zip(statistics, self.running, strict=True)]
         return sums.view_as(sums_T2), averages
 
     def _loss(self, batch: Batch, progress: Progress, report: StepReport) -> Loss:
@@ -248,7 +250,7 @@ class Training:
             self.model.load_state_dict(self.kept)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint, all processes together; in the background where it is sharded or comes from a GPU."""
+        """Write a checkpoint, in all processes. Sharded targets and state of a GPU are saved in the background."""
         self.settle()
         self.close()
         rows = None if self.targets is None else self.targets.rows
@@ -258,7 +260,7 @@ class Training:
             "scaler": self.scaler.state_dict(),
             "random": distributed.all_gather_objects(random_states(self.device)),
             "accumulator": self.accumulator.merged().state_dict(),
-            # As text, which has the same bytes in a resumed run.
+            # As JSON text, so that a resumed run writes the same bytes.
             "moments": json.dumps(distributed.all_gather_objects(self.accumulator.moments)),
             "history": json.dumps([dict(metrics) for metrics in self.history]),
             "kept": self.kept,
@@ -269,12 +271,12 @@ class Training:
                 epoch=self.epoch,
                 step=self.step,
                 model=self.model.state_dict(),
-                # The rows only: their owners are in the file names, and loading redistributes them.
+                # Only the rows: file names give their owners, and loading redistributes them.
                 targets=None if rows is None else rows.state_dict(),
                 state=state,
             ),
             sharded=sharded,
-            # Rows in a file may not fit into memory, where they would be copied to.
+            # A background save copies to memory, which rows in a file may not fit.
             in_background=(sharded or self.device.type != "cpu") and not (rows is not None and rows.in_file),
         )
 
@@ -300,7 +302,7 @@ class Training:
         self._restore_random(saved.state["random"])
 
     def _restore_random(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Restore the generator of this rank; with another number of processes only rank 0 can."""
+        """Restore the random state of this rank. If the number of processes has changed, only rank 0 can."""
         same, rank = len(states) == distributed.world_size(), distributed.rank()
         set_random_states(states[rank if same else 0], self.device)
         if rank and not same:  # otherwise all ranks would draw the same dropout masks
@@ -311,7 +313,7 @@ def _running_statistics(model: nn.Module) -> list[Tensor]:
     """Return the running statistics that differ between processes: not those of synchronised batch normalisation."""
     names = ("running_mean", "running_var")
     modules = [module for module in model.modules() if not isinstance(module, SyncBatchNorm)]
-    return [own for module in modules for name, own in module.named_buffers(recurse=False) if name in names]
+    return [buffer for module in modules for name, buffer in module.named_buffers(recurse=False) if name in names]
 
 
 def _data_parallel(model: nn.Module) -> nn.Module:
@@ -334,8 +336,8 @@ def fit(
     Args:
         training: The training, new or restored.
         folder: Where to write checkpoints, if anywhere.
-        after_epoch: Measures an epoch before it is saved, so it may be called again for an epoch on resume. The result
-            is added to the history, on which methods base decisions.
+        after_epoch: Measures a finished epoch. It runs before the checkpoint, so a resumed run may call it again for
+            the same epoch. Its result is added to the history, on which methods base decisions.
         after_step: Called after each step.
         before_save: Called in all processes before each checkpoint.
 

@@ -1,7 +1,8 @@
-"""One review of a run: the samples to show, their facts, and the decisions about them. It does not depend on the web.
+"""The review of a run, without the web server: the samples to show, their facts, and the decisions about them.
 
-A row is a line of labels.csv; row 0 is the most likely wrong. The decision about a row is a number: the code of a
-class, REMOVED, or UNDECIDED.
+A row is a line of labels.csv; the label in row 0 is the most likely wrong. The decision about a row is a number: the
+code of a class, REMOVED, or UNDECIDED. An item is what is decided together: one row, or all rows of a conflict, which
+are duplicates with different labels.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,9 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report
 
 UNDECIDED, REMOVED = -1, -2
-OUTLIER = 0.5  # six deviations out, see evaluation/label_errors/outliers.py
+OUTLIER = 0.5  # outlier score from which a sample is shown as one; see evaluation/label_errors/outliers.py
 _MOST_PAIRS = 500  # class pairs to choose from, the most frequent first
-_MOST_TWINS = 12  # duplicates shown beside a sample
+_MOST_DUPLICATES = 12  # images shown of a group of duplicates
 _DECISIONS = tuple(what for what in get_args(What) if what != "import")
 
 
@@ -35,15 +36,15 @@ class Desk:
     def __init__(self, folder: RunFolder, who: str) -> None:
         self.folder, self.who = folder, who
         self.report = _with_drawn_suggestions(folder, read_report(folder))
-        read_decisions(folder)  # refuses decisions that name an unknown class
+        read_decisions(folder)  # raises an error if a decision names an unknown class
         self.journal = open_journal(folder)
         self.decided_N = np.full(len(self.report), UNDECIDED, np.int32)
         groups = folder.read_duplicates()
-        self.group_N = np.zeros(len(self.report), np.int32)  # number of its group of duplicates, from 1
+        self.group_N = np.zeros(len(self.report), np.int32)  # number of the group of duplicates, from 1; 0 without one
+        position = self.report.position
         for number, group in enumerate(groups, start=1):
-            rows = [self.report.position[own] for own in group.members if own in self.report.position]
-            self.group_N[rows] = number
-        self.conflicts = {row: own for own in conflicts_of(self.report, groups) for row in own.rows}
+            self.group_N[[position[sample_id] for sample_id in group.members if sample_id in position]] = number
+        self.conflicts = {row: conflict for conflict in conflicts_of(self.report, groups) for row in conflict.rows}
         self._code = {name: k for k, name in enumerate(self.report.class_names)}
         self._lock = Lock()
         for sample_id in self.journal.decisions:
@@ -63,7 +64,7 @@ class Desk:
         return len(decisions)
 
     def about(self) -> dict[str, Any]:
-        """What the page needs when it is loaded."""
+        """The facts of the run that the page needs when it loads."""
         report, run = self.report, self.folder.read_run()
         count = len(report.class_names)
         errors = np.flatnonzero(report.is_error)
@@ -100,11 +101,11 @@ class Desk:
         }
 
     def figures(self) -> dict[str, Any]:
-        """The figures of the labels, as `selfadapt audit` and report.html show them."""
+        """The statistics of the labels, as `selfadapt audit` and report.html show them."""
         return figures_of(self.report, self.journal.decisions, read_draws(self.folder)).to_json()
 
     def rows(self, wanted: Filter) -> list[int]:
-        """The rows that a filter selects, in order."""
+        """The rows that a filter selects, in order; of each item, only the first."""
         report = self.report
         chosen_N = {
             "errors": report.is_error,
@@ -130,11 +131,11 @@ class Desk:
             rows = rows[np.argsort(self.group_N[rows], kind="stable")]
         if wanted.sort == "class":
             rows = rows[np.lexsort((rows, report.suggested_codes[rows], report.given_codes[rows]))]
-        first: dict[int, int] = {}  # row of each item
+        first: dict[int, int] = {}  # the first selected row of each item, by its lowest row
         return [row for row in rows.tolist() if first.setdefault(self._item(row)[0], row) == row]
 
     def _item(self, row: int) -> tuple[int, ...]:
-        """The rows that are decided together: duplicates with different labels, or the row alone."""
+        """The rows of the item of this row."""
         conflict = self.conflicts.get(row)
         return (row,) if conflict is None else conflict.rows
 
@@ -167,21 +168,20 @@ class Desk:
         }
 
     def _duplicates(self, row: int) -> list[dict[str, Any]]:
-        """The group of duplicates to show, the row included: all that are decided together, or the first few."""
+        """The duplicates to show, this row included: all rows of a conflict, else the first few of its group."""
         conflict = self.conflicts.get(row)
         if conflict is not None:
-            return [{**self._facts(own), "disagrees": own in conflict.disagreeing} for own in conflict.rows]
+            return [{**self._facts(member), "disagrees": member in conflict.disagreeing} for member in conflict.rows]
         if not self.group_N[row]:
             return []
-        twins = np.flatnonzero(self.group_N == self.group_N[row]).tolist()
-        shown = [row, *(own for own in twins if own != row)][:_MOST_TWINS]
-        return [{**self._facts(own), "disagrees": False} for own in shown]
+        members = np.flatnonzero(self.group_N == self.group_N[row]).tolist()
+        shown = [row, *(member for member in members if member != row)][:_MOST_DUPLICATES]
+        return [{**self._facts(member), "disagrees": False} for member in shown]
 
     def decide(self, what: str, rows: Sequence[int], label: int | None = None, queue: str = "work") -> dict[str, Any]:
-        """Decide about these rows. Of several rows, those that are decided already are left as they are.
+        """Decide about these rows. If there are several, those that are already decided stay as they are.
 
-        Duplicates with different labels are decided together, except in the queue "measure". The decision is on disk
-        when this returns.
+        Items are decided as a whole, except in the queue "measure". The decision is on disk when this returns.
         """
         self._check(rows)
         if not rows:
@@ -226,7 +226,7 @@ class Desk:
         return {**self._updated(changed), "line": len(lines)}
 
     def draw(self, of: str) -> dict[str, Any]:
-        """The rows of a random sample in their order. The sample is drawn at the first call."""
+        """The rows of a random sample, in the order in which to review them. The first call draws the sample."""
         if of != SUGGESTIONS and of not in self._split_sizes():
             raise BadRequest(f"unknown split {of!r}")
         with self._lock:
@@ -236,7 +236,7 @@ class Desk:
         return {"of": of, "rows": rows, "reviewed": reviewed_in_order(drawn, self.journal.decisions)}
 
     def measured(self, precision: float, confidence: float) -> dict[str, Any]:
-        """What the random samples show so far."""
+        """The estimates from the random samples reviewed so far."""
         if not (0 < precision <= 1 and 0 < confidence < 1):
             raise BadRequest("precision and confidence must be between 0 and 1")
         decisions = self.journal.decisions
@@ -255,9 +255,9 @@ class Desk:
             open_n = self.report.is_error[rows] & (self.decided_N[rows] == UNDECIDED)
             content["population"] = int(open_n.sum())
         for split in self._split_sizes():
-            own = read_draw(self.folder, split)
-            reviewed = review_split(self.report, split, decisions, own, confidence)
-            content["splits"].append({**asdict(reviewed), "drawn": own is not None})
+            drawn = read_draw(self.folder, split)
+            reviewed = review_split(self.report, split, decisions, drawn, confidence)
+            content["splits"].append({**asdict(reviewed), "drawn": drawn is not None})
         return content
 
     def _check(self, rows: Sequence[int]) -> None:
@@ -266,7 +266,7 @@ class Desk:
                 raise BadRequest(f"unknown row {row!r}")
 
     def _updated(self, changed: Any) -> dict[str, Any]:
-        """Update these samples; returns the progress, and the decision about each of them."""
+        """Update these samples; return the progress of the review and the decision about each sample."""
         rows = [row for row in map(self._update, changed) if row is not None]
         return {**self.counts(), "rows": {row: self._decision(row) for row in rows}}
 
@@ -294,7 +294,7 @@ class Desk:
 
 
 def _with_drawn_suggestions(folder: RunFolder, report: LabelErrorReport) -> LabelErrorReport:
-    """The report with the suggestions that were drawn to be measured, in case a later audit suggests other classes."""
+    """Replace the suggestions that were drawn for measurement, in case a later audit suggests other classes."""
     drawn = read_draw(folder, SUGGESTIONS)
     if drawn is None:
         return report

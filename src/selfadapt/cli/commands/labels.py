@@ -28,7 +28,7 @@ def command(
     out: Path | None = typer.Option(None, help="Output table. Default: corrected.csv in the run folder."),
     data_out: Path | None = typer.Option(
         None,
-        help="Also write the data again with the corrected labels, in the form they came in: a table, a folder of "
+        help="Also write the data again with the corrected labels, in their original format: a table, a folder of "
         "images, an .npz, a saved dataset, or an export of Label Studio or CVAT.",
     ),
 ) -> Output:

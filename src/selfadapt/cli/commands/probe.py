@@ -30,7 +30,7 @@ def command(
     seed: int = typer.Option(0, help="Random seed."),
     limit: int | None = typer.Option(
         None,
-        help="Use N training samples: the first N of most named data sets, a seeded sample of each class of your own "
+        help="Use N training samples: the first N of most named data sets, a random sample of each class for other "
         "data.",
     ),
     test_limit: int | None = typer.Option(None, help="Use N test samples, selected in the same way."),

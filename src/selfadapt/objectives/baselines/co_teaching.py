@@ -67,7 +67,7 @@ def estimate_noise_rate(probabilities_NK: Tensor) -> float:
 class CoTeaching(ERM):
     description = "co-teaching"
     paper = "Han et al., Co-teaching: Robust Training of Deep Neural Networks with Extremely Noisy Labels, 2018"
-    needs = "the noise rate, or time for a training to estimate it; memory for two networks"
+    needs = "the noise rate, or time for a training run to estimate it; memory for two networks"
 
     noise_rate: float | None = setting(
         None, "share of wrong labels", least=0, most=1, unset="the true one with --noise, else estimated"

@@ -14,7 +14,7 @@ As in the authors' code, on CIFAR10 with o below 6.1 the first third of the epoc
 the c class outputs; elsewhere only on request.
 
 Paper: Liu et al., "Deep Gamblers: Learning to Abstain with Portfolio Theory", 2019.
-When to use it: as a baseline for abstention, with time for five trainings or a known o.
+When to use it: as a baseline for abstention, with time for five training runs or a known o.
 
 Shapes: B samples of a batch, N samples, O = c + 1 outputs.
 """
@@ -58,7 +58,7 @@ class DeepGamblers(ERM):
     description = "Deep Gamblers"
     abstains = True
     paper = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
-    needs = "time for five trainings, unless the reward is given"
+    needs = "time for five training runs, unless the reward is given"
 
     reward: float | None = setting(
         None,

@@ -13,7 +13,7 @@ network, so they cannot be used for a guarantee afterwards.
 
 Paper: Patrini et al., "Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach", 2017, Sections
 3.2 and 3.3.
-When to use it: with class-dependent noise, and time for two trainings.
+When to use it: with class-dependent noise, and time for two training runs.
 
 Shapes: B samples of a batch, K classes, N samples in total.
 """
@@ -49,7 +49,7 @@ def estimate_transition(probabilities_NK: Tensor, outliers: float = 0.3) -> Tens
 class ForwardCorrection(ERM):
     description = "forward correction, estimated matrix"
     paper = "Patrini et al., Making Deep Neural Networks Robust to Label Noise: a Loss Correction Approach, 2017"
-    needs = "time for two trainings"
+    needs = "time for two training runs"
     uses_up_validation = True
 
     def train(self, bench: Bench) -> Trained:

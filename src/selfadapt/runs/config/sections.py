@@ -82,7 +82,7 @@ class DataSettings:
     stream: bool = advanced(False, "Decode image files on demand instead of caching the decoded images.")
     limit: int | None = data(
         None,
-        "Use N training samples: the first N of most named data sets, a seeded sample of each class of your own data.",
+        "Use N training samples: the first N of most named data sets, a random sample of each class for other data.",
         least=1,
         unset="all",
     )
@@ -101,7 +101,7 @@ class ModelSettings:
         None,
         "Network: resnet-small, resnet18, resnet34, resnet50, resnet101, wrn-28-10, wrn-34-10, vgg16, alexnet, "
         "whitened (trains on small images within minutes), mlp, linear (for vectors), or any timm model (timm/NAME if "
-        "the name is one of these).",
+        "the name is one of the above).",
         option="--model",
         unset=f"{PHOTOS} for photos larger than 32 pixels, linear for vectors, else resnet-small",
     )
@@ -114,7 +114,7 @@ class ModelSettings:
     )
     tune: Literal["head", "all"] | None = model(
         None,
-        "What to train of a pretrained model: head (on frozen features) or all.",
+        "What to train in a pretrained model: head (on frozen features) or all.",
         unset="head on a CPU, all on a GPU",
     )
     head: Literal["linear", "mlp"] = advanced(
@@ -176,16 +176,14 @@ class TrainingSettings:
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = advanced(
         "auto",
-        "Precision of training and evaluation: float32, bfloat16, float16, or auto: bfloat16 on an accelerator that "
-        "computes in it, else float32.",
+        "Precision of training and evaluation: float32, bfloat16, float16 or auto, which is bfloat16 on an accelerator "
+        "that supports it, else float32.",
     )
     sync_bn: bool = advanced(False, "Synchronise batch normalisation across processes.")
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = advanced(
         "none", "Compile the network for training, attacks and evaluation: none, or a mode of torch.compile."
     )
-    deterministic: bool = advanced(
-        True, "Use algorithms on an accelerator that give the same bits each time, which may be slower"
-    )
+    deterministic: bool = advanced(True, "On an accelerator, use deterministic algorithms, which may be slower.")
     curves: Literal["running", "tested"] = experiment(
         "running",
         "How to measure the training accuracy of an epoch: running (from the predictions made while training) or "
@@ -194,7 +192,7 @@ class TrainingSettings:
     test_curve: bool = experiment(False, "Log the test accuracy after each epoch. It is never used for selection.")
     targets: str = advanced(
         "float32",
-        "Target store: float32, float16, int8, topk:K or file. pinned:KIND keeps it in the memory of the host, "
+        "Target store: float32, float16, int8, topk:K or file. pinned:KIND keeps it in pinned host memory, "
         "sharded:KIND divides it among the processes.",
     )
 
@@ -213,7 +211,7 @@ class GeneralSettings:
         "Augmented views of an image in a step, 1 or 2.",
         least=1,
         most=2,
-        unset="as the method's authors have it: 2 for byol, moco, simclr and simsiam, else 1",
+        unset="as its authors do: 2 for byol, moco, simclr and simsiam, else 1",
     )
     device: str = setting("auto", "Device: auto, cpu, cuda, rocm, xpu or mps.")
 

@@ -15,7 +15,7 @@ time before E_s. The second training has the schedule and the epochs of the run;
 and processes each have their own s.
 
 Paper: Tanaka et al., "Joint Optimization Framework for Learning with Noisy Labels", 2018.
-When to use it: with balanced classes, and time for two trainings.
+When to use it: with balanced classes, and time for two training runs.
 
 Shapes: B samples of a batch, N samples in total, K classes, W epochs of the window; a row of 1 + W times K numbers.
 """
@@ -98,7 +98,7 @@ class OnSoftLabels(ERM):
 class JointOptimization(ERM):
     description = "Joint Optimization: replaced labels, then a second training on them"
     paper = "Tanaka et al., Joint Optimization Framework for Learning with Noisy Labels, 2018"
-    needs = "balanced classes, time for two trainings"
+    needs = "balanced classes, time for two training runs"
 
     start_epoch: int | None = setting(
         None,

@@ -17,7 +17,7 @@ come first. The difference d becomes a target, sigmoid(d) for the given label an
 class by the third training, which is the suggestion.
 
 Paper: Pleiss et al., "Identifying Mislabeled Data using the Area Under the Margin Ranking", 2020.
-When to use it: to remove wrong labels without knowing how many there are, with time for three trainings.
+When to use it: to remove wrong labels without knowing how many there are, with time for three training runs.
 
 Shapes: B samples of a batch, N samples in total, n of them threshold samples, K classes.
 """
@@ -101,7 +101,7 @@ class OnLargeMargins(OnSelected):
 class AreaUnderMargin(ERM):
     description = "AUM: labels with small margins removed, then training on the others"
     paper = "Pleiss et al., Identifying Mislabeled Data using the Area Under the Margin Ranking, 2020"
-    needs = "time for three trainings"
+    needs = "time for three training runs"
 
     percentile: float = setting(0.99, "percentile of the threshold samples below which labels go", least=0, most=1)
     num_classes: int = 0

@@ -13,7 +13,7 @@ Reading: abstention is read after the last epoch, so that no clean validation da
 0.05 in each step (code).
 
 Paper: Thulasidasan et al., "Combating Label Noise in Deep Learning Using Abstention", 2019.
-When to use it: as a baseline that removes labels, with time for two trainings.
+When to use it: as a baseline that removes labels, with time for two training runs.
 
 Shapes: B samples of a batch, N samples in total, K classes.
 """
@@ -90,7 +90,7 @@ class Abstaining(ERM):
 class DeepAbstaining(ERM):
     description = "deep abstaining classifier, then training without the abstained samples"
     paper = "Thulasidasan et al., Combating Label Noise in Deep Learning Using Abstention, 2019"
-    needs = "time for two trainings"
+    needs = "time for two training runs"
 
     warm_up: int | None = setting(None, "epochs before the first network may abstain", least=0, unset="a tenth")
     final_weight: float = setting(1.0, "weight of abstention in the last epoch (w_T)", above=0)

@@ -16,7 +16,7 @@ program of the authors was compared.
 
 Paper: Nguyen et al., "SELF: Learning to Filter Noisy Labels with Self-Ensembling", 2020; Tarvainen and
 Valpola, "Mean teachers are better role models", 2017.
-When to use it: with time for three trainings and memory for two networks.
+When to use it: with time for three training runs and memory for two networks.
 
 Shapes: B samples of a batch, N samples in total, K classes.
 """
@@ -69,9 +69,9 @@ class StudentAndTeacher(nn.Module):
 class LabelFiltering(ERM):
     description = "SELF: labels filtered by a mean teacher, in rounds"
     paper = "Nguyen et al., SELF: Learning to Filter Noisy Labels with Self-Ensembling, 2020"
-    needs = "time for three trainings, memory for two networks"
+    needs = "time for three training runs, memory for two networks"
 
-    rounds: int = setting(3, "trainings, each on the labels that the one before kept", least=1)
+    rounds: int = setting(3, "training runs, each on the labels that the previous one kept", least=1)
     consistency: float = setting(100.0, "weight of the agreement of student and teacher (w)", least=0)
     teacher_momentum: float = setting(0.99, "momentum of the teacher", least=0, most=1)
     voted_N: Tensor | None = field(
