@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cli.program import fresh_process, outcome, process, run_json
+from cli.program import outcome, process, run_json
 from distributed.group import in_processes
 from forks import Program
 from networks import Smooth
@@ -246,7 +246,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     own = ("--devices", "2", "--out", "own")
-    again = run_json("train", "digits", *SMALL, *own, folder=tmp_path, program=fresh_process)
+    again = run_json("train", "digits", *SMALL, *own, folder=tmp_path, program=process)
     assert result["test_accuracy"] == again["test_accuracy"]
     assert outcome(tmp_path / "torchrun") == outcome(tmp_path / "own")
 

@@ -21,7 +21,7 @@ def read_array(path: Path, *, member: str | None = None) -> Array:
         if member is None:
             raise ValueError("it is an archive of arrays")
         if member not in loaded.files:
-            raise UserError(f"{path} contains {sorted(loaded.files)}, but no array {member}; name the array to read {member}")
+            raise UserError(f"{path} contains {sorted(loaded.files)}, no {member}; name the array to read {member}")
         array: Array = loaded[member]
         return array
 

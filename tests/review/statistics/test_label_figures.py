@@ -84,14 +84,14 @@ def _checks(order: Draw, wrong_N: Flags, count: int) -> Mapping[str, Decision]:
 
 
 def test_intervals_begin_with_fifty_decisions_and_hold_at_all_times() -> None:
-    """In 100 reviews of 300 checks each, with an interval after every tenth, at most 5 may ever miss the truth."""
+    """In 100 reviews of 300 checks each, with an interval after every 25th, at most 5 may ever miss the truth."""
     generator = np.random.default_rng(0)
     report, missed = _report(P_WRONG), np.zeros(3, int)
     for _ in range(100):
         wrong_N = generator.random(SIZE) < np.where(np.arange(SIZE) < ERRORS, 0.7, 0.05)
         truth = wrong_N.mean(), wrong_N[:ERRORS].mean(), wrong_N[:ERRORS].sum() / wrong_N.sum()
         draw, outside = _draw(generator, "train"), np.zeros(3, bool)
-        for count in range(ENOUGH, 301, 10):
+        for count in range(ENOUGH, 301, 25):
             own = figures_of(report, _checks(draw, wrong_N, count), {"train": draw}).splits[0]
             for place, (share, true) in enumerate(zip((own.error_rate, own.precision, own.recall), truth, strict=True)):
                 assert share is not None
