@@ -205,7 +205,7 @@ def test_what_it_refuses() -> None:
         "missing in 1 places, first in 3": {"labels": [*"abc", None, *"abcde" * 10][:50], "features": x},
         "not ids": {"labels": np.arange(50), "features": x},
         "table of numbers": {"labels": labels, "features": np.full((50, 2), "a")},
-        "tell nothing": {"labels": labels, "features": np.ones((50, 3))},
+        "say nothing about labels": {"labels": labels, "features": np.ones((50, 3))},
         "positions from 0 to 49": {"labels": labels, "features": x, "duplicates": [[0, 50]]},
         "a class twice": {"labels": labels, "features": x, "class_names": [*range(10), 1]},
         "not among": {"labels": labels, "features": x, "class_names": [0, 1, 2]},

@@ -47,7 +47,7 @@ def _array(labels: Any) -> Array:
             raise ValueError("labels must be class names or whole numbers, but they hold fractions or infinity")
         if not (abs(array) < _LARGEST).all():
             raise ValueError(
-                f"the label {array[abs(array).argmax()]:.0f} is too large to be told from others as a float"
+                f"the label {array[abs(array).argmax()]:.0f} is too large to be distinguished from others as a float"
             )
         array = array.astype(np.int64)
     if array.dtype.kind == "O":

@@ -120,7 +120,7 @@ def check_spread(labels_N: Tensor, fold_N: Tensor, names: Sequence[str] | None =
 def check_features(features_NF: Tensor) -> None:
     """Raise a ValueError if no head can be fitted to these features."""
     if bool((features_NF == features_NF[:1]).all()):
-        raise ValueError("features are the same for every sample, so they tell nothing")
+        raise ValueError("features are the same for every sample, so they say nothing about labels")
     largest = float(features_NF.abs().max())
     if not 1 / _LARGEST_FEATURE < largest < _LARGEST_FEATURE:
         raise ValueError(f"features are of a size ({largest:.0e}) that float32 cannot compute with; bring them near 1")
