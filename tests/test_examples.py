@@ -87,7 +87,7 @@ def test_the_page_on_export_works_word_by_word(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_when_should_my_model_abstain_works_word_by_word(tmp_path: Path) -> None:
-    *_, calibrated, predicted = _follow("selective.md", "## Labels that", tmp_path)
+    *_, calibrated, predicted = _follow("selective.md", "## Wrong labels", tmp_path)
     assert "guaranteed error     at most" in calibrated
     answers = [json.loads(line) for line in predicted.splitlines()]
     assert len(answers) > 40
@@ -168,7 +168,7 @@ def test_the_step_benchmark_is_what_the_readme_says() -> None:
 
 @pytest.mark.slow
 def test_the_page_will_it_hold_works_word_by_word(tmp_path: Path) -> None:
-    printed = _follow("robustness.md", "What came out", tmp_path, skip="cifar10")
+    printed = _follow("robustness.md", "Results on a small network", tmp_path, skip="cifar10")
     assert len(printed) == 10
     assert "robust accuracy, pgd20" in printed[2]
     assert "robust accuracy, square" in printed[3]
