@@ -215,8 +215,9 @@ def _check_start(names: dict[str, Any]) -> None:
     assert _number_of_wrong(names, 90) > 70
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     ((_, shown),) = [block for block in blocks(page) if block[0] == "text"]
-    summary, _, _ = " ".join(shown.split()).partition(" [")
+    summary, _, ranked = " ".join(shown.split()).partition(" [")
     assert _without_numbers(summary) == _without_numbers(str(names["report"].summary))
+    assert {int(index) for index in ranked.rstrip("]").split()} <= set(names["report"].ranked_indices[:15].tolist())
 
 
 def _check_how_it_works(names: dict[str, Any]) -> None:
