@@ -152,16 +152,16 @@ class Bench(Protocol):
 
 
 class Method(Objective, Protocol):
-    """A training method, chosen by its name. `ERM` has defaults for everything below."""
+    """A training method, chosen by its name."""
 
     description: ClassVar[str]  # a few words
     paper: ClassVar[str]
-    needs: ClassVar[str]  # beyond labelled samples
-    result: ClassVar[str]  # which network is the result, such as "last epoch"
-    solves: ClassVar[bool]  # whether it solves for its weights, without steps
-    abstains: ClassVar[bool]  # whether it estimates its own confidence
-    views: ClassVar[int]  # augmented views of an image in a step, as in its paper
-    uses_up_validation: ClassVar[bool]  # whether it selects by the validation samples, so they are not held out
+    needs: ClassVar[str] = ""  # beyond labelled samples
+    result: ClassVar[str] = "last epoch"  # which network is the result, such as "last epoch"
+    solves: ClassVar[bool] = False  # whether it solves for its weights, without steps
+    abstains: ClassVar[bool] = False  # whether it estimates its own confidence
+    views: ClassVar[int] = 1  # augmented views of an image in a step, as in its paper
+    uses_up_validation: ClassVar[bool] = False  # whether it selects by the validation samples, so they are not held out
 
     def suited(self, task: Task) -> Self:
         """Choose the settings that were not given for this task.
@@ -169,16 +169,16 @@ class Method(Objective, Protocol):
         Raises:
             UserError: if the method does not suit the task.
         """
-        ...
+        return self
 
     def train(self, bench: Bench) -> Trained:
         """Train to the end."""
-        ...
+        return bench.fit("main", self)
 
     def summary(self) -> str:
         """Describe what this method was given or estimated that other methods were not; usually empty."""
-        ...
+        return ""
 
     def attack_after(self, epoch: int) -> AttackAfterEpoch | None:
         """The attack to measure the network under after this epoch, counted from 1. It is logged only."""
-        ...
+        return None

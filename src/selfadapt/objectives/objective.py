@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone
+from selfadapt.models.heads import Classifier
 from selfadapt.targets.store import Storage, TargetStore
 
 Metrics = Mapping[str, float]  # measurements after an epoch, by name: a line of metrics.jsonl
@@ -88,7 +89,8 @@ class Evidence:
 class Objective(Protocol):
     """A training method as seen by the training loop and the evaluation.
 
-    Subclass `ERM` and override what differs.
+    Everything but the loss has a default: one head, no targets, the network of the last epoch. Subclass `ERM` and
+    override what differs.
 
     Examples:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -108,10 +110,10 @@ class Objective(Protocol):
         Returns:
             A network whose first K outputs are the class logits.
         """
-        ...
+        return Classifier(backbone, num_classes)
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
-        """Group the trainable parameters for the optimiser.
+        """Group the trainable parameters by the product of the `lr_scale` attributes of the modules that contain them.
 
         Args:
             model: A network from `build`.
@@ -120,7 +122,17 @@ class Objective(Protocol):
         Returns:
             Parameter groups as `torch.optim` takes them. `lr_scale` multiplies the learning rate of a group.
         """
-        ...
+        scales = dict.fromkeys(model.parameters(), 1.0)
+        for module in model.modules():
+            scale = float(getattr(module, "lr_scale", 1.0))
+            scales |= {parameter: scale * scales[parameter] for parameter in module.parameters() if scale != 1}
+        groups: dict[float, dict[str, Any]] = {}
+        for parameter, scale in scales.items():
+            if parameter.requires_grad:
+                # Weight decay grows with the learning rate, so a higher rate goes without it.
+                group = {"params": [], "lr_scale": scale, **({"weight_decay": 0.0} if scale > 1 else {})}
+                groups.setdefault(scale, group)["params"].append(parameter)
+        return list(groups.values())
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         """Create the targets t_i before training.
@@ -133,7 +145,7 @@ class Objective(Protocol):
         Returns:
             The store, or None for a method without targets.
         """
-        ...
+        return None
 
     def before_epoch(
         self, model: nn.Module, samples: Iterable[Batch], targets: TargetStore | None, progress: Progress
@@ -147,7 +159,7 @@ class Objective(Protocol):
                 epoch can be resumed.
             progress: How far training has progressed.
         """
-        ...
+        return
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         """Compute the loss of a micro-batch: forward passes, update of the targets, weights, loss.
@@ -168,27 +180,27 @@ class Objective(Protocol):
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         """Update the model after a step of the optimiser, for example its momentum encoder."""
-        ...
+        return
 
     def keeps(self, history: Sequence[Metrics]) -> bool:
         """Return whether the network after the last epoch of `history` becomes the result.
 
         The last such network is the result; if there is none, the network at the end of training.
         """
-        ...
+        return False
 
     def started(self, history: Sequence[Metrics], epochs: int) -> int | None:
         """Return E_s, the number of epochs before the targets move; None if unknown yet or without moving targets."""
-        ...
+        return None
 
     def evidence(self, progress: Progress) -> Evidence | None:
         """Return how to interpret the targets as evidence about the labels; None to use predictions instead."""
-        ...
+        return None
 
     def selectors(self, outputs_NO: Tensor, num_classes: int) -> Mapping[str, Tensor]:
         """Return the confidence scores of this method by name: one value per sample, larger for more confident."""
-        ...
+        return {}
 
     def trained_for(self) -> float | None:
         """Return the coverage that the selectors were trained for; None if they hold for any."""
-        ...
+        return None
