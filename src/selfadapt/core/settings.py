@@ -6,7 +6,7 @@ Only the dataclass that needs a setting declares it. This module does not import
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -26,11 +26,11 @@ _TYPES: Mapping[type, tuple[str, type]] = {  # in words, and what counts as one:
 class Setting:
     """A field that a user may set."""
 
-    name: str
-    kind: type  # of the option's value: int, float, bool or str
+    name: str = ""  # of the field
+    kind: type = str  # of the option's value: int, float, bool or str
     default: Any
     description: str
-    option: str  # its name on the command line
+    option: str = ""  # its name on the command line
     aliases: tuple[str, ...] = ()  # former names: refused, with a hint at the current one
     group: str | None = None  # the panel of `--help` that shows it
     unset: str | None = None  # describes the value that None stands for
@@ -76,33 +76,15 @@ class Setting:
         return self.unset or "none" if self.default is None else str(to_plain(self.default))
 
 
-def setting(
-    default: Any = MISSING,
-    description: str = "",
-    *,
-    option: str | None = None,
-    aliases: tuple[str, ...] = (),
-    group: str | None = None,
-    unset: str | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] = (),
-    parse: Callable[[str], Any] | None = None,
-) -> Any:
+def setting(default: Any = MISSING, description: str = "", **details: Any) -> Any:
     """Declare a dataclass field that a user may set.
 
     Args:
         default: The default value; None if it is chosen later (`unset` describes it).
         description: One sentence for `--help`.
-        option: The name on the command line. Default: derived from the name of the field.
-        aliases: Former names of the option.
-        group: The panel of `--help`.
-        unset: What None stands for, in words.
-        least, most, above, below: Bounds of a number, inclusive and exclusive.
-        choices: The allowed words. Default: those of a `Literal` annotation.
-        parse: Converts text to the value, and raises a UserError that names the value.
+        **details: Other fields of `Setting`: option (by default derived from the name of the field), aliases, group,
+            unset (what None stands for, in words), the bounds least and most (inclusive), above and below
+            (exclusive), and parse, which converts text to the value and raises a UserError that names the value.
 
     Returns:
         A dataclass field.
@@ -112,11 +94,8 @@ def setting(
         ... class Smoothing:
         ...     epsilon: float = setting(0.1, "label smoothing", least=0, below=1)
     """
-    details = {
-        "description": description, "option": option, "aliases": aliases, "group": group, "unset": unset,
-        "least": least, "most": most, "above": above, "below": below, "choices": choices, "parse": parse,
-    }  # fmt: skip
-    return field(default=default, metadata={"setting": details})
+    own = Setting(default=default, description=description, **details)
+    return field(default=default, metadata={"setting": own})
 
 
 def settings_in(owner: type) -> Mapping[str, Setting]:
@@ -124,13 +103,16 @@ def settings_in(owner: type) -> Mapping[str, Setting]:
     found = {}
     for own in fields(owner):
         if "setting" in own.metadata:
-            details = dict(own.metadata["setting"])
-            details["option"] = details["option"] or "--" + own.name.replace("_", "-")
+            declared: Setting = own.metadata["setting"]
             kind, choices = _kind(own.type)
-            details["choices"] = details["choices"] or choices
-            kind = str if details["parse"] is not None else kind
-            required = NoneType not in get_args(own.type)
-            found[own.name] = Setting(name=own.name, kind=kind, default=own.default, required=required, **details)
+            found[own.name] = replace(
+                declared,
+                name=own.name,
+                kind=str if declared.parse is not None else kind,
+                option=declared.option or "--" + own.name.replace("_", "-"),
+                required=NoneType not in get_args(own.type),
+                choices=choices,
+            )
     return found
 
 

@@ -5,16 +5,20 @@ the training loop, and most methods are nothing else. A method that needs severa
 weights instead of training them, asks a bench for that in `train`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol, Self
 
+import torch
 from torch import Tensor, nn
 
 from selfadapt.attacks.attack import Attack
+from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback
 from selfadapt.objectives.objective import Objective
 from selfadapt.targets.store import TargetStore
+
+_BLOCK = 65_536  # rows that are read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,11 @@ class Task:
     linear: bool = False  # whether the network is a linear layer on vectors
     sees_images: bool = True  # whether the network takes images, not features of them or other vectors
 
+    def check_phase(self, option: str, epochs: int, advice: str = "") -> None:
+        """Raise a UserError if the first phase of a training, of this many epochs, leaves none for the rest."""
+        if epochs >= self.epochs:
+            raise UserError(f"{option} {epochs} must be less than --epochs, {self.epochs}{advice}")
+
 
 @dataclass(frozen=True)
 class AttackAfterEpoch:
@@ -50,6 +59,14 @@ class Trained(Protocol):
 
     @property
     def targets(self) -> TargetStore | None: ...
+
+
+def rows_of(trained: Trained) -> Iterator[Tensor]:
+    """Yield the targets of all samples after a training, in blocks of rows."""
+    if trained.targets is None:
+        raise RuntimeError("a training lost its targets")
+    for index_n in torch.arange(len(trained.targets)).split(_BLOCK):
+        yield trained.targets.read(index_n)
 
 
 class Vectors(NamedTuple):

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.method import Task
@@ -36,8 +35,9 @@ class MovingTargets(ERM):
     def suited(self, task: Task) -> Self:
         if isinstance(self.start_epoch, AutoStart):
             start: int | AutoStart = replace(self.start_epoch, seed=task.seed)
-        elif (start := self._fixed_start(task.epochs)) >= task.epochs:
-            raise UserError(f"--start-epoch {start} must be less than --epochs, {task.epochs}")
+        else:
+            start = self._fixed_start(task.epochs)
+            task.check_phase("--start-epoch", start)
         return super(MovingTargets, replace(self, start_epoch=start)).suited(task)
 
     def _fixed_start(self, epochs: int) -> int:

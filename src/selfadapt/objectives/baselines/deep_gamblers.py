@@ -78,10 +78,7 @@ class DeepGamblers(ERM):
     def suited(self, task: Task) -> Self:
         if self.reward is not None and self.reward > task.num_classes:
             raise UserError(f"--reward {self.reward} must be at most the number of classes, {task.num_classes}")
-        if (self.cross_entropy_epochs or 0) >= task.epochs:
-            raise UserError(
-                f"--cross-entropy-epochs {self.cross_entropy_epochs} must be less than --epochs, {task.epochs}"
-            )
+        task.check_phase("--cross-entropy-epochs", self.cross_entropy_epochs or 0)
         return replace(self, num_classes=task.num_classes, on_cifar10=task.data == "cifar10")
 
     def train(self, bench: Bench) -> Trained:

@@ -20,6 +20,7 @@ When to use it: with balanced classes, and time for two training runs.
 Shapes: B samples of a batch, N samples in total, K classes, W epochs of the window; a row of 1 + W times K numbers.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -27,11 +28,10 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.device import kept_on
-from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.method import Bench, Task, Trained
+from selfadapt.objectives.method import Bench, Task, Trained, rows_of
 from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -75,9 +75,9 @@ class Relabelling(ERM):
         loss = fit + self.prior_weight * prior + self.entropy_weight * entropy
         return Loss.of(loss * len(batch), len(batch), logits_BK)
 
-    def final_labels(self, targets: TargetStore, num_samples: int, num_classes: int) -> Tensor:
-        chunks = torch.arange(num_samples).split(65_536)
-        return torch.cat([targets.read(index_n).unflatten(1, (-1, num_classes))[:, 1:].mean(1) for index_n in chunks])
+
+def final_labels(rows: Iterable[Tensor], num_classes: int) -> Tensor:
+    return torch.cat([rows_nC.unflatten(1, (-1, num_classes))[:, 1:].mean(1) for rows_nC in rows])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,13 +110,11 @@ class JointOptimization(ERM):
     prior_weight: float = setting(1.2, "weight of the prior over classes (a); 0.8 for asymmetric noise", least=0)
     entropy_weight: float = setting(0.8, "weight of the entropy (b); 0.4 for asymmetric noise", least=0)
     num_classes: int = 0
-    num_samples: int = 0
 
     def suited(self, task: Task) -> Self:
         start = max(1, int(_START * task.epochs)) if self.start_epoch is None else self.start_epoch
-        if start >= task.epochs:
-            raise UserError(f"--start-epoch {start} must be less than --epochs, {task.epochs}; give at least 2 epochs")
-        return replace(self, start_epoch=start, num_classes=task.num_classes, num_samples=task.num_samples)
+        task.check_phase("--start-epoch", start, "; give at least 2 epochs")
+        return replace(self, start_epoch=start, num_classes=task.num_classes)
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return TargetStore.from_labels(labels_N, num_classes, storage=storage)
@@ -126,10 +124,7 @@ class JointOptimization(ERM):
             start_epoch=self.start_epoch or 1, prior_weight=self.prior_weight, entropy_weight=self.entropy_weight
         )
         first = bench.fit("relabelling", relabelling, constant_rate=True)
-        if first.targets is None:
-            raise RuntimeError("the first training of Joint Optimization lost its targets")
-        labels_NK = relabelling.final_labels(first.targets, self.num_samples, self.num_classes)
-        return bench.fit("main", OnSoftLabels(labels_NK=labels_NK))
+        return bench.fit("main", OnSoftLabels(labels_NK=final_labels(rows_of(first), self.num_classes)))
 
     def evidence(self, progress: Progress) -> Evidence | None:
         return Evidence()

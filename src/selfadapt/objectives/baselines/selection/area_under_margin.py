@@ -38,7 +38,7 @@ from selfadapt.models.backbone import Backbone
 from selfadapt.models.heads import Classifier
 from selfadapt.objectives.baselines.selection.selected_samples import OnSelected
 from selfadapt.objectives.erm import ERM, label_loss
-from selfadapt.objectives.method import Bench, Task, Trained
+from selfadapt.objectives.method import Bench, Task, Trained, rows_of
 from selfadapt.objectives.objective import Evidence, Loss, Progress
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -124,16 +124,11 @@ class AreaUnderMargin(ERM):
         for number, index_n in enumerate(order_N.split(self.num_samples // (self.num_classes + 1))[:_TRAININGS], 1):
             is_threshold_N = torch.zeros(self.num_samples, dtype=torch.bool).index_fill_(0, index_n, True)
             trained = bench.fit(f"margins-{number}", Margins(is_threshold_N=is_threshold_N), constant_rate=True)
-            above.append(above_threshold(_areas(trained.targets), is_threshold_N, self.percentile))
+            areas_N = torch.cat([*rows_of(trained)])[:, 0]
+            above.append(above_threshold(areas_N, is_threshold_N, self.percentile))
         above_N = torch.stack(above).amax(0)
         bench.note(removed=float((above_N < 0).float().mean()))
         return bench.fit("main", OnLargeMargins(chosen_N=above_N >= 0, above_N=above_N))
 
     def evidence(self, progress: Progress) -> Evidence | None:
         return Evidence()
-
-
-def _areas(store: TargetStore | None) -> Tensor:
-    if store is None:
-        raise RuntimeError("a training of AUM lost its margins")
-    return store.read(torch.arange(len(store)))[:, 0]

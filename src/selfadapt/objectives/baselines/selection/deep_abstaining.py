@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from selfadapt.core import distributed
-from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone, unwrapped
@@ -97,10 +96,7 @@ class DeepAbstaining(ERM):
 
     def suited(self, task: Task) -> Self:
         warm_up = max(1, task.epochs // 10) if self.warm_up is None else self.warm_up
-        if warm_up >= task.epochs:
-            raise UserError(
-                f"--warm-up {warm_up} must be less than --epochs, {task.epochs}; train for 2 epochs or more"
-            )
+        task.check_phase("--warm-up", warm_up, "; train for 2 epochs or more")
         return replace(self, warm_up=warm_up)
 
     def train(self, bench: Bench) -> Trained:

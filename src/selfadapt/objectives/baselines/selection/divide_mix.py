@@ -41,7 +41,6 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from selfadapt.attacks.attack import evaluation_mode
 from selfadapt.core import distributed
-from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone
@@ -143,10 +142,7 @@ class DivideMix(ERM):
 
     def suited(self, task: Task) -> Self:
         warm_up = max(1, min(_WARM_UP, task.epochs // 3)) if self.warm_up is None else self.warm_up
-        if warm_up >= task.epochs:
-            raise UserError(
-                f"--warm-up {warm_up} must be less than --epochs, {task.epochs}; train for 2 epochs or more"
-            )
+        task.check_phase("--warm-up", warm_up, "; train for 2 epochs or more")
         return replace(self, warm_up=warm_up)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:

@@ -36,7 +36,7 @@ from selfadapt.data.batch import Batch
 from selfadapt.models.backbone import Backbone, unwrapped
 from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM
-from selfadapt.objectives.method import Bench, Trained
+from selfadapt.objectives.method import Bench, Trained, rows_of
 from selfadapt.objectives.objective import Loss, Progress, Term
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -81,7 +81,8 @@ class LabelFiltering(ERM):
     def train(self, bench: Bench) -> Trained:
         own = self
         for number in range(1, self.rounds):
-            own = replace(self, voted_N=_votes(bench.fit(f"round-{number}", own).targets))
+            means = rows_of(bench.fit(f"round-{number}", own))
+            own = replace(self, voted_N=torch.cat([means_nK.argmax(1) for means_nK in means]))
         return bench.fit("main", own)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
@@ -109,9 +110,3 @@ class LabelFiltering(ERM):
 
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         cast(StudentAndTeacher, unwrapped(model)).move_teacher(self.teacher_momentum)
-
-
-def _votes(means: TargetStore | None) -> Tensor:
-    if means is None:
-        raise RuntimeError("a round of SELF lost its running means")
-    return torch.cat([means.read(index_n).argmax(1) for index_n in torch.arange(len(means)).split(65_536)])
