@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,8 +31,8 @@ class Samples:
 
     inputs: Inputs
     labels: Tensor  # N, int64
-    truth: Tensor | None
     ids: Sequence[str]
+    truth: Tensor | None = None
     paths: Sequence[str] | None = None
     display_images: Inputs | None = None  # the images to show to a person, if the inputs are features of them
     groups: Sequence[str] | None = None  # group of each sample, such as the patient of a photo
@@ -96,8 +97,8 @@ class Data:
     name: str
     classes: tuple[str, ...]
     train: Samples
-    validation: Samples | None
-    test: Samples | None
+    validation: Samples | None = None
+    test: Samples | None = None
     unlabelled: Inputs | None = None
     augment: AugmentName = "crop"  # the default augmentation for these images
     validation_last: bool = False  # the last training samples form the validation split, as in the paper (CIFAR)
@@ -107,6 +108,11 @@ class Data:
     reader: RowEncoder | None = None  # the encoder of raw table rows, if there is one
     duplicates: Sequence[DuplicateGroup[str]] = ()  # by id
     image_size: int | None = None  # the size chosen for files of different sizes, if the user gave none
+
+    @classmethod
+    def of(cls, splits: Mapping[str, Samples], **fields: Any) -> "Data":
+        """Create a data set from its splits, by name, and its other fields."""
+        return cls(train=splits["train"], validation=splits.get("validation"), test=splits.get("test"), **fields)
 
     @property
     def num_classes(self) -> int:

@@ -20,6 +20,8 @@ from selfadapt.data.labels.class_names import UNLABELLED, check_label_array, cla
 from selfadapt.data.sample_ids import content_ids
 from selfadapt.data.tabular.vectors import VectorInputs
 
+ARRAY_NAMES = {"train": "train", "validation": "val", "test": "test"}  # the ends of their names, by split
+
 
 def npz_data(path: Path, *, unlabelled: bool = False) -> Data:
     """Open an .npz file with x_train and y_train, optionally x_val, y_val, x_test, y_test.
@@ -48,26 +50,19 @@ def npz_data(path: Path, *, unlabelled: bool = False) -> Data:
         return Samples(
             inputs=inputs,
             labels=numbered([str(label) for label in labels], classes, lambda i: f"{path}: y_{name}[{i}]"),
-            truth=None,
             ids=(_stored_ids(path, arrays, name) if vectors else None) or content_ids(name, values),
             paths=[f"x_{name}[{i}]" for i in range(len(labels))],
         )
 
-    train, validation, test = (read_split(name) for name in ("train", "val", "test"))
-    if train is None:
+    splits = {split: own for split, name in ARRAY_NAMES.items() if (own := read_split(name)) is not None}
+    if "train" not in splits:
         raise UserError(f"{path}: x_train is empty")
-    for name, samples in (("x_val", validation), ("x_test", test)):
-        if samples is not None and samples.inputs.shape != train.inputs.shape:
-            shape, expected = samples.inputs.shape, train.inputs.shape
-            raise UserError(f"{path}: {name} contains {train.inputs.kind} of shape {shape}, but x_train of {expected}")
-    return Data(
-        name=path.stem,
-        classes=classes,
-        train=train,
-        validation=validation,
-        test=test,
-        augment="none" if vectors else "crop",
-    )
+    train = splits["train"].inputs
+    for split, samples in splits.items():
+        if (shape := samples.inputs.shape) != train.shape:
+            array = f"x_{ARRAY_NAMES[split]}"
+            raise UserError(f"{path}: {array} contains {train.kind} of shape {shape}, but x_train of {train.shape}")
+    return Data.of(splits, name=path.stem, classes=classes, augment="none" if vectors else "crop")
 
 
 def has_vectors(path: Path) -> bool:

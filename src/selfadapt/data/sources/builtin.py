@@ -3,9 +3,8 @@
 The order of their samples is official, so an id is the position in it, and their labels count as the truth.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,9 @@ _FASHION = (
     "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
 _DIGITS = tuple(str(k) for k in range(10))
+_CIFAR: Mapping[str, Any] = {"augment": "crop-flip", "validation_last": True}
+_HALVES = ({"train": True}, {"train": False})  # arguments of torchvision's classes for training and test split
+_NAMED = ({"split": "train"}, {"split": "test"})
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def _samples(prefix: str, images_NCHW: Any, labels: Any) -> Samples:
 def _train_and_test(name: str, train: tuple[Any, Any], test: tuple[Any, Any], **fields: Any) -> Data:
     """Create data from images and labels of both splits."""
     samples = {split: _samples(f"{name}/{split}", *arrays) for split, arrays in (("train", train), ("test", test))}
-    return Data(name=name, train=samples["train"], validation=None, test=samples["test"], **fields)
+    return Data.of(samples, name=name, **fields)
 
 
 def digits(folder: Path, resize: int | None) -> Data:
@@ -74,25 +76,39 @@ def digits(folder: Path, resize: int | None) -> Data:
     return Data(name="digits", classes=_DIGITS, train=train, validation=validation, test=test)
 
 
-def _mnist_family(kind: str, name: str, classes: tuple[str, ...], augment: str) -> Callable[[Path, int | None], Data]:
+def _torchvision(
+    kind: str, name: str, splits: Sequence[Mapping[str, Any]], *, classes: Sequence[str] = (), **fields: Any
+) -> Callable[[Path, int | None], Data]:
+    """Return a function that opens a data set of torchvision, whose training and test split have these arguments."""
+
     def open_set(folder: Path, resize: int | None) -> Data:
         from torchvision import datasets
 
-        train, test = (getattr(datasets, kind)(folder, train=train) for train in (True, False))
-        arrays = ((dataset.data.unsqueeze(1), dataset.targets) for dataset in (train, test))
-        return _train_and_test(name, *arrays, classes=classes, augment=augment)
+        with by_torchvision(name, f"put its files into {folder}"):
+            train, test = (getattr(datasets, kind)(folder, **split) for split in splits)
+        return _train_and_test(name, _arrays(train), _arrays(test), classes=tuple(classes or test.classes), **fields)
 
     return open_set
+
+
+def _arrays(dataset: Any) -> tuple[Any, Any]:
+    """Return images and labels of a data set of torchvision, which order and name them in several ways."""
+    images = np.asarray(dataset.data)
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.shape[3] == 3:
+        images = images.transpose(0, 3, 1, 2)
+    return images, dataset.labels if hasattr(dataset, "labels") else dataset.targets
 
 
 def cifar10(folder: Path, resize: int | None) -> Data:
     """CIFAR10 with the paper's split: 45,000 train, the last 5,000 validation, 10,000 test."""
     binary = folder / "cifar-10-batches-bin"
     if not binary.exists():
-        return _torchvision_cifar("CIFAR10", "cifar10", folder)
+        return _torchvision("CIFAR10", "cifar10", _HALVES, **_CIFAR)(folder, resize)
     *train, test = CIFAR10_SHA1
     arrays = (_binary_rows(binary, names) for names in (train, [test]))
-    return _train_and_test("cifar10", *arrays, classes=CIFAR10_CLASSES, augment="crop-flip", validation_last=True)
+    return _train_and_test("cifar10", *arrays, classes=CIFAR10_CLASSES, **_CIFAR)
 
 
 def _binary_rows(folder: Path, names: Sequence[str]) -> tuple[Any, Any]:
@@ -107,35 +123,14 @@ def _binary_rows(folder: Path, names: Sequence[str]) -> tuple[Any, Any]:
     return images, labels
 
 
-def _torchvision_cifar(kind: str, name: str, folder: Path, resize: int | None = None) -> Data:
-    from torchvision import datasets
-
-    with by_torchvision(name, f"put its files into {folder}"):
-        train, test = (getattr(datasets, kind)(folder, train=train) for train in (True, False))
-    arrays = ((dataset.data.transpose(0, 3, 1, 2), dataset.targets) for dataset in (train, test))
-    return _train_and_test(name, *arrays, classes=tuple(test.classes), augment="crop-flip", validation_last=True)
-
-
-def svhn(folder: Path, resize: int | None) -> Data:
-    """House numbers. Flips would change their meaning, so the augmentation rotates slightly and crops."""
-    from torchvision.datasets import SVHN
-
-    with by_torchvision("svhn", f"put its files into {folder}"):
-        arrays = ((dataset.data, dataset.labels) for dataset in (SVHN(folder, split=s) for s in ("train", "test")))
-        return _train_and_test("svhn", *arrays, classes=_DIGITS, augment="rotate-crop")
-
-
 def stl10(folder: Path, resize: int | None) -> Data:
     """5,000 labelled images of 96×96 pixels; the unlabelled ones are these and 100,000 more, as in the paper."""
     from torchvision.datasets import STL10
 
+    data = _torchvision("STL10", "stl10", _NAMED, augment="crop-flip")(folder, resize)
     with by_torchvision("stl10", f"put its files into {folder}"):
-        train, test, unlabelled = (STL10(folder, split=split) for split in ("train", "test", "train+unlabeled"))
-    data = _train_and_test(
-        "stl10", *((dataset.data, dataset.labels) for dataset in (train, test)),
-        classes=tuple(test.classes), augment="crop-flip",
-    )  # fmt: skip
-    return replace(data, unlabelled=TensorImages(torch.from_numpy(unlabelled.data)))
+        unlabelled = STL10(folder, split="train+unlabeled").data
+    return replace(data, unlabelled=TensorImages(torch.from_numpy(unlabelled)))
 
 
 def cats_dogs(folder: Path, resize: int | None) -> Data:
@@ -184,7 +179,7 @@ def cifar10c(folder: Path, corruption: str, level: int) -> Samples:
     return _samples(f"cifar10c/{corruption}/{level}", images[chosen].transpose(0, 3, 1, 2), labels[chosen])
 
 
-def _download(kind: str, name: str, *options: dict[str, Any]) -> Callable[[Path, ProgressCallback], None]:
+def _download(kind: str, name: str, *options: Mapping[str, Any]) -> Callable[[Path, ProgressCallback], None]:
     def fetch(final: Path, on_progress: ProgressCallback) -> None:
         from torchvision import datasets
 
@@ -198,11 +193,18 @@ def _download(kind: str, name: str, *options: dict[str, Any]) -> Callable[[Path,
 
 SOURCES: dict[str, Source] = {
     "digits": Source(digits, bundled=True),
-    "fashion-mnist": Source(_mnist_family("FashionMNIST", "fashion-mnist", _FASHION, "crop-flip"), fetch_fashion_mnist),
-    "mnist": Source(_mnist_family("MNIST", "mnist", _DIGITS, "crop"), fetch_mnist),
+    "fashion-mnist": Source(
+        _torchvision("FashionMNIST", "fashion-mnist", _HALVES, classes=_FASHION, augment="crop-flip"),
+        fetch_fashion_mnist,
+    ),
+    "mnist": Source(_torchvision("MNIST", "mnist", _HALVES, classes=_DIGITS, augment="crop"), fetch_mnist),
     "cifar10": Source(cifar10, fetch_cifar10),
-    "cifar100": Source(partial(_torchvision_cifar, "CIFAR100", "cifar100"), _download("CIFAR100", "cifar100", {})),
-    "svhn": Source(svhn, _download("SVHN", "svhn", {"split": "train"}, {"split": "test"})),
+    "cifar100": Source(_torchvision("CIFAR100", "cifar100", _HALVES, **_CIFAR), _download("CIFAR100", "cifar100", {})),
+    # Flips would change the meaning of house numbers, so the augmentation rotates slightly and crops.
+    "svhn": Source(
+        _torchvision("SVHN", "svhn", _NAMED, classes=_DIGITS, augment="rotate-crop"),
+        _download("SVHN", "svhn", *_NAMED),
+    ),
     "stl10": Source(stl10, _download("STL10", "stl10", {})),
     "cats-dogs": Source(
         cats_dogs, by_hand="unpack Kaggle's Dogs vs. Cats so that {folder}/train/cat.0.jpg exists", mixed=False

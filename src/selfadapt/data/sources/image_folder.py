@@ -149,19 +149,16 @@ def data_from_headers(
         return Samples(
             inputs=ImageFiles([entry.path for entry in chosen], (channels, height, width), image_size, white, broken),
             labels=numbered([entry.label for entry in chosen], classes, lambda i: f"{name}: {chosen[i].id}"),
-            truth=None,
             ids=[entry.id for entry in chosen],
             paths=[str(entry.path.absolute()) for entry in chosen],
             groups=groups or None,
         )
 
     splits = {split: samples(chosen) for split, chosen in by_split.items()}
-    return Data(
+    return Data.of(
+        splits,
         name=name,
         classes=classes,
-        train=splits["train"],
-        validation=splits.get("validation"),
-        test=splits.get("test"),
         augment="crop-flip",
         image_size=image_size if resize is None else None,
         unreadable=[(as_text(entry.id), reason) for entry, reason in skipped],

@@ -58,17 +58,9 @@ def shard_data(path: Path) -> Data:
         splits[split] = Samples(
             inputs=VectorInputs(_values(folder, own)),
             labels=numbered(labels[split], classes, lambda i, folder=folder: f"{folder}: sample {i}"),  # type: ignore[misc]
-            truth=None,
             ids=sample_ids(folder, own, "" if split == "train" else f"{SPLIT_NAMES[split]}/"),
         )
-    return Data(
-        name=path.stem,
-        classes=classes,
-        train=splits["train"],
-        validation=splits.get("validation"),
-        test=splits.get("test"),
-        augment="none",
-    )
+    return Data.of(splits, name=path.stem, classes=classes, augment="none")
 
 
 def sample_ids(path: Path, shards: FeatureShards, prefix: str = "") -> list[str]:

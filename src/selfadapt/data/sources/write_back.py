@@ -17,7 +17,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import copy_regular
 from selfadapt.data.forms.form import Changes, Form
 from selfadapt.data.forms.known_forms import form_of
-from selfadapt.data.sources.arrays import npz_data, read_npz
+from selfadapt.data.sources.arrays import ARRAY_NAMES, npz_data, read_npz
 from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.data.sources.image_folder import folder_data
 from selfadapt.data.tabular.table_file import TableColumns, read_sample_rows
@@ -112,10 +112,9 @@ def _move(root: Path, file: Path, given: str, label: str) -> None:
 
 def _write_npz(path: Path, out: Path, corrections: Corrections) -> None:
     data, arrays = npz_data(path), read_npz(path)
-    for name, split in (("train", "train"), ("val", "validation"), ("test", "test")):
-        if split not in data.splits:
-            continue
-        samples, labels = data.splits[split], arrays[f"y_{name}"]
+    for split, samples in data.splits.items():
+        name = ARRAY_NAMES[split]
+        labels = arrays[f"y_{name}"]
         typed = {str(value): value for value in np.unique(arrays["y_train"])}
         pairs = zip(samples.ids, labels.tolist(), strict=True)
         new = [corrections.label(sample_id, str(value)) for sample_id, value in pairs]

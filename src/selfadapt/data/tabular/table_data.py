@@ -42,22 +42,13 @@ def table_data(path: Path, fit: Callable[[Table], RowEncoder], columns: TableCol
         return Samples(
             inputs=VectorInputs(encoder.encode(table(chosen))),
             labels=labels,
-            truth=None,
             ids=[row.id for row in chosen],
             paths=[f"row {row.number}" for row in chosen],
             groups=None if columns.group is None else [str(row.group) for row in chosen],
         )
 
     splits = {name: samples(chosen) for name, chosen in by_split.items()}
-    return Data(
-        name=path.stem,
-        classes=classes,
-        train=splits["train"],
-        validation=splits.get("validation"),
-        test=splits.get("test"),
-        augment="none",
-        reader=encoder,
-    )
+    return Data.of(splits, name=path.stem, classes=classes, augment="none", reader=encoder)
 
 
 def rows_by_id(path: Path, label_column: str, group_column: str | None = None) -> dict[str, Row]:
