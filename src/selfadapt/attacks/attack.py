@@ -6,14 +6,15 @@ the network misclassifies without a perturbation are not attacked.
 Shapes: B images of a batch, C channels, H by W pixels.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.temporary import temporarily
 
 Norm = Literal["linf", "l2"]
 
@@ -76,29 +77,9 @@ def check_inputs(images_BCHW: Tensor) -> None:
         )
 
 
-@contextmanager
-def without_flip(model: nn.Module) -> Iterator[None]:
-    """Disable flip test-time augmentation, which training does not use."""
-    flipping: list[Any] = [module for module in model.modules() if getattr(module, "mirror", False)]
-    for module in flipping:
-        module.mirror = False
-    try:
-        yield
-    finally:
-        for module in flipping:
-            module.mirror = True
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put every module into evaluation mode, and restore the mode of each afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def without_flip(model: nn.Module) -> AbstractContextManager[None]:
+    """Disable flip test-time augmentation, which training does not use, within a block."""
+    return temporarily([module for module in model.modules() if hasattr(module, "mirror")], "mirror", False)
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ four largest logits; with two or three classes the margin z_target - z_y replace
 Shapes: B images of a batch, K classes, C channels, H by W pixels.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -24,16 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.random import fork_rng
 
-from selfadapt.attacks.attack import (
-    MISCLASSIFIED,
-    ROBUST,
-    Norm,
-    check_inputs,
-    check_radius,
-    evaluation_mode,
-    predict_classes,
-)
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Norm, check_inputs, check_radius, predict_classes
 from selfadapt.core.errors import UserError
+from selfadapt.core.temporary import temporarily
+from selfadapt.models.backbone import evaluation_mode
 
 STEPS, QUERIES, TARGETS = 100, 5000, 9  # the standard version
 _NORMS = {"linf": "Linf", "l2": "L2"}
@@ -154,14 +148,6 @@ def _targeted_margin(logits_BK: Tensor, labels_B: Tensor, targets_B: Tensor) -> 
     return target_B - label_B
 
 
-@contextmanager
-def _without_gradients(model: nn.Module) -> Iterator[None]:
+def _without_gradients(model: nn.Module) -> AbstractContextManager[None]:
     """Disable gradients of the parameters: the package calls `backward`, which would accumulate them."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_()
+    return temporarily(model.parameters(), "requires_grad", False)

@@ -31,12 +31,12 @@ from selfadapt.attacks.attack import (
     Norm,
     check_inputs,
     check_radius,
-    evaluation_mode,
     predict_classes,
     without_flip,
 )
 from selfadapt.core.device import to_device
 from selfadapt.core.errors import UserError
+from selfadapt.models.backbone import evaluation_mode
 
 LossName = Literal["cross-entropy", "margin", "kl"]
 StartName = Literal["ball", "normal", "none"]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, check_inputs, evaluation_mode, predict_classes
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, check_inputs, predict_classes
 from selfadapt.attacks.pgd import PGD, perturb
+from selfadapt.models.backbone import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True)

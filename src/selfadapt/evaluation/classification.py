@@ -16,38 +16,30 @@ from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.transforms import as_floats
 from selfadapt.data.inputs import Inputs
+from selfadapt.models.backbone import evaluation_mode
 
 _EXCHANGED = 2**24  # numbers that the device holds at once while processes exchange outputs
+BATCH = 256
 UNKNOWN = -1  # predicted class of an unreadable sample
 
 
 def predict(
-    model: nn.Module,
-    images: Inputs,
-    num_classes: int,
-    device: torch.device,
-    batch_size: int = 256,
-    precision: str = "float32",
+    model: nn.Module, images: Inputs, num_classes: int, device: torch.device, precision: str = "float32"
 ) -> Tensor:
     """Return class probabilities (N×K, on the CPU), with the model in evaluation mode; NaN for unreadable files."""
-    return outputs(model, images, device, batch_size, precision=precision)[:, :num_classes].softmax(1)
+    return outputs(model, images, device, precision=precision)[:, :num_classes].softmax(1)
 
 
 @torch.inference_mode()
 def classify(
-    model: nn.Module,
-    images: Inputs,
-    num_classes: int,
-    device: torch.device,
-    batch_size: int = 256,
-    precision: str = "float32",
+    model: nn.Module, images: Inputs, num_classes: int, device: torch.device, precision: str = "float32"
 ) -> Tensor:
     """Return the most likely class of each sample (N, on the CPU); UNKNOWN for unreadable files.
 
     Several processes share the batches and exchange classes alone, so that no process holds N×K probabilities.
     """
     predicted_N = torch.full((len(images),), UNKNOWN)
-    for index_B, outputs_BO in _outputs_of_batches(model, images, device, batch_size, model, precision, no_progress):
+    for index_B, outputs_BO in _outputs_of_batches(model, images, device, precision=precision):
         predicted_N[index_B] = predicted_classes(outputs_BO[:, :num_classes].softmax(1))
     return distributed.all_reduce_max(predicted_N)
 
@@ -57,7 +49,7 @@ def outputs(
     model: nn.Module,
     images: Inputs,
     device: torch.device,
-    batch_size: int = 256,
+    batch_size: int = BATCH,
     forward: Callable[[Tensor], Tensor] | None = None,
     on_progress: ProgressCallback = no_progress,
     precision: str = "float32",
@@ -69,7 +61,7 @@ def outputs(
     """
     batches = _own_batches(images, batch_size)
     own_n = torch.cat([torch.arange(0), *batches])
-    own = _outputs_of_batches(model, images, device, batch_size, forward or model, precision, on_progress)
+    own = _outputs_of_batches(model, images, device, batch_size, forward, on_progress, precision)
     found = [(torch.arange(0), torch.zeros(0, 0)), *own]  # index and outputs of each batch
     # A process that could read none of its images gets the number of outputs from the others.
     width = max(1, *distributed.all_gather_objects(found[-1][1].shape[1]))
@@ -93,23 +85,21 @@ def _outputs_of_batches(
     model: nn.Module,
     images: Inputs,
     device: torch.device,
-    batch_size: int,
-    forward: Callable[[Tensor], Tensor],
-    precision: str,
-    on_progress: ProgressCallback,
+    batch_size: int = BATCH,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    on_progress: ProgressCallback = no_progress,
+    precision: str = "float32",
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield index and outputs (B×O, on the CPU) of the readable samples of each batch of this process."""
-    was_training, done = model.training, 0
-    model.eval()
-    batches = _own_batches(images, batch_size)
-    for read in read_batches(images, batches, device=device):
-        if len(read.index_B):
-            with autocast(device, precision):
-                outputs_BO = forward(as_floats(read.images_BCHW))
-            done += len(read.index_B)
-            on_progress(done, sum(map(len, batches)))
-            yield read.index_B, outputs_BO.float().cpu()
-    model.train(was_training)
+    done, batches = 0, _own_batches(images, batch_size)
+    with evaluation_mode(model):
+        for read in read_batches(images, batches, device=device):
+            if len(read.index_B):
+                with autocast(device, precision):
+                    outputs_BO = (forward or model)(as_floats(read.images_BCHW))
+                done += len(read.index_B)
+                on_progress(done, sum(map(len, batches)))
+                yield read.index_B, outputs_BO.float().cpu()
 
 
 def predicted_classes(outputs_NK: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from selfadapt.core import distributed
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.loader import Loader
+from selfadapt.models.backbone import evaluation_mode
 
 _MIN_FEATURE_STD, _MIN_OUTPUT_STD, _MIN_RANK = 0.05, 0.04, 2.0  # thresholds below which features count as collapsed
 
@@ -85,15 +86,13 @@ class LinearClassifier:
         on_progress: ProgressCallback = no_progress,
     ) -> None:
         """Train for the remaining epochs on features of the loader's batches."""
-        was_training = network.training
-        network.eval()
-        for epoch in range(self.epochs, settings.epochs):
-            for step, (features_BF, labels_B) in enumerate(self._features(network, loader, epoch), 1):
-                self.learn(features_BF, labels_B, settings.rate(epoch))
-                on_progress(epoch * loader.steps_per_epoch + step, settings.epochs * loader.steps_per_epoch)
-            self.epochs = epoch + 1
-            after_epoch()
-        network.train(was_training)
+        with evaluation_mode(network):
+            for epoch in range(self.epochs, settings.epochs):
+                for step, (features_BF, labels_B) in enumerate(self._features(network, loader, epoch), 1):
+                    self.learn(features_BF, labels_B, settings.rate(epoch))
+                    on_progress(epoch * loader.steps_per_epoch + step, settings.epochs * loader.steps_per_epoch)
+                self.epochs = epoch + 1
+                after_epoch()
 
     @torch.no_grad()
     def _features(self, network: nn.Module, loader: Loader, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -4,10 +4,13 @@ Shapes: B inputs, C channels, H by W pixels, F features, D dimensions of a vecto
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+
+from selfadapt.core.temporary import temporarily
 
 
 class Backbone(nn.Module):
@@ -139,3 +142,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while (inner := getattr(model, "module", None) or getattr(model, "_orig_mod", None)) is not None:
         model = inner
     return model
+
+
+def evaluation_mode(model: nn.Module) -> AbstractContextManager[None]:
+    """Put every module into evaluation mode within a block."""
+    return temporarily(model.modules(), "training", False)

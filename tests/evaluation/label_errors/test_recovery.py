@@ -114,7 +114,7 @@ def test_transition_matrix_equals_scikit_learn() -> None:
 def test_prediction_is_in_evaluation_mode_and_over_the_classes_only() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(0.9)).train()
     images = torch.randint(0, 256, (10, 1, 2, 2), dtype=torch.uint8)
-    ours = predict(model, TensorImages(images), 3, torch.device("cpu"), batch_size=4)
+    ours = predict(model, TensorImages(images), 3, torch.device("cpu"))
     expected = model[1](images.flatten(1).float() / 255)[:, :3].softmax(1)
     torch.testing.assert_close(ours, expected.detach())
     assert model.training

@@ -156,7 +156,9 @@ def test_labels_are_replaced_by_the_mean_over_the_window() -> None:
         loss = method.loss(nn.Identity(), Batch(logits, labels, torch.arange(B)), targets, Progress(epoch, 0.0, 6))
         assert float(loss.mean.detach()) == pytest.approx(expected, rel=1e-5)
         seen.append(p)
-    np.testing.assert_allclose(final_labels([targets.read(torch.arange(B))], K).numpy(), np.mean(seen[-3:], axis=0), atol=1e-6)
+    np.testing.assert_allclose(
+        final_labels([targets.read(torch.arange(B))], K).numpy(), np.mean(seen[-3:], axis=0), atol=1e-6
+    )
 
 
 def test_each_network_is_regularised_by_the_average_of_the_other() -> None:

@@ -12,19 +12,14 @@ from xml.etree import ElementTree
 from selfadapt.core.atomic_files import atomic_path
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular
-from selfadapt.data.forms.form import Changes
+from selfadapt.data.forms.form import Changes, Form
 
 
-class CvatExport:
+class CvatExport(Form):
     """An .xml file that CVAT exported."""
 
+    suffix = ".xml"
     may_lack_labels = True
-
-    def holds(self, path: Path) -> bool:
-        return path.suffix == ".xml" and not path.is_dir()
-
-    def column_names(self, path: Path) -> list[str]:
-        return list(self.rows(path)[0])
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
         return [_row(image, path.absolute().parent) for image in _images(_read(path))]

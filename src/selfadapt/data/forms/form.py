@@ -14,14 +14,18 @@ Changes = Mapping[int, str | None]  # the new label of a row by its position; No
 class Form(Protocol):
     """A form in which labelled data are stored."""
 
-    may_lack_labels: bool
+    suffix: str = ""
+    """How the names of files in this form end."""
+
+    may_lack_labels: bool = False
     """Whether items without a label are usual, as in the export of an unfinished project, and are left out."""
 
     def holds(self, path: Path) -> bool:
         """Whether the file or folder is in this form, judged by its name and the names in it."""
-        ...
+        return path.suffix == self.suffix and not path.is_dir()
 
-    def column_names(self, path: Path) -> list[str]: ...
+    def column_names(self, path: Path) -> list[str]:
+        return list(self.rows(path)[0])
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
         """Read one dictionary for each item. `path` is the image file of an item that has one.

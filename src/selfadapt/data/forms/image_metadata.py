@@ -14,23 +14,18 @@ from typing import Any
 from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import copy_regular
-from selfadapt.data.forms.form import Changes
+from selfadapt.data.forms.form import Changes, Form
 from selfadapt.data.forms.plain_tables import CsvFile, csv_rows
 
 _TABLE = "metadata.csv"
 _FILE = "file_name"
 
 
-class ImageMetadata:
+class ImageMetadata(Form):
     """A folder of images with their labels in metadata.csv."""
-
-    may_lack_labels = False
 
     def holds(self, path: Path) -> bool:
         return path.is_dir() and any(_FILE in CsvFile().column_names(table) for table in _tables(path))
-
-    def column_names(self, path: Path) -> list[str]:
-        return list(self.rows(path)[0])
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
         found = []

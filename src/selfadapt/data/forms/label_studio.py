@@ -19,22 +19,17 @@ from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import read_regular
 from selfadapt.core.typed_json import parse
-from selfadapt.data.forms.form import Changes
+from selfadapt.data.forms.form import Changes, Form
 from selfadapt.data.images.decode import SUFFIXES
 
 _LABEL = "label"
 
 
-class LabelStudioExport:
+class LabelStudioExport(Form):
     """A .json file that Label Studio exported."""
 
+    suffix = ".json"
     may_lack_labels = True
-
-    def holds(self, path: Path) -> bool:
-        return path.suffix == ".json" and not path.is_dir()
-
-    def column_names(self, path: Path) -> list[str]:
-        return list(dict.fromkeys(name for row in self.rows(path) for name in row))
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
         tasks = _read(path)

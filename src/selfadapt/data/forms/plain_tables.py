@@ -12,18 +12,15 @@ from typing import IO, Any
 from selfadapt.core.atomic_files import atomic_path, atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_regular, open_regular
-from selfadapt.data.forms.form import Changes
+from selfadapt.data.forms.form import Changes, Form
 
 _PARQUET = "reading .parquet needs pyarrow: pip install 'selfadapt[parquet]'"
 
 
-class CsvFile:
+class CsvFile(Form):
     """A .csv file."""
 
-    may_lack_labels = False
-
-    def holds(self, path: Path) -> bool:
-        return path.suffix == ".csv"
+    suffix = ".csv"
 
     def column_names(self, path: Path) -> list[str]:
         with _open_csv(path) as file:
@@ -55,13 +52,10 @@ class CsvFile:
             writer.writerows(kept)
 
 
-class ParquetFile:
+class ParquetFile(Form):
     """A .parquet file."""
 
-    may_lack_labels = False
-
-    def holds(self, path: Path) -> bool:
-        return path.suffix == ".parquet"
+    suffix = ".parquet"
 
     def column_names(self, path: Path) -> list[str]:
         return list(_parquet_table(path).column_names)

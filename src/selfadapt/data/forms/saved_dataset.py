@@ -14,7 +14,7 @@ from selfadapt.core.atomic_files import atomic_folder
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import read_regular
-from selfadapt.data.forms.form import Changes
+from selfadapt.data.forms.form import Changes, Form
 from selfadapt.data.forms.plain_tables import relabelled
 from selfadapt.data.images.decode import SUFFIXES
 from selfadapt.data.row_cache import content_digest
@@ -23,10 +23,8 @@ from selfadapt.data.sample_ids import content_ids
 _SPLITS = ("train", "val", "valid", "validation", "test")
 
 
-class SavedDataset:
+class SavedDataset(Form):
     """A folder that `save_to_disk` of the package `datasets` wrote."""
-
-    may_lack_labels = False
 
     def holds(self, path: Path) -> bool:
         return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()

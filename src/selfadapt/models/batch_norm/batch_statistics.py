@@ -11,17 +11,14 @@ from contextlib import contextmanager
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from selfadapt.core.temporary import temporarily
+
 
 @contextmanager
 def averaged_statistics(model: nn.Module) -> Iterator[None]:
     """Set all statistics to the mean over the batches that are forwarded, in training mode, inside this block."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # the plain mean
-    try:
+    with temporarily(norms, "momentum", None):  # the plain mean
         yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum

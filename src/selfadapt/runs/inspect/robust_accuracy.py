@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selfadapt.attacks.attack import Attack, evaluation_mode
+from selfadapt.attacks.attack import Attack
 from selfadapt.attacks.by_name import named_attack
 from selfadapt.attacks.pgd import PGD
 from selfadapt.attacks.transfer import Transferred
@@ -35,6 +35,7 @@ from selfadapt.evaluation.robustness import (
     robustness,
     stratified_subset,
 )
+from selfadapt.models.backbone import evaluation_mode
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.run_folder.contents import Attacked, Outcomes
 from selfadapt.runs.export.network_files import write_tensors

@@ -39,11 +39,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from selfadapt.attacks.attack import evaluation_mode
 from selfadapt.core import distributed
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
-from selfadapt.models.backbone import Backbone
+from selfadapt.models.backbone import Backbone, evaluation_mode
 from selfadapt.objectives.baselines.co_teaching import TwoClassifiers
 from selfadapt.objectives.baselines.mixup import Mixture
 from selfadapt.objectives.erm import ERM
