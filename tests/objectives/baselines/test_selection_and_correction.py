@@ -13,7 +13,7 @@ from cli.program import process, run_json
 from networks import Smooth
 from selfadapt.core.errors import UserError
 from selfadapt.data.batch import Batch
-from selfadapt.objectives.baselines.correction.joint_optimization import JointOptimization, Relabelling
+from selfadapt.objectives.baselines.correction.joint_optimization import JointOptimization, Relabelling, final_labels
 from selfadapt.objectives.baselines.correction.over_parameterization import OverParameterized
 from selfadapt.objectives.baselines.early_learning_plus import EarlyLearningPlus, TwoWithAverages, mixed_losses
 from selfadapt.objectives.baselines.selection.deep_abstaining import Abstaining, DeepAbstaining
@@ -156,9 +156,8 @@ def test_labels_are_replaced_by_the_mean_over_the_window() -> None:
         loss = method.loss(nn.Identity(), Batch(logits, labels, torch.arange(B)), targets, Progress(epoch, 0.0, 6))
         assert float(loss.mean.detach()) == pytest.approx(expected, rel=1e-5)
         seen.append(p)
-    np.testing.assert_allclose(
-        final_labels([targets.read(torch.arange(B))], K).numpy(), np.mean(seen[-3:], axis=0), atol=1e-6
-    )
+    final = final_labels([targets.read(torch.arange(B))], K)
+    np.testing.assert_allclose(final.numpy(), np.mean(seen[-3:], axis=0), atol=1e-6)
 
 
 def test_each_network_is_regularised_by_the_average_of_the_other() -> None:
