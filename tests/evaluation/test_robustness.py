@@ -20,7 +20,6 @@ from selfadapt.evaluation.robustness import (
     gradient_warnings,
     masking_signs,
     robustness,
-    square_warnings,
     stratified_subset,
 )
 
@@ -191,9 +190,14 @@ def test_transfer_is_compared_with_what_attacks_by_gradient_leave() -> None:
 def test_square_alone_at_work_is_a_sign_of_masking() -> None:
     labels = torch.zeros(100).long()
     parts = ("apgd-ce", "square")
+    attack = AutoAttack(steps=1, queries=1, parts=parts)
+
+    def signs(measured: Robustness) -> list[str]:
+        return masking_signs(measured, measured, attack, lambda other: measured, pixels=1)
+
     for fell, expected in ((1, 0), (20, 1)):
         outcome = torch.full((100,), ROBUST)
         outcome[:fell] = 2
         measured = Robustness(parts=parts, outcome_N=outcome, labels_N=labels, num_classes=1)
-        assert len(square_warnings(measured)) == expected
-    assert square_warnings(Robustness(parts=("pgd20",), outcome_N=outcome, labels_N=labels, num_classes=1)) == []
+        assert len(signs(measured)) == expected
+    assert signs(Robustness(parts=("pgd20",), outcome_N=outcome, labels_N=labels, num_classes=1)) == []

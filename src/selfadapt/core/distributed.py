@@ -230,6 +230,5 @@ def all_to_all_rows(parts: list[Tensor]) -> list[Tensor]:
     lengths_in = torch.empty_like(lengths_out)
     dist.all_to_all_single(lengths_in, lengths_out)
     sizes_out, sizes_in = lengths_out.tolist(), lengths_in.tolist()
-    received = parts[0].new_empty(sum(sizes_in), *parts[0].shape[1:])
-    dist.all_to_all_single(received, torch.cat(parts).contiguous(), sizes_in, sizes_out)
+    received = all_to_all_known(torch.cat(parts), sizes_out, sizes_in)
     return list(received.to(home).split(sizes_in))

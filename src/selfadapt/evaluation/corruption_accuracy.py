@@ -5,7 +5,7 @@ corruption error           for each kind, the errors of a network, summed over l
                            (Hendrycks and Dietterich, 2019): below 1 the network is more robust than the reference
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -18,14 +18,10 @@ Table = Mapping[str, Mapping[int, float]]  # accuracy by kind and level
 
 
 def corruption_table(
-    accuracy: Callable[[str, int], float],
-    *,
-    kinds: Iterable[str] = KINDS,
-    levels: Iterable[int] = LEVELS,
-    on_progress: ProgressCallback = no_progress,
+    accuracy: Callable[[str, int], float], on_progress: ProgressCallback = no_progress
 ) -> dict[str, dict[int, float]]:
     """Measure the accuracy for each kind at each level."""
-    cells = [(kind, level) for kind in kinds for level in levels]
+    cells = [(kind, level) for kind in KINDS for level in LEVELS]
     table: dict[str, dict[int, float]] = {kind: {} for kind, _ in cells}
     for done, (kind, level) in enumerate(cells, start=1):
         table[kind][level] = accuracy(kind, level)

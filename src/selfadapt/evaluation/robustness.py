@@ -179,11 +179,11 @@ def masking_signs(
         pixels: Number of values of an image.
         transfer: Accuracy on the subset under a transfer attack.
     """
-    warnings = []
-    if not isinstance(attack, PGD):
-        warnings = square_warnings(measured)
-    elif attack.steps > 1:  # a single step says nothing about masking
-        warnings = gradient_warnings(few, attack, again, pixels=pixels)
+    parts = measured.after_each_part()
+    square = parts.get(GRADIENT_FREE) if len(parts) > 1 else None
+    warnings = masking_warnings(accuracy_by_gradient(measured), square=square)
+    if isinstance(attack, PGD) and attack.steps > 1:  # a single step says nothing about masking
+        warnings += gradient_warnings(few, attack, again, pixels=pixels)
     return warnings + masking_warnings(accuracy_by_gradient(few), transfer=transfer)
 
 
@@ -191,14 +191,6 @@ def accuracy_by_gradient(measured: Robustness) -> float:
     """Return the accuracy under the gradient-based parts of an attack."""
     accuracies = [value for part, value in measured.after_each_part().items() if part != GRADIENT_FREE]
     return accuracies[-1] if accuracies else measured.clean_accuracy
-
-
-def square_warnings(measured: Robustness) -> list[str]:
-    """Return signs of masking in the outcomes of AutoAttack, whose last part needs no gradients."""
-    parts = measured.after_each_part()
-    if len(parts) < 2 or GRADIENT_FREE not in parts:
-        return []
-    return masking_warnings(accuracy_by_gradient(measured), square=parts[GRADIENT_FREE])
 
 
 def gradient_warnings(

@@ -29,8 +29,6 @@ _LOGITS = nn.Identity()  # the network of a batch that is logits already
 class LabelledLoss(LoopLoss):
     """A loss whose targets start as the given labels and move from epoch E_s on."""
 
-    extra_outputs = 0  # of the network, beyond one for each class
-
     def __init__(
         self,
         method: NoisyLabels | Selective,
@@ -80,7 +78,7 @@ class LabelledLoss(LoopLoss):
             ValueError: If the batch is empty, the shapes do not match, or logits are NaN or +inf. On the CPU also if
                 the label or target of a sample is a masked class.
         """
-        index_B = self._checked("logits", logits, self.targets.rows.num_columns + self.extra_outputs, index)
+        index_B = self._checked("logits", logits, self.targets.rows.num_columns + self._method.extra_outputs, index)
         if logits.device.type == "cpu" and not math.isfinite(logits.detach().sum()):  # other devices would wait
             self._check_masked(logits.detach(), index_B)
         loss = self._loss(logits, index_B)

@@ -25,8 +25,6 @@ class SelectiveLoss(LabelledLoss):
     `start_epoch` epochs of cross entropy over the classes come first. Otherwise it is used as `SelfAdaptiveLoss` is.
     """
 
-    extra_outputs = 1
-
     def __init__(
         self,
         labels: Any,

@@ -34,17 +34,6 @@ class WrappedBackbone(Backbone):
         return cast(Tensor, self.network(images_BCHW))
 
 
-class PassThrough(Backbone):
-    """Returns its input vectors unchanged, so that a head on top is a linear classifier."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, vectors_BD: Tensor) -> Tensor:
-        return vectors_BD
-
-
 class Normalised(Backbone):
     """A backbone with input normalisation as its first layer, so that inputs, and attacks on them, are within 0..1.
 

@@ -12,12 +12,14 @@ from selfadapt.models.backbone import Backbone
 
 
 class Classifier(nn.Module):
-    """A backbone with a linear layer on top."""
+    """A backbone with a linear layer on top. `buffers` are stored with the weights."""
 
-    def __init__(self, backbone: Backbone, num_outputs: int) -> None:
+    def __init__(self, backbone: Backbone, num_outputs: int, **buffers: Tensor) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = nn.Linear(backbone.num_features, num_outputs)
+        for name, values in buffers.items():
+            self.register_buffer(name, values)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.backbone(images_BCHW)))
@@ -29,8 +31,7 @@ class CorrectedClassifier(Classifier):
     transition_KK: Tensor
 
     def __init__(self, backbone: Backbone, num_classes: int) -> None:
-        super().__init__(backbone, num_classes)
-        self.register_buffer("transition_KK", torch.eye(num_classes))
+        super().__init__(backbone, num_classes, transition_KK=torch.eye(num_classes))
 
 
 def projection_head(num_inputs: int, num_hidden: int, num_outputs: int, *, normalised: bool = True) -> nn.Sequential:

@@ -2,9 +2,11 @@
 
 import math
 
+from torch import nn
+
 from selfadapt.core.errors import UserError, check_least
 from selfadapt.data.inputs import InputSpec
-from selfadapt.models.backbone import Backbone, PassThrough
+from selfadapt.models.backbone import Backbone, WrappedBackbone
 from selfadapt.models.backbones.alexnet import AlexNet
 from selfadapt.models.backbones.mlp import MLP
 from selfadapt.models.backbones.resnet import BasicBlock, Bottleneck, ResNet
@@ -37,7 +39,7 @@ def backbone(name: str, spec: InputSpec, *, width: int | None = None) -> Backbon
         takes, these = ("vectors", "images") if name == "linear" else ("images", "vectors")
         raise UserError(f"--model {name} takes {takes}, but the inputs are {these}; choose another, such as mlp")
     if name == "linear":
-        return PassThrough(spec.shape[0])
+        return WrappedBackbone(nn.Identity(), spec.shape[0])  # so that a head on top is a linear classifier
     channels, height, width_pixels = spec.shape
     if name == "vgg16":
         return VGG(channels=channels, height=height, width_pixels=width_pixels, width=width or 64)

@@ -8,7 +8,7 @@ Shapes: B samples of a batch, K classes, N samples in total, O outputs of the ne
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,8 @@ class Objective(Protocol):
         ...         return mean_of(2 * (1 - p_B), logits_BK)
     """
 
+    extra_outputs: ClassVar[int] = 0  # of the network, beyond one for each class
+
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
         """Add the heads of this method to a backbone.
 
@@ -110,7 +112,7 @@ class Objective(Protocol):
         Returns:
             A network whose first K outputs are the class logits.
         """
-        return Classifier(backbone, num_classes)
+        return Classifier(backbone, num_classes + self.extra_outputs)
 
     def parameter_groups(self, model: nn.Module, lr: float) -> list[dict[str, Any]]:
         """Group the trainable parameters by the product of the `lr_scale` attributes of the modules that contain them.

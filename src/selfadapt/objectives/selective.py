@@ -17,12 +17,10 @@ Shapes: B samples of a batch, K classes, N samples in total, O = K + 1 outputs.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
-from selfadapt.models.backbone import Backbone
-from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.moving_targets import MovingTargets, target_momentum
 from selfadapt.objectives.objective import Loss, Progress, mean_of
@@ -74,13 +72,11 @@ def abstain_confidence(outputs_NO: Tensor) -> Mapping[str, Tensor]:
 class Selective(MovingTargets):
     description = "self-adaptive training with abstention"
     abstains = True
+    extra_outputs = 1
 
     start_epoch: int = setting(0, "epochs before the targets move (E_s), a warm-up with cross entropy", least=0)
     momentum: float = target_momentum(0.99)
     reweight: bool = False
-
-    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        return Classifier(backbone, num_classes + 1)
 
     def loss_with_targets(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, progress: Progress) -> Loss:
         classes_BK = logits_BK[:, :-1]

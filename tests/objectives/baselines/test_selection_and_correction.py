@@ -18,7 +18,7 @@ from selfadapt.objectives.baselines.correction.over_parameterization import Over
 from selfadapt.objectives.baselines.early_learning_plus import EarlyLearningPlus, TwoWithAverages, mixed_losses
 from selfadapt.objectives.baselines.selection.deep_abstaining import Abstaining, DeepAbstaining
 from selfadapt.objectives.baselines.selection.label_filtering import LabelFiltering, StudentAndTeacher
-from selfadapt.objectives.baselines.selection.mentor_net import ClassifierWithThreshold, MentorNet
+from selfadapt.objectives.baselines.selection.mentor_net import MentorNet
 from selfadapt.objectives.baselines.selection.selected_samples import OnSelected
 from selfadapt.objectives.method import Task
 from selfadapt.objectives.objective import Objective, Progress
@@ -210,7 +210,7 @@ def test_a_start_after_the_end_is_refused(method: DeepAbstaining | JointOptimiza
 
 
 def test_the_networks_have_their_buffers() -> None:
-    assert isinstance(MentorNet().build(Smooth(), 3), ClassifierWithThreshold)
+    assert MentorNet().build(Smooth(), 3).get_buffer("threshold") == 0
     outputs = Abstaining(warm_up=1, final_weight=1.0).build(Smooth(), 3)(torch.rand(2, 1, 4, 4))
     assert outputs.shape == (2, 4)
 

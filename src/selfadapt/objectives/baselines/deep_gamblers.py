@@ -25,13 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
-from selfadapt.models.backbone import Backbone
-from selfadapt.models.heads import Classifier
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Bench, Task, Trained
 from selfadapt.objectives.objective import Loss, Progress, mean_of
@@ -57,6 +55,7 @@ def rewards_to_try(num_classes: int) -> tuple[float, ...]:
 class DeepGamblers(ERM):
     description = "Deep Gamblers"
     abstains = True
+    extra_outputs = 1
     paper = "Liu et al., Deep Gamblers: Learning to Abstain with Portfolio Theory, 2019"
     needs = "time for five training runs, unless the reward is given"
 
@@ -94,9 +93,6 @@ class DeepGamblers(ERM):
             return bench.area_under_risk(bench.fit(f"reward-{reward}", candidate), candidate)
 
         return min(rewards_to_try(self.num_classes), key=area_under_risk)
-
-    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        return Classifier(backbone, num_classes + 1)
 
     def loss_of(self, logits_BK: Tensor, batch: Batch, progress: Progress) -> Loss:
         classes_BK = logits_BK[:, :-1]

@@ -32,6 +32,8 @@ from selfadapt.models.backbone import Backbone
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.objective import Loss, Progress
 
+_WEIGHT, _BALANCE = 32.0, 0.5  # lambda, a
+
 
 class DivideByTen(nn.Module):
     """Keeps the selection near one half at the start of training."""
@@ -58,15 +60,7 @@ class ThreeHeads(nn.Module):
         return torch.cat([self.predict(features_BF), self.select(features_BF), self.help(features_BF)], 1)
 
 
-def selective_net_loss(
-    outputs_BO: Tensor,
-    labels_B: Tensor,
-    coverage: float,
-    weight: float = 32.0,
-    balance: float = 0.5,
-    *,
-    divide: bool = False,
-) -> Tensor:
+def selective_net_loss(outputs_BO: Tensor, labels_B: Tensor, coverage: float, *, divide: bool = False) -> Tensor:
     classes = (outputs_BO.shape[1] - 1) // 2
     predicted_BK, selection_B, auxiliary_BK = outputs_BO.tensor_split([classes, classes + 1], 1)
     selected_B = selection_B.squeeze(1).sigmoid()
@@ -75,7 +69,7 @@ def selective_net_loss(
     if divide:
         risk = risk / share
     penalty = (coverage - share).clamp_min(0).square()
-    return balance * (risk + weight * penalty) + (1 - balance) * cross_entropy(auxiliary_BK, labels_B)
+    return _BALANCE * (risk + _WEIGHT * penalty) + (1 - _BALANCE) * cross_entropy(auxiliary_BK, labels_B)
 
 
 @dataclass(frozen=True, kw_only=True)

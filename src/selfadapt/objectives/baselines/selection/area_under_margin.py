@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from selfadapt.core.device import kept_on
@@ -34,8 +34,6 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.core.settings import setting
 from selfadapt.data.batch import Batch
-from selfadapt.models.backbone import Backbone
-from selfadapt.models.heads import Classifier
 from selfadapt.objectives.baselines.selection.selected_samples import OnSelected
 from selfadapt.objectives.erm import ERM, label_loss
 from selfadapt.objectives.method import Bench, Task, Trained, rows_of
@@ -62,10 +60,9 @@ def above_threshold(areas_N: Tensor, is_threshold_N: Tensor, percentile: float) 
 class Margins(ERM):
     """One of the first trainings. Its store has the AUM of each sample."""
 
-    is_threshold_N: Tensor
+    extra_outputs = 1  # the class of the threshold samples
 
-    def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        return Classifier(backbone, num_classes + 1)
+    is_threshold_N: Tensor
 
     def initial_targets(self, labels_N: Tensor, num_classes: int, storage: Storage) -> TargetStore | None:
         return TargetStore.empty(len(labels_N), 1, storage=replace(storage, top_k=None, dtype=torch.float32))

@@ -18,6 +18,7 @@ When to use it: as a baseline that removes labels, with time for two training ru
 Shapes: B samples of a batch, N samples in total, K classes.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -48,24 +49,16 @@ def abstaining_losses(logits_BK1: Tensor, labels_B: Tensor, weight: Tensor | flo
     return (1 - abstained_B) * losses_B - weight * (1 - abstained_B).log()
 
 
-class AbstainingClassifier(Classifier):
-    """A classifier with an output for abstaining, and what sets the weight of abstention. NaN means not known yet."""
-
-    def __init__(self, backbone: Backbone, num_classes: int) -> None:
-        super().__init__(backbone, num_classes + 1)
-        self.register_buffer("mean_loss", torch.tensor(float("nan")))
-        self.register_buffer("initial_weight", torch.tensor(float("nan")))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Abstaining(ERM):
-    """The first training."""
+    """The first training. Buffers of the network hold what sets the weight of abstention; NaN means not known yet."""
 
     warm_up: int
     final_weight: float
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        return AbstainingClassifier(backbone, num_classes)
+        unknown = torch.tensor(math.nan)
+        return Classifier(backbone, num_classes + 1, mean_loss=unknown, initial_weight=unknown.clone())
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         logits_BK1 = model(batch.input).float()

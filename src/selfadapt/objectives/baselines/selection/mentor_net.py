@@ -40,14 +40,6 @@ def curriculum_weights(losses_B: Tensor, threshold: Tensor | float, width: float
     return (1 - (losses_B - threshold) / width).clamp(0, 1)
 
 
-class ClassifierWithThreshold(Classifier):
-    """A classifier with the running percentile of its losses, which starts at zero (code)."""
-
-    def __init__(self, backbone: Backbone, num_classes: int) -> None:
-        super().__init__(backbone, num_classes)
-        self.register_buffer("threshold", torch.zeros(()))
-
-
 @dataclass(frozen=True, kw_only=True)
 class MentorNet(ERM):
     description = "MentorNet, predefined curriculum"
@@ -57,7 +49,7 @@ class MentorNet(ERM):
     width: float = setting(1.0, "width over which the weight falls to zero", above=0)
 
     def build(self, backbone: Backbone, num_classes: int) -> nn.Module:
-        return ClassifierWithThreshold(backbone, num_classes)
+        return Classifier(backbone, num_classes, threshold=torch.zeros(()))  # the running percentile, from zero (code)
 
     def loss(self, model: nn.Module, batch: Batch, targets: TargetStore | None, progress: Progress) -> Loss:
         logits_BK = model(batch.input).float()
