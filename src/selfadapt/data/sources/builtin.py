@@ -26,7 +26,7 @@ from selfadapt.data.sources.download import (
     fetch_mnist,
     verify,
 )
-from selfadapt.data.sources.image_folder import ImageEntry, data_from_entries, folder_data
+from selfadapt.data.sources.image_folder import ImageEntry, data_from_headers, folder_data, read_headers
 from selfadapt.data.splits import split_off
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -139,7 +139,7 @@ def cats_dogs(folder: Path, resize: int | None) -> Data:
     entries = [ImageEntry(str(file.relative_to(folder)), file, file.name.split(".")[0]) for file in files]
     if not entries:
         raise UserError(f"{folder} must contain train/cat.0.jpg and so on, as Kaggle's archive does")
-    data = data_from_entries("cats-dogs", entries, resize=resize or 64)
+    data = data_from_headers("cats-dogs", *read_headers(entries), resize=resize or 64)
     train, test = split_off(data.train, 0.2, seeded("cats-dogs", "split"))
     return replace(data, train=train, validation=None, test=test)
 

@@ -18,9 +18,10 @@ from selfadapt.data.sources.builtin import SOURCES
 from selfadapt.data.sources.image_folder import (
     are_photo_sizes,
     are_photos,
-    data_from_entries,
+    data_from_headers,
     folder_data,
     image_table_entries,
+    read_headers,
 )
 from selfadapt.data.sources.packed_folder import first_sizes, is_packed_folder, packed_data
 from selfadapt.data.sources.shard_folder import has_shards, shard_data
@@ -91,7 +92,7 @@ def open_data(
         if kind_of(source, columns) == "vectors":
             return _encoded_table(path, columns, reader, on_progress)
         entries = image_table_entries(path, columns, unlabelled=unlabelled)
-        return data_from_entries(path.stem, entries, resize=resize, white=white)
+        return data_from_headers(path.stem, *read_headers(entries), resize=resize, white=white)
     if path.is_dir():
         return folder_data(path, resize=resize, unlabelled=unlabelled, white=white)
     if path.suffix == ".npz":

@@ -49,7 +49,7 @@ def folder_data(root: Path, *, resize: int | None = None, unlabelled: bool = Fal
     With `unlabelled`, images may lie anywhere: if any is outside of class folders, all count as unlabelled.
     """
     entries = folder_entries(root, unlabelled=unlabelled)
-    return data_from_entries(root.name or "folder", entries, resize=resize, white=white)
+    return data_from_headers(root.name or "folder", *read_headers(entries), resize=resize, white=white)
 
 
 def folder_entries(root: Path, *, unlabelled: bool = False) -> list[ImageEntry]:
@@ -91,14 +91,6 @@ def _images(paths: Iterable[Path]) -> list[Path]:
 
 def _subfolders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def data_from_entries(
-    name: str, entries: Sequence[ImageEntry], *, resize: int | None = None, white: float | None = None
-) -> Data:
-    """Create a data set from image files. Headers are read, and unreadable files are skipped and listed."""
-    readable, skipped = read_headers(entries)
-    return data_from_headers(name, readable, skipped, resize=resize, white=white)
 
 
 def data_from_headers(

