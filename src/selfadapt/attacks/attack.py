@@ -8,6 +8,7 @@ Shapes: B images of a batch, C channels, H by W pixels.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any, Literal, Protocol
 
 import torch
@@ -39,7 +40,8 @@ class Attack(Protocol):
     @property
     def settings(self) -> Mapping[str, Any]:
         """Hyper-parameters for reports: at least `eps` and `norm`."""
-        ...
+        own: Any = self  # a dataclass
+        return asdict(own)
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
         """Attack a batch.
@@ -60,7 +62,7 @@ class Attack(Protocol):
 
     def notes(self, num_classes: int) -> tuple[str, ...]:
         """Return remarks that a reader of the result needs, such as differences from the published attack."""
-        ...
+        return ()
 
 
 def check_radius(eps: float) -> None:

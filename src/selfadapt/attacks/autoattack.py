@@ -13,9 +13,9 @@ four largest logits; with two or three classes the margin z_target - z_y replace
 Shapes: B images of a batch, K classes, C channels, H by W pixels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.random import fork_rng
 
-from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Norm, check_inputs, check_radius, predict_classes
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Attack, Norm, check_inputs, check_radius, predict_classes
 from selfadapt.core.errors import UserError
 from selfadapt.core.temporary import temporarily
 from selfadapt.models.backbone import evaluation_mode
@@ -42,7 +42,7 @@ Part = Callable[[Tensor, Tensor], Tensor]  # from images and labels to perturbed
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoAttack:
+class AutoAttack(Attack):
     """AutoAttack in its standard version by default.
 
     Args:
@@ -68,10 +68,6 @@ class AutoAttack:
                 f"AutoAttack with eps {self.eps:g}, {self.steps} steps and {self.queries} queries is not possible; "
                 "each must be above 0"
             )
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        return asdict(self)
 
     def notes(self, num_classes: int) -> tuple[str, ...]:
         notes = []

@@ -17,8 +17,8 @@ The attack succeeds if the network misclassifies the last iterate, as is usual.
 Shapes: B images of a batch, K classes, C channels, H by W pixels.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from selfadapt.attacks.attack import (
     MISCLASSIFIED,
     ROBUST,
+    Attack,
     Norm,
     check_inputs,
     check_radius,
@@ -47,7 +48,7 @@ _MIN_NORM = 1e-12  # avoids division by zero
 
 
 @dataclass(frozen=True, kw_only=True)
-class PGD:
+class PGD(Attack):
     """Projected gradient descent. The defaults are the paper's evaluation: PGD-20 with eps 0.031 and step 0.007.
 
     Args:
@@ -83,10 +84,6 @@ class PGD:
     @property
     def name(self) -> str:
         return "fgsm" if self.steps == 1 and self.start == "none" else f"pgd{self.steps}"
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        return asdict(self)
 
     def notes(self, num_classes: int) -> tuple[str, ...]:
         return ("a single step is a weak attack; try pgd20 or autoattack",) if self.steps == 1 else ()

@@ -8,17 +8,18 @@ Shapes: B images of a batch, C channels, H by W pixels.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, check_inputs, predict_classes
+from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Attack, check_inputs, predict_classes
 from selfadapt.attacks.pgd import PGD, perturb
 from selfadapt.models.backbone import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transferred:
+class Transferred(Attack):
     """PGD on `source`, without restarts."""
 
     attack: PGD
@@ -30,11 +31,8 @@ class Transferred:
         return ("transfer",)
 
     @property
-    def settings(self) -> Mapping[str, object]:
+    def settings(self) -> Mapping[str, Any]:
         return {**self.attack.settings, "source": self.origin}
-
-    def notes(self, num_classes: int) -> tuple[str, ...]:
-        return ()
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
         check_inputs(images_BCHW)

@@ -57,7 +57,6 @@ def data_uri(image: "Image") -> str:
         factor = _SIDE // (2 * max(small.size))
         small = small.resize((small.width * factor, small.height * factor), Image.Resampling.NEAREST)
     small.thumbnail((_SIDE, _SIDE))
-    content = io.BytesIO()
-    small.save(content, "PNG" if max(small.size) <= _SIDE // 2 else "JPEG")
-    kind = "png" if max(small.size) <= _SIDE // 2 else "jpeg"
+    content, kind = io.BytesIO(), "png" if max(small.size) <= _SIDE // 2 else "jpeg"
+    small.save(content, kind)
     return f"data:image/{kind};base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -35,10 +35,8 @@ class Header(NamedTuple):
 def header(path: Path) -> Header:
     """Read the header of an image file; raise UnreadableImage if that fails."""
     with open_image(path) as image:
-        width, height = image.size
-        if _orientation(image, path) >= 5:  # turned by 90 degrees
-            width, height = height, width
-        return Header((width, height), image.mode in _GREY_MODES, is_deep(image.mode))
+        size = image.size if _orientation(image, path) < 5 else image.size[::-1]  # turned by 90 degrees
+        return Header(size, image.mode in _GREY_MODES, is_deep(image.mode))
 
 
 def _orientation(image: "Image", path: Path) -> int:

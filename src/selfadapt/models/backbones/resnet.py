@@ -94,7 +94,7 @@ class ResNet(Backbone):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large_images else nn.Identity()
-        self.num_stages = len(blocks)
+        self.layer_names = ["conv1", "bn1", "relu", "maxpool"]  # in order, up to the last map
         channels_in = width
         for stage, depth in enumerate(blocks):
             stage_width = width * 2**stage
@@ -103,13 +103,14 @@ class ResNet(Backbone):
                 stride = 2 if stage and not position else 1
                 layers.append(block(channels_in, stage_width, stride))
                 channels_in = stage_width * block.expansion
-            self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
+            self.layer_names.append(f"layer{stage + 1}")
+            self.add_module(self.layer_names[-1], nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.num_features = channels_in
         initialise(self.modules())
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images_BCHW))))
-        for stage in range(self.num_stages):
-            x = self.get_submodule(f"layer{stage + 1}")(x)
+        x = images_BCHW
+        for name in self.layer_names:
+            x = self.get_submodule(name)(x)
         return torch.flatten(self.avgpool(x), 1)

@@ -62,11 +62,10 @@ def c4_detector(
 
 def _split(network: ResNet) -> tuple[nn.Module, nn.Module, int]:
     """Return the layers for the image, the layers for a region, and the stride of the map between them."""
-    stages = [f"layer{number}" for number in range(1, network.num_stages + 1)]
-    names = ["conv1", "bn1", "relu", "maxpool", *stages[:-1]]
+    *names, last = network.layer_names
     trunk = nn.Sequential(OrderedDict((name, network.get_submodule(name)) for name in names))
     stem = 1 if isinstance(network.maxpool, nn.Identity) else 4
-    return trunk, network.get_submodule(stages[-1]), stem * 2 ** (network.num_stages - 2)
+    return trunk, network.get_submodule(last), stem * 2 ** (len(names) - 5)
 
 
 def _proposals(network: ResNet, stride: int) -> nn.Module:

@@ -29,10 +29,9 @@ class FCN(nn.Module):
         super().__init__()
         for name, values in (("mean_C11", mean), ("std_C11", std)):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1))
-        stages = [f"layer{number}" for number in range(1, network.num_stages + 1)]
-        names = ("conv1", "bn1", "relu", "maxpool", *stages)
-        self.trunk = nn.Sequential(*(network.get_submodule(name) for name in names))
-        _dilate(network.get_submodule(stages[-1]))
+        layers = [network.get_submodule(name) for name in network.layer_names]
+        self.trunk = nn.Sequential(*layers)
+        _dilate(layers[-1])
         self.head = nn.Sequential(
             *_dilated(network.num_features), *_dilated(_CHANNELS), nn.Conv2d(_CHANNELS, num_classes, 1)
         )

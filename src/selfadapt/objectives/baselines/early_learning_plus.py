@@ -35,7 +35,7 @@ from selfadapt.objectives.baselines.co_teaching import TwoClassifiers
 from selfadapt.objectives.baselines.mixup import Mixture
 from selfadapt.objectives.erm import ERM
 from selfadapt.objectives.moving_targets import target_momentum
-from selfadapt.objectives.objective import Evidence, Loss, Progress, mean_of
+from selfadapt.objectives.objective import Loss, Progress, mean_of
 from selfadapt.targets.store import Storage, TargetStore
 
 _MIN_PROBABILITY = 1e-4
@@ -106,6 +106,3 @@ class EarlyLearningPlus(ERM):
     def after_step(self, model: nn.Module, progress: Progress) -> None:
         rising = math.exp(-5 * (1 - min(progress.fraction / _RISING, 1)) ** 2)
         cast(TwoWithAverages, unwrapped(model)).move_averages(self.average * rising)
-
-    def evidence(self, progress: Progress) -> Evidence | None:
-        return None
