@@ -141,7 +141,7 @@ class LoopLoss(ABC):
         other = [name for name, own in self._about.items() if state["about"].get(name) != own]
         if other:
             raise ValueError(
-                f"the state is of a training with another {', '.join(other)}; create the loss with the same"
+                f"the state was saved with other values of {', '.join(other)}; create the loss with the same"
             )
         (rank, count), seen, visited_n = state["process"], state["seen"], state["visited"]
         if not all(type(number) is int and number >= 0 for number in (state["epoch"], seen, rank, count)):

@@ -2,8 +2,9 @@
 
     t_i  <-  alpha t_i + (1 - alpha) p_i
 
-After initialisation `update` is the only writer. It validates its input before it changes a row.
-The store is not a module or a buffer, because data-parallel training overwrites buffers with those of rank 0.
+Only `update`, and `move`, which is `update` without validation, write to a store that has been created. `update`
+validates its input before it changes a row. The store is neither a module nor a buffer, because data-parallel training
+overwrites buffers with those of rank 0.
 
 Shapes: B samples of a batch, N samples in total, K columns (classes, or features of a direction).
 """
@@ -40,8 +41,8 @@ class Storage:
 
     Args:
         dtype: Number format: torch.float32, torch.float16 or torch.int8.
-        device: Device on which rows are updated. They are stored there, too, unless on the host.
-        on_host: Keep the rows in the memory of the host, pinned if the device copies from there.
+        device: Device on which rows are updated, and stored unless `on_host` or `file` is given.
+        on_host: Keep the rows in host memory, pinned if the device copies from it.
         file: Keep the rows in this memory-mapped file instead of memory.
         top_k: Keep only the k largest entries of each row, in memory.
         sharded: Distribute the rows over the processes of the group instead of replicating them.
@@ -191,15 +192,14 @@ class TargetStore:
         return self._rows
 
     def _adapt_to_process_group(self) -> None:
-        """Join a process group that was created after the store, or continue after its end."""
+        """Adapt to a process group that was created or closed after the store was created."""
         rows, world_size = self._rows, distributed.world_size()
         if self._world_size == 1 and isinstance(rows, PackedRows) and not (self._moved or rows.in_file):
             self._rows = ReplicatedRows(rows)
         elif world_size > 1 or isinstance(rows, ShardedRows):
             raise RuntimeError(
-                f"this target store was created in a group of {self._world_size} and is now used in one of "
-                f"{world_size} processes, where its rows would differ; create it after "
-                "torch.distributed.init_process_group"
+                f"this target store was created in a group of {self._world_size} processes but is used in a group of "
+                f"{world_size}; create it after torch.distributed.init_process_group"
             )
         self._world_size = world_size
 
@@ -207,9 +207,9 @@ class TargetStore:
     def step(self, dealt: Dealt | None) -> Iterator[None]:
         """Within this block, a training loop reads and moves the targets of the samples of a batch.
 
-        The loop gives their positions on the host, so that the host waits neither for an accelerator nor for other
-        processes. It also checks that the loss is finite: on an accelerator, targets for which the prediction is not
-        stay as they are, and NaN is returned for them.
+        `dealt` holds their positions on the host, so that the host waits neither for an accelerator nor for other
+        processes. On an accelerator, a prediction that is not finite leaves its target unchanged, and NaN is returned
+        for it, by which the loop detects it.
         """
         rows, self._in_step = self.rows, True
         rows.dealt = dealt
