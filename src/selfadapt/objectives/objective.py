@@ -86,7 +86,7 @@ class Evidence:
 
 
 class Objective(Protocol):
-    """A training method as seen by the training loop and the evaluation.
+    """A training method, as the training loop and the evaluation use it.
 
     Subclass `ERM` and override what differs.
 

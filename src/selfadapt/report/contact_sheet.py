@@ -85,7 +85,7 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
 
 
 def read_sheet(path: Path) -> list[list[SheetImage]]:
-    """Read the blocks of a contact sheet, none if there is no file. Sheets of older runs are one block."""
+    """Read the blocks of a contact sheet; an empty list without a file. Sheets of older runs are one block."""
     if not path.exists():
         return []
     try:

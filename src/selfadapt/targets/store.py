@@ -146,7 +146,20 @@ class TargetStore:
     def empty(
         cls, num_samples: int, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
     ) -> "TargetStore":
-        """Create targets that start at zero, so that they average predictions only."""
+        """Create targets that start at zero, so that they average predictions only.
+
+        Args:
+            num_samples: Number of training samples N.
+            num_classes: Number of classes K.
+            momentum: Share alpha of a target that each update keeps.
+            storage: How to keep the rows; float32 in memory by default. `top_k` is not possible.
+
+        Returns:
+            A store of N rows of zeros.
+
+        Raises:
+            UserError: If `storage` has a `top_k`.
+        """
         if storage is not None and storage.top_k is not None:
             raise UserError("--targets topk:K cannot store targets that start at zero; choose another format")
         return cls._filled((), num_samples, num_classes, momentum, "distribution", storage)
@@ -160,7 +173,21 @@ class TargetStore:
         seed: int = 0,
         storage: Storage | None = None,
     ) -> "TargetStore":
-        """Create targets that start as noise, t_i ~ N(0, I), and of which only the direction matters."""
+        """Create targets for features: they start as noise, t_i ~ N(0, I), and only their direction matters.
+
+        Args:
+            num_samples: Number of training samples N.
+            num_features: Number of features K.
+            momentum: Share alpha of a target that each update keeps.
+            seed: Seed of the noise.
+            storage: How to keep the rows; float32 in memory by default. `top_k` is not possible.
+
+        Returns:
+            A store of N directions.
+
+        Raises:
+            UserError: If `storage` has a `top_k`.
+        """
         chunks = gaussian_rows(num_samples, num_features, seed)
         return cls._filled(chunks, num_samples, num_features, momentum, "direction", storage)
 
@@ -282,7 +309,17 @@ class TargetStore:
 
     @torch.no_grad()
     def read(self, index: Tensor) -> Tensor:
-        """Return the targets of these samples (B×K, float32) on the device of the index."""
+        """Return stored targets without changing them.
+
+        Args:
+            index: Positions of the samples in the training set (B).
+
+        Returns:
+            The targets (B×K, float32) on the device of the index.
+
+        Raises:
+            ValueError: If an index is out of range.
+        """
         return self.rows.read(self.checked_index(index, unique=False).to(self.rows.device)).to(index.device)
 
     def checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
@@ -303,7 +340,7 @@ class TargetStore:
         return torch.equal(self._places_N.index_select(0, index_B), place_B)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the rows in their storage format; if sharded, those of this process, so save one file per process."""
+        """Return the rows in their storage format. If sharded, only those of this process: save one file per process."""
         rows = self.rows
         if not isinstance(rows, ShardedRows):
             return rows.state_dict()
@@ -311,6 +348,9 @@ class TargetStore:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load the state of a store with the same samples, classes and format; if sharded, of the same rank.
+
+        Args:
+            state: What `state_dict` returned.
 
         Raises:
             ValueError: If the state is of another shape, format, rank or number of processes.
