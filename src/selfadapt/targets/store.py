@@ -340,7 +340,7 @@ class TargetStore:
         return torch.equal(self._places_N.index_select(0, index_B), place_B)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the rows in their storage format. If sharded, only those of this process: save one file per process."""
+        """Return the rows in their storage format. If sharded, these are the rows of this process only."""
         rows = self.rows
         if not isinstance(rows, ShardedRows):
             return rows.state_dict()
