@@ -181,7 +181,7 @@ def test_a_vector_that_is_trained_on_and_tested_with_is_warned_of(tmp_path: Path
     content["x_test"][3] = content["x_train"][70]
     np.savez(path, **content)
     told = run("train", path, "--out", "run", folder=tmp_path).stderr
-    assert "samples of the test split that are in the training split too: 1, first" in told
+    assert "samples of the test split that are also in the training split: 1, first" in told
     assert "inflates" in told
 
 

@@ -39,7 +39,7 @@ _LEAST_FOLDS = 3  # nested folds leave out two folds at a time
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAdaptiveFolds(ERM):
-    description: ClassVar[str] = "self-adaptive training of a linear head with cross-validation"
+    description: ClassVar[str] = "self-adaptive training, cross-validated head"
     paper: ClassVar[str] = NoisyLabels.paper
     needs: ClassVar[str] = "a linear head: photos with --tune head, or vectors"
     result: ClassVar[str] = "fitted head"
