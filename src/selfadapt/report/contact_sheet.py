@@ -75,11 +75,10 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
         elements.append("</g>")
         y += gap
     width = gap + columns * (side + gap)
-    style = f'font-family="sans-serif" font-size="{_FONT_SIZE}" text-anchor="middle" fill="{INK}"'
+    font = f'font-family="sans-serif" font-size="{_FONT_SIZE}" text-anchor="middle" fill="{INK}"'
+    style = f'{font} style="background:#fff"'  # captions stay readable on a dark page
     size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
-    background = '<rect width="100%" height="100%" fill="#fff"/>'  # captions stay readable on a dark page
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
-    content = "\n".join([opening, background, *elements, "</svg>"])
+    content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *elements, "</svg>"])
     with atomic_write(path) as file:
         file.write(content)
 
