@@ -206,7 +206,7 @@ def _measured(own: SplitFigures) -> str:
         if _is_measured(own.precision):
             found += f", and {own.precision} of the {own.likely_errors:,} likely errors among them"
     enough = "" if own.further_checks else f"; the error rate is known to within {_points()}"
-    return f"Based on {own.decided:,} decisions, {found}, with a confidence of {CONFIDENCE:.0%}{enough}."
+    return f"Based on {own.decided:,} decisions, {found}, with a confidence of {100 * CONFIDENCE:.0f} %{enough}."
 
 
 def _points() -> str:
