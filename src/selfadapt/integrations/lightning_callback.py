@@ -117,11 +117,18 @@ class SelfAdaptiveCallback(Callback):  # type: ignore[misc]
         self._unwrap()
 
     def label_errors(self) -> LabelErrorReport:
-        """What the targets say about each label, after training."""
+        """Report likely label errors, judged by the targets, after training.
+
+        Returns:
+            A `LabelErrorReport` in the order of `labels`.
+
+        Raises:
+            RuntimeError: If nothing is trained, or the targets have not been updated yet.
+        """
         return self._criterion.label_errors()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every process where they differ; Lightning asks all processes, and saves that of the first."""
+        """Return the states of all processes if they differ, because Lightning saves the state of the first only."""
         if self.criterion is None:
             return {}
         state, storage = self.criterion.state_dict(), self.settings.get("storage")

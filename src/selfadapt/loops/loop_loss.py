@@ -29,7 +29,7 @@ class LoopLoss(ABC):
     """
 
     def __init__(self, targets: TargetStore, *, epochs: int, settings: Mapping[str, Any]) -> None:
-        """`settings` are what a training must share with the one whose state it loads."""
+        """`settings` must be equal to those of a loss whose state is loaded."""
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
         self.targets, self.epochs = targets, int(epochs)

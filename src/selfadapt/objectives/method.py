@@ -19,7 +19,7 @@ from selfadapt.targets.store import TargetStore
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a method knows of its run before it trains."""
+    """What a method is given about its run before it trains."""
 
     num_classes: int
     num_samples: int
