@@ -59,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if i % 2 == 0:
             piece = re.sub(r"\$`(.+?)`\$", lambda found: convert(found[1]), _LINK.sub(moved, piece))
         elif piece.startswith("```math\n"):
-            piece = f"<div>{convert(piece[8:-3], display='block')}</div>"
+            piece = f"<div style='overflow-x: auto'>{convert(piece[8:-3], display='block')}</div>"
         pieces[i] = piece
     return "".join(pieces)
 

@@ -124,7 +124,7 @@ def test_labels_are_matched_to_shards_by_id(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.ids, ids[order])
     for name in ("given_codes", "p_wrong", "is_error", "outlier_score", "duplicate_group"):
         np.testing.assert_array_equal(getattr(found, name), getattr(in_order, name)[order], err_msg=name)
-    with pytest.raises(UserError, match=r"not those of the features, such as .*other"):
+    with pytest.raises(UserError, match=r"the labels and the features have different ids, such as .*other"):
         find_label_errors(labels_N, features=tmp_path, ids=["other", *ids[1:].tolist()])
     with pytest.raises(UserError, match="2999 labels but 3000 samples"):
         find_label_errors(labels_N[1:], features=tmp_path)

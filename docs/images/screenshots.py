@@ -1,11 +1,13 @@
 """Images for the docs: `python docs/images/screenshots.py [FOLDER [RUN]]`.
 
-Runs the demo, copies its figures and takes a screenshot of its report. Then trains on handwritten digits of which a
-fifth are in a wrong folder, reviews some of them, and takes screenshots of the review and of the report, in light and
-dark and at the width of a phone. Needs Chromium and playwright. Images that the docs show are written beside this file;
+Runs the demo and draws its first suggestions. Then trains on handwritten digits of which a fifth are in a wrong folder,
+reviews some of them, and takes screenshots of the review and of the report, in light and dark and at the width of a
+phone. Needs Chromium and playwright. Images that the docs show are written beside this file;
 with a FOLDER, all are written there. With a RUN, a copy of it is shown instead of a new one.
 """
 
+import base64
+import io
 import json
 import os
 import shutil
@@ -14,7 +16,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from selfadapt.report.contact_sheet import Cell, SheetImage, contact_sheet, read_sheet
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -47,7 +54,7 @@ def main(out: Path, given: Path | None) -> None:
         else:
             shutil.copytree(given, run)
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        _show_demo(browser, Path(folder) / "demo", out)
+        _show_demo(Path(folder) / "demo", out)
         command = [sys.executable, "-m", "selfadapt", "review", str(run), "--no-browser", "--json"]
         reviewer = {**os.environ, "LOGNAME": "ann"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=reviewer) as server:
@@ -65,23 +72,21 @@ def main(out: Path, given: Path | None) -> None:
             for prefix, (width, height) in SIZES.items():
                 page = _page(browser, scheme, width, height)
                 page.goto((run / "report.html").as_uri())
-                heading = page.get_by_role("heading", name="What people decided")
+                heading = page.get_by_role("heading", name="Reviewed labels")
                 heading.evaluate("own => window.scrollTo(0, own.getBoundingClientRect().top - 24)")
                 _shoot(page, out / f"report-{prefix}{scheme}.png")
         browser.close()
 
 
-def _show_demo(browser: "Browser", folder: Path, out: Path) -> None:
+def _show_demo(folder: Path, out: Path) -> None:
     _selfadapt("demo", "--out", str(folder), "--quiet")
-    for method, figure, name in (
-        ("erm", "accuracy", "erm"),
-        ("sat", "accuracy", "sat"),
-        ("sat", "suspects", "suspects"),
-    ):
-        shutil.copyfile(folder / method / "figures" / f"{figure}.svg", out / f"demo-{name}.svg")
-    page = _page(browser, "light", 1200, 1180)
-    page.goto((folder / "report.html").as_uri())
-    page.screenshot(path=out / "demo-report.png")
+    first = read_sheet(folder / "sat" / "figures" / "suspects.svg")[0][:16]
+    contact_sheet([[Cell(_pixels(image), image.caption) for image in first]], out / "demo-suspects.svg")
+
+
+def _pixels(image: SheetImage) -> Any:
+    with Image.open(io.BytesIO(base64.b64decode(image.source.partition(",")[2]))) as opened:
+        return np.asarray(opened)[..., None]
 
 
 def _selfadapt(*arguments: str) -> None:

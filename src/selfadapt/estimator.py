@@ -32,11 +32,12 @@ _LARGEST_SEED = 2**31 - 1
 class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Linear classifier that is robust to wrong labels and reports them.
 
-    Softmax regression is cross-fitted, and the targets of the samples are updated by the out-of-sample predictions.
+    Softmax regression is fitted with cross-validation, and the targets of the samples move towards the out-of-sample
+    predictions.
 
     Args:
-        rounds: Number of rounds in which targets are updated. Default: 7, or 4 for large data.
-        random_state: Seed, RandomState or None. Decides the assignment of samples to folds.
+        rounds: Number of times the targets move. Default: 7, or 4 for large data.
+        random_state: Seed, RandomState or None, for the assignment of samples to folds.
 
     Attributes:
         classes_: The classes, of shape (K,).
@@ -99,13 +100,35 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def predict_proba(self, X: Any) -> Array:
-        """Class probabilities of shape (N, K), in the order of `classes_`."""
+        """Predict the probability of each class.
+
+        Args:
+            X: Features of shape (N, F).
+
+        Returns:
+            Probabilities of shape (N, K), in the order of `classes_`.
+
+        Raises:
+            NotFittedError: If the model is not fitted.
+            ValueError: If X is invalid or has another number of features.
+        """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float32, reset=False)
         return self._fitted.predict(_tensor(X)).numpy()
 
     def predict(self, X: Any) -> Array:
-        """The most likely class of each sample."""
+        """Predict the most likely class of each sample.
+
+        Args:
+            X: Features of shape (N, F).
+
+        Returns:
+            Classes of length N.
+
+        Raises:
+            NotFittedError: If the model is not fitted.
+            ValueError: If X is invalid or has another number of features.
+        """
         likeliest_N = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest_N])
 

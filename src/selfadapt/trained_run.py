@@ -38,9 +38,9 @@ class TrainedRun:
     """A finished run.
 
     Attributes:
-        folder: the run folder, which every command of `selfadapt` takes.
-        plan: every setting of the run.
-        result: what `selfadapt train --json` prints: test_accuracy, label_recovery, audit and more.
+        folder: The run folder, which the commands of `selfadapt` take.
+        plan: Every setting of the run.
+        result: What `selfadapt train --json` prints: test_accuracy, label_recovery, audit and more.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class TrainedRun:
 
     @cached_property
     def labels(self) -> Any:
-        """The table labels.csv as a pandas DataFrame: a row for each label, most likely wrong first. Needs pandas.
+        """The table labels.csv as a pandas DataFrame: one row per label, most likely wrong first. Needs pandas.
 
         Examples:
             >>> run.labels[run.labels.suspect == 1].head()
@@ -83,15 +83,15 @@ class TrainedRun:
         confidence: float | None = None,
         precision: float | None = None,
     ) -> Any:
-        """Write the corrected labels to corrected.csv, and correct the data in the form in which they are.
+        """Write the corrected labels to corrected.csv and, on request, the corrected data in their original format.
 
         Decisions of reviewers come first, then confident suggestions on training labels, as in `selfadapt labels`.
 
         Args:
-            data: The DataFrame or Dataset of `datasets` that the run was trained on, for a corrected copy of it.
-            out: Where to write the data that the run was trained on from a path.
-            confidence: Least confidence of the suggestions to take.
-            precision: Guaranteed precision of the suggestions to take unreviewed.
+            data: The DataFrame or Dataset of `datasets` that the run was trained on, to get a corrected copy.
+            out: Where to write the corrected data, if the run was trained on a path.
+            confidence: Least confidence of a suggestion to be used.
+            precision: Guaranteed precision of the suggestions that are used unreviewed.
 
         Returns:
             The corrected copy of `data`; `out`; or without both, the path of corrected.csv.
@@ -120,16 +120,16 @@ class TrainedRun:
         """Predict the class of each input.
 
         Args:
-            paths: image files, .npy files of images or vectors, or tables of rows.
+            paths: Image files, .npy files of images or vectors, or tables of rows.
             device: auto, cpu, cuda, rocm, xpu or mps.
-            abstain: whether to abstain below the threshold of `selfadapt calibrate`, if there is one.
+            abstain: Whether to abstain below the threshold of `selfadapt calibrate`, if there is one.
 
         Returns:
-            A record for each input, with `path`, `class` (None where the run abstains), `confidence`, `abstained` and
+            A record for each input, with `path`, `class` (None if the run abstains), `confidence`, `abstained` and
             `guess`; or with `path` and `error` for an input that cannot be read.
 
         Raises:
-            UserError: if a file is of another kind than the data of the run.
+            UserError: If a file is of another kind than the data of the run.
 
         Examples:
             >>> run.predict(["new/1.png", "new/2.png"])[0]["class"]
@@ -151,21 +151,22 @@ def train(
     """Train on a data set, evaluate, audit the labels, and write the run folder with its report.
 
     Args:
-        data: the name of a data set, the path of anything that `selfadapt train` takes, a DataFrame of pandas or
-            polars, a Dataset of `datasets`, or a torch Dataset of pairs of an image or vector and its label. What is in
-            memory is stored in the run folder; `resume` continues with what is stored there.
-        out: the run folder, which must not hold a run unless `resume` is set.
-        resume: whether to resume the run in `out`; it is started if there is none.
-        log_to: experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.
-        progress: whether to show a progress bar, in a notebook or on a terminal.
-        **settings: the options of `selfadapt train` by their names with underscores, those of the method included,
-            such as method, noise, seed, epochs or start_epoch.
+        data: The name of a data set, a path that `selfadapt train` takes, a DataFrame of pandas or polars, a Dataset of
+            `datasets`, or a torch Dataset of pairs of an image or vector and its label. Data in memory are stored in
+            the run folder; `resume` continues with what is stored there.
+        out: The run folder, which must not hold a run unless `resume` is set.
+        resume: Whether to resume the run in `out`; it is started if there is none.
+        log_to: Experiment trackers that receive the metrics: tensorboard, mlflow or wandb, separated by commas.
+        progress: Whether to show a progress bar, in a notebook or on a terminal.
+        **settings: Options of `selfadapt train` and of the method, by their names with underscores: method, noise,
+            seed, epochs, start_epoch and so on.
 
     Returns:
         The finished run.
 
     Raises:
-        UserError: if a setting is unknown or does not suit the data, or if `out` is in use.
+        UserError: If a setting is unknown or does not suit the data, or if `out` is in use.
+        Interrupted: On SIGINT or SIGTERM. `resume=True` continues the run.
 
     Examples:
         >>> import selfadapt
@@ -211,13 +212,13 @@ def open_run(path: str | Path) -> TrainedRun:
     """Open a finished run.
 
     Args:
-        path: the run folder.
+        path: The run folder.
 
     Returns:
-        The run, without its data and its model, which are read when they are needed.
+        The run. Its data and its model are read when they are needed.
 
     Raises:
-        UserError: if this is not a run folder, or the run is not trained to its end.
+        UserError: If this is not a run folder, or the run is not trained to its end.
 
     Examples:
         >>> selfadapt.open_run("runs/digits").labels.head()

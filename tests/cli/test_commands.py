@@ -182,7 +182,10 @@ def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
     finished = folder.read_run()
     shutil.rmtree(max(checkpoints.iterdir()))
     refused = run("audit", "run", folder=tmp_path)
-    assert (refused.returncode, "lacks an intact checkpoint of the last epoch" in refused.stderr) == (2, True)
+    assert (
+        refused.returncode,
+        "the checkpoint of the last epoch in run/checkpoint is missing or damaged" in refused.stderr,
+    ) == (2, True)
     folder.write_run({name: value for name, value in finished.items() if name != "result"})
     for gone, message in (
         (None, "yet: 2 epochs are done"),

@@ -275,7 +275,7 @@ def test_the_table_decides_the_parts_and_must_leave_two_classes(vectors: Path, a
     command = ("train", "vectors.npz", "--corrected", "own.csv", "--out")
     write({"ant", "bee"})
     done = run(*command, "two", folder=audited)
-    assert (done.returncode, "leaves no training label of: cow" in done.stderr) == (0, True)
+    assert (done.returncode, "leaves no training samples of these classes: cow" in done.stderr) == (0, True)
     found = {row["id"] for row in _rows(audited / "two" / "samples.csv") if row["part"] == "validation"}
     assert found == {own for own in held_out if _truth(own) != "cow"}
     write({"ant"})
@@ -299,7 +299,7 @@ def test_a_list_that_was_damaged_by_hand(audited: Path, column: str, value: str,
         result = run(*command, folder=audited)
         assert (result.returncode, words in result.stderr) == (2, True), result
     path.write_text(whole + whole.splitlines()[1] + "\n")
-    assert "stands in an earlier line already" in run("labels", "run", folder=audited).stderr
+    assert "occurs in an earlier line already" in run("labels", "run", folder=audited).stderr
     path.unlink()
     assert "selfadapt audit run" in run("labels", "run", folder=audited).stderr
     assert "is not a run folder" in run("labels", "nothing", folder=audited).stderr

@@ -181,7 +181,7 @@ def test_a_vector_that_is_trained_on_and_tested_with_is_warned_of(tmp_path: Path
     content["x_test"][3] = content["x_train"][70]
     np.savez(path, **content)
     told = run("train", path, "--out", "run", folder=tmp_path).stderr
-    assert "samples of the test split that are in the training split too: 1, first" in told
+    assert "samples of the test split that are also in the training split: 1, first" in told
     assert "inflates" in told
 
 
@@ -234,9 +234,9 @@ def test_what_does_not_suit_the_method_is_told(arguments: tuple[str, ...], messa
 @pytest.mark.parametrize(
     ("samples", "classes", "scale", "message"),
     [
-        (12, 4, 1.0, "no class has 5 samples, so none can be judged; are these labels, not ids?"),
+        (12, 4, 1.0, "no class has 5 samples, so none can be judged; are these ids instead of labels?"),
         (9, 1, 1.0, "9 samples are too few to judge labels; pass at least 10"),
-        (60, 2, 1e20, "features are of a size (3e+20) that float32 cannot compute with; bring them near 1"),
+        (60, 2, 1e20, "features of magnitude 3e+20 over- or underflow in float32; scale them to about 1"),
     ],
 )
 def test_vectors_that_no_label_can_be_judged_by_are_told(

@@ -291,7 +291,7 @@ def _refused(result: Result, message: str) -> None:
         (("attack", "plain", "--loss", "kl"), "--loss 'kl' is not known"),
         (("attack", "plain", "--with", "autoattack", "--restarts", "3"), "autoattack has no --restarts"),
         (("attack", "plain", "--with", "fgsm", "--steps", "3"), "fgsm has no --steps"),
-        (("attack", "plain", "--at", "best"), "has not saved its best network"),
+        (("attack", "plain", "--at", "best"), "has no best network; only adversarial training"),
         (("attack", "plain", "--at", "worst"), "--at 'worst' is not known"),
         (("attack", "nowhere"), "nowhere is not a run folder"),
         (("attack", "plain", "--transfer", "nowhere"), "nowhere is not a run folder"),

@@ -126,7 +126,7 @@ class ByHand(Small):
 @pytest.mark.door
 def test_mistakes(tmp_path: Path) -> None:
     plain = DataLoader(TensorDataset(INPUTS, LABELS), batch_size=12)
-    with pytest.raises(ValueError, match="optimises by hand"):
+    with pytest.raises(ValueError, match="does not support manual optimisation"):
         trainer(tmp_path, callbacks=[_callback()]).fit(ByHand(), _loader())
     with pytest.raises(ValueError, match="has no max_epochs"):
         trainer(tmp_path, max_epochs=-1, callbacks=[_callback()]).fit(Small(), _loader())

@@ -247,9 +247,8 @@ def test_a_comparison_opens_with_its_result_in_one_sentence(folder: RunFolder, t
     audit = result["audit"]
     assert sentence == (
         f"With {100 * result['noise']['actual']:.1f} % of the training labels wrong, self-adaptive training, E_s = 2 "
-        f"reaches {100 * result['test_accuracy']:.1f} % test accuracy, ordinary training 11.1 %; of the "
-        f"{audit['suspects']} training labels that it lists as likely errors, {100 * audit['precision']:.1f} % are "
-        "wrong."
+        f"reaches {100 * result['test_accuracy']:.1f} % test accuracy, ordinary training 11.1 %. It lists "
+        f"{audit['suspects']} training labels as likely errors; {100 * audit['precision']:.1f} % of them are wrong."
     )
     assert html.index('class="sheet"') < html.index("<table"), "errors come before tables"
     assert html.count("<table") == 1

@@ -168,7 +168,7 @@ def test_hostile_names_do_nothing(browser: "Browser", server: Server) -> None:
     assert page.query_selector_all("main img[src='x'], main script") == []
     assert page.troubles == []  # type: ignore[attr-defined]
     page.goto((server.run / "report.html").as_uri())
-    assert "What people decided" in page.inner_text("body")
+    assert "Reviewed labels" in page.inner_text("body")
     assert page.query_selector_all("script, img[src='x']") == []
 
 

@@ -80,7 +80,7 @@ def _check_environment() -> None:
 
 
 def _check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what a script passes by accident: nothing, which would be the current folder, and names that are no text.
+    """Refuse what scripts pass by accident: nothing, which would be the current folder, and names that are not UTF-8.
 
     `predict` reports such names itself, with the other files that it cannot read.
     """

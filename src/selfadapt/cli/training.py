@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def opened(path: Path, device: str) -> "OpenedRun":
-    """Open a run to look at, which stays as it is."""
+    """Open a run read-only."""
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.lifecycle.opened_run import open_folder
 

@@ -34,7 +34,7 @@ class Setting:
     aliases: tuple[str, ...] = ()  # former names: refused, with a hint at the current one
     group: str | None = None  # the panel of `--help` that shows it
     unset: str | None = None  # describes the value that None stands for
-    required: bool = False  # None is no value of it
+    required: bool = False  # None does not count as a value
     least: float | None = None
     most: float | None = None
     above: float | None = None

@@ -7,7 +7,7 @@
         manifest.json                version of the format, and the SHA-256 of each file above
 
 A checkpoint is written under a temporary name, flushed to disk and renamed. The newest two are kept. If a process finds
-one damaged, all load the one before it, with a warning. There is no pickle in it, and loading never executes code.
+one damaged, all load the one before it, with a warning. It contains no pickle, and loading never executes code.
 
 If all processes hold the same state, the first writes it, and training waits. Targets that are sharded, and state on a
 GPU, go through torch.distributed.checkpoint, which writes them in the background (distributed_checkpoint.py).
@@ -139,7 +139,7 @@ def save(
 
 
 def load_newest(folder: Path, device: torch.device | str = "cpu") -> Checkpoint | None:
-    """Load the newest checkpoint that no process finds damaged; None if there are no checkpoints.
+    """Load the newest checkpoint that no process finds damaged; None without a checkpoint.
 
     Rank 0 lists the checkpoints for all. Each process verifies the checksums of a share of the files.
 

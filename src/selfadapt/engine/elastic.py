@@ -119,7 +119,7 @@ class _Agent(LocalElasticAgent):
 
 
 class _Logs(DefaultLogsSpecs):
-    """Standard output as it is, or nowhere; no log files."""
+    """Pass standard output through, or discard it. Writes no log files."""
 
     def __init__(self, prints: bool) -> None:
         super().__init__(os.devnull)

@@ -139,7 +139,9 @@ class Training:
         backward pass. With several terms and micro-batches, the gradients of the terms are kept separate until the end.
         """
         sums_T2 = torch.zeros(0)
-        statistics: list[Tensor] = []  # averages, set after the backward pass, which needs those of this process
+        statistics: list[
+            Tensor
+        ] = []  # averages over processes, set after the backward pass, which needs the local ones
         by_term: list[list[Tensor]] = []
         for micro_batch in micro_batches:
             one_pass = micro_batch is micro_batches[-1] and not by_term
@@ -205,7 +207,7 @@ class Training:
         """Sum over the processes, and average the running statistics of batch normalisation in the same collective.
 
         Returns:
-            The sums, and the averages: each process has updated the statistics with its share of the batch only.
+            The sums, and the averaged statistics, which each process has updated with its share of the batch only.
         """
         processes = distributed.world_size()
         if processes == 1:
@@ -285,6 +287,7 @@ class Training:
         self.finish_saving()
 
     def restore(self, saved: Checkpoint) -> None:
+        """Continue from a checkpoint, in all processes."""
         self.model.load_state_dict(saved.model)
         if self.targets is not None and saved.targets is not None:
             self.targets.rows.load_state_dict(saved.targets)
@@ -334,10 +337,10 @@ def fit(
     """Train to the last epoch.
 
     Args:
-        training: The training, new or restored.
-        folder: Where to write checkpoints, if anywhere.
-        after_epoch: Measures a finished epoch. It runs before the checkpoint, so a resumed run may call it again for
-            the same epoch. Its result is added to the history, on which methods base decisions.
+        training: The training run, new or restored.
+        folder: Folder for checkpoints. None writes no checkpoints.
+        after_epoch: Returns measurements of a finished epoch, which are added to the history that methods read. It
+            runs before the checkpoint is written, so a resumed run may call it again for the same epoch.
         after_step: Called after each step.
         before_save: Called in all processes before each checkpoint.
 

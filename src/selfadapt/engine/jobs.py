@@ -62,7 +62,7 @@ def _start(arguments: Sequence[str], slot: int, at_once: int) -> "subprocess.Pop
 
 
 def end_processes(processes: Sequence["subprocess.Popen[bytes]"], seconds: float) -> None:
-    """Terminate processes, each with a session of its own, and after this time kill them and their workers."""
+    """Terminate processes, each in a separate session, and after this time kill them and their workers."""
     for process in processes:
         if process.poll() is None and seconds:
             process.send_signal(signal.SIGTERM)

@@ -54,7 +54,7 @@ class StepReport:
 
 
 def not_finite(loss: Loss, index_B: Tensor) -> Tensor:
-    """Return for which samples the class outputs are not finite; for none if there are no class outputs."""
+    """Return for which samples the class outputs are not finite; for none without class outputs."""
     if loss.logits_BK is None:
         return torch.zeros_like(index_B, dtype=torch.bool)
     return ~loss.logits_BK.isfinite().all(1)

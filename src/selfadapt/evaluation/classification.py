@@ -108,7 +108,7 @@ def predicted_classes(outputs_NK: Tensor) -> Tensor:
 
 
 def accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
-    """Return the share of correct predictions, without UNKNOWN ones; None if there are no others."""
+    """Return the share of correct predictions, without UNKNOWN ones; None if all are UNKNOWN."""
     known_N = predicted_N != UNKNOWN
     return (predicted_N == labels_N)[known_N].double().mean().item() if known_N.any() else None
 

@@ -45,7 +45,7 @@ class SelfAdaptiveCallback(Callback):  # type: ignore[misc]
         if stage != "fit":
             return
         if not pl_module.automatic_optimization:
-            raise ValueError("a module that optimises by hand has its own loop; use SelfAdaptiveLoss in training_step")
+            raise ValueError("the callback does not support manual optimisation; use SelfAdaptiveLoss in training_step")
         epochs = self.epochs or trainer.max_epochs
         if epochs is None or epochs < 1:
             raise ValueError("the trainer has no max_epochs; pass SelfAdaptiveCallback(labels, epochs=...)")
@@ -90,7 +90,7 @@ class SelfAdaptiveCallback(Callback):  # type: ignore[misc]
             return None
         if len(outputs) != 1:
             raise RuntimeError(
-                f"training_step called {self.logits!r} {len(outputs)} times, and its logits come from one call; name "
+                f"training_step called {self.logits!r} {len(outputs)} times instead of once; name "
                 'the submodule that gives the logits: SelfAdaptiveCallback(labels, logits="model")'
             )
         loss = self._criterion(_logits_of(outputs[0]), index)
@@ -117,11 +117,18 @@ class SelfAdaptiveCallback(Callback):  # type: ignore[misc]
         self._unwrap()
 
     def label_errors(self) -> LabelErrorReport:
-        """What the targets say about each label, after training."""
+        """Report likely label errors, judged by the targets, after training.
+
+        Returns:
+            A `LabelErrorReport` in the order of `labels`.
+
+        Raises:
+            RuntimeError: If nothing is trained, or the targets have not been updated yet.
+        """
         return self._criterion.label_errors()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of every process where they differ; Lightning asks all processes, and saves that of the first."""
+        """Return the states of all processes if they differ, because Lightning saves the state of the first only."""
         if self.criterion is None:
             return {}
         state, storage = self.criterion.state_dict(), self.settings.get("storage")

@@ -77,13 +77,20 @@ class SelfAdaptiveMixin:
         return parent.train(resume_from_checkpoint, *arguments, **keywords)
 
     def label_errors(self) -> LabelErrorReport:
-        """What the targets say about each label, after training."""
+        """Report likely label errors, judged by the targets, after training.
+
+        Returns:
+            A `LabelErrorReport` in the order of `labels`.
+
+        Raises:
+            RuntimeError: If nothing is trained, or the targets have not been updated yet.
+        """
         if self.criterion is None:
             raise RuntimeError("nothing is trained yet; call train() first")
         return self.criterion.label_errors()
 
     def _begin(self, epochs: int) -> None:
-        """Make the targets, and load them if training resumes."""
+        """Create the targets, and load them if training resumes."""
         trainer: Any = self
         classes = getattr(getattr(trainer.model, "config", None), "num_labels", None)
         settings = {"num_classes": classes, **self._loss_settings}

@@ -29,7 +29,7 @@ class LoopLoss(ABC):
     """
 
     def __init__(self, targets: TargetStore, *, epochs: int, settings: Mapping[str, Any]) -> None:
-        """`settings` are what a training must share with the one whose state it loads."""
+        """`settings` must be equal to those of a loss whose state is loaded."""
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, not {epochs}")
         self.targets, self.epochs = targets, int(epochs)
@@ -81,12 +81,27 @@ class LoopLoss(ABC):
         return term.total * (processes / distributed.all_reduce_sum(term.weight.clone()))
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of one epoch, which is closed after the last of them."""
+        """Iterate over one epoch of a loader, and close the epoch after the last batch.
+
+        Args:
+            loader: The batches of an epoch.
+
+        Yields:
+            The batches, unchanged.
+
+        Examples:
+            >>> for inputs, index in criterion.batches(loader):
+            ...     loss = criterion(model(inputs), index)
+        """
         yield from loader
         self.end_epoch()
 
     def end_epoch(self) -> None:
-        """Close an epoch, in all processes."""
+        """Close an epoch, in all processes. `batches` does it after the last batch.
+
+        Raises:
+            RuntimeError: If the loss was not called since the last time.
+        """
         if not self.seen:
             raise RuntimeError("end_epoch() was called twice without a step in between; call it once after each epoch")
         whole = Accumulator(0, torch.device("cpu"))
@@ -108,7 +123,7 @@ class LoopLoss(ABC):
         """What a subclass does at the end of an epoch, given how often each sample was seen in it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a checkpoint needs, except the seed and settings that the loss is made with."""
+        """Return what a checkpoint needs to resume, with a loss that is created with the same arguments."""
         return {
             "about": dict(self._about),
             "targets": self.targets.state_dict(),
@@ -121,10 +136,13 @@ class LoopLoss(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state of the same training: the same samples and settings.
+        """Resume from the `state_dict` of a loss that was created with the same arguments.
+
+        Args:
+            state: What `state_dict` returned.
 
         Raises:
-            ValueError: If the state is damaged or of another training. This loss is then as it was before.
+            ValueError: If the state is damaged, or of a loss with other arguments. Nothing is loaded then.
         """
         missing = sorted(set(self.state_dict()) - set(state))
         if missing:
@@ -141,7 +159,7 @@ class LoopLoss(ABC):
         other = [name for name, own in self._about.items() if state["about"].get(name) != own]
         if other:
             raise ValueError(
-                f"the state is of a training with another {', '.join(other)}; create the loss with the same"
+                f"the state was saved with other values of {', '.join(other)}; create the loss with the same"
             )
         (rank, count), seen, visited_n = state["process"], state["seen"], state["visited"]
         if not all(type(number) is int and number >= 0 for number in (state["epoch"], seen, rank, count)):

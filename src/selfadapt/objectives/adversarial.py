@@ -73,11 +73,13 @@ class PGDTraining(ERM):
     inner_loss: ClassVar[LossName] = "cross-entropy"
     inner_start: ClassVar[StartName] = "ball"
 
-    eps: float = setting(0.031, "radius of the attacks, in each pixel of 0..1", above=0, most=1)
+    eps: float = setting(
+        0.031, "radius of the attacks: the largest change of a pixel, which is within 0..1", above=0, most=1
+    )
     step: float = setting(0.007, "step size of the attacks", above=0, most=1)
     steps: int = setting(10, "steps of the attack in training", least=1)
     curve_images: int = setting(
-        500, "test images, the same each time, to attack with PGD-20 after each late epoch; 0 for none", least=0
+        500, "test images, the same each time, to attack with PGD-20 after each epoch of the curve; 0 for none", least=0
     )
     curve_start: int | None = setting(
         None, "epochs before that curve starts", least=0, unset="start-epoch, else 0.7 of the epochs"

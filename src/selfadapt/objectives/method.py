@@ -23,7 +23,7 @@ _BLOCK = 65_536  # rows that are read at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a method knows of its run before it trains."""
+    """What a method is given about its run before it trains."""
 
     num_classes: int
     num_samples: int

@@ -87,7 +87,7 @@ class Evidence:
 
 
 class Objective(Protocol):
-    """A training method as seen by the training loop and the evaluation.
+    """A training method, as the training loop and the evaluation use it.
 
     Everything but the loss has a default: one head, no targets, the network of the last epoch. Subclass `ERM` and
     override what differs.

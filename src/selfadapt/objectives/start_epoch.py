@@ -1,6 +1,6 @@
 """Determine E_s, the epoch from which the targets move, during training, without clean labels or held-out data.
 
-Moving too early fixes the mistakes of a network that is still learning from the labels. Moving too late leaves time to
+Moving too early makes the mistakes of a half-trained network permanent. Moving too late leaves time to
 memorise wrong labels. Two questions are asked after each epoch, and a third at E_s.
 
 *Is the network memorising?* An injected label-noise probe: one sample in twenty, chosen by the seed, is trained with a

@@ -75,7 +75,8 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
         elements.append("</g>")
         y += gap
     width = gap + columns * (side + gap)
-    style = f'font-family="sans-serif" font-size="{_FONT_SIZE}" text-anchor="middle" fill="{INK}"'
+    font = f'font-family="sans-serif" font-size="{_FONT_SIZE}" text-anchor="middle" fill="{INK}"'
+    style = f'{font} style="background:#fff"'  # captions stay readable on a dark page
     size = f'width="{width}" height="{y}" viewBox="0 0 {width} {y}"'
     content = "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>', *elements, "</svg>"])
     with atomic_write(path) as file:
@@ -83,7 +84,7 @@ def contact_sheet(blocks: Sequence[Sequence[Cell]], path: Path) -> None:
 
 
 def read_sheet(path: Path) -> list[list[SheetImage]]:
-    """Read the blocks of a contact sheet, none if there is no file. Sheets of older runs are one block."""
+    """Read the blocks of a contact sheet; an empty list without a file. Sheets of older runs are one block."""
     if not path.exists():
         return []
     try:

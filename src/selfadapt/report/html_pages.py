@@ -51,4 +51,4 @@ def _breakable(content: Any) -> Any:
 
     if isinstance(content, Markup):
         return content
-    return Markup(re.sub(r"\S{20,}", lambda word: re.sub(r"([_/]+)", r"\1<wbr>", word[0]), str(escape(content))))
+    return Markup(re.sub(r"\S{12,}", lambda word: re.sub(r"([_/]+)", r"\1<wbr>", word[0]), str(escape(content))))

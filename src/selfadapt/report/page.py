@@ -42,7 +42,7 @@ def write_run_page(folder: RunFolder, path: Path | None = None) -> Path:
 
 
 def recorded_sheet(folder: RunFolder, path: Path) -> list[list[SheetImage]]:
-    """The blocks of a contact sheet of the run, none if there is no file."""
+    """The blocks of a contact sheet of the run; an empty list without a file."""
     if path.exists():
         folder.check_recorded(path)
     return read_sheet(path)

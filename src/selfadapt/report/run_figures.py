@@ -68,8 +68,8 @@ def _robustness(folder: RunFolder, run: dict[str, Any], metrics: Sequence[dict[s
     ]
     figures.accuracy_curves(attacked, figures.UNDER_ATTACK, run["start_epoch"], path, points=points)
     caption = (
-        f"PGD-20 on the same {attacked[-1]['robust_images']:,} test images after each late epoch. Robust accuracy that "
-        "falls while clean accuracy rises is robust overfitting. Crosses: results of selfadapt attack."
+        f"PGD-20 on the same {attacked[-1]['robust_images']:,} test images after each epoch. If robust accuracy falls "
+        "while clean accuracy rises, the network overfits. Crosses: results of selfadapt attack."
     )
     return [Chart.from_file("Robust accuracy during training", caption, path)]
 
@@ -120,7 +120,7 @@ def _recovery(folder: RunFolder, classes: Sequence[str]) -> list[Chart]:
     charts = []
     for file, title, values, decimals, caption in (
         ("recovered", "Recovered labels", count, 0, f"Training samples by {name} and suggested label."),
-        ("weights", "Sample weights", mean_weight, 2, "Mean training weight of these samples. White: no samples."),
+        ("weights", "Sample weights", mean_weight, 2, "Mean training weight of these samples. Blank: no samples."),
     ):
         path = folder.figures / f"{file}.svg"
         figures.matrix(values, classes, name, "suggested label", path, decimals=decimals, shown=shown)

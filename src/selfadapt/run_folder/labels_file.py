@@ -96,7 +96,7 @@ def _unique() -> Callable[[str], str]:
 
     def check(text: str) -> str:
         if text in seen:
-            raise ValueError(f"{text!r} stands in an earlier line already")
+            raise ValueError(f"{text!r} occurs in an earlier line already")
         seen.add(text)
         return text
 

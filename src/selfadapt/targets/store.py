@@ -2,8 +2,9 @@
 
     t_i  <-  alpha t_i + (1 - alpha) p_i
 
-After initialisation `update` is the only writer. It validates its input before it changes a row.
-The store is not a module or a buffer, because data-parallel training overwrites buffers with those of rank 0.
+Only `update`, and `move`, which is `update` without validation, write to a store that has been created. `update`
+validates its input before it changes a row. The store is neither a module nor a buffer, because data-parallel training
+overwrites buffers with those of rank 0.
 
 Shapes: B samples of a batch, N samples in total, K columns (classes, or features of a direction).
 """
@@ -40,8 +41,8 @@ class Storage:
 
     Args:
         dtype: Number format: torch.float32, torch.float16 or torch.int8.
-        device: Device on which rows are updated. They are stored there, too, unless on the host.
-        on_host: Keep the rows in the memory of the host, pinned if the device copies from there.
+        device: Device on which rows are updated, and stored unless `on_host` or `file` is given.
+        on_host: Keep the rows in host memory, pinned if the device copies from it.
         file: Keep the rows in this memory-mapped file instead of memory.
         top_k: Keep only the k largest entries of each row, in memory.
         sharded: Distribute the rows over the processes of the group instead of replicating them.
@@ -145,7 +146,20 @@ class TargetStore:
     def empty(
         cls, num_samples: int, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
     ) -> "TargetStore":
-        """Create targets that start at zero, so that they average predictions only."""
+        """Create targets that start at zero, so that they average predictions only.
+
+        Args:
+            num_samples: Number of training samples N.
+            num_classes: Number of classes K.
+            momentum: Share alpha of a target that each update keeps.
+            storage: How to keep the rows; float32 in memory by default. `top_k` is not possible.
+
+        Returns:
+            A store of N rows of zeros.
+
+        Raises:
+            UserError: If `storage` has a `top_k`.
+        """
         if storage is not None and storage.top_k is not None:
             raise UserError("--targets topk:K cannot store targets that start at zero; choose another format")
         return cls._filled((), num_samples, num_classes, momentum, "distribution", storage)
@@ -159,7 +173,21 @@ class TargetStore:
         seed: int = 0,
         storage: Storage | None = None,
     ) -> "TargetStore":
-        """Create targets that start as noise, t_i ~ N(0, I), and of which only the direction matters."""
+        """Create targets for features: they start as noise, t_i ~ N(0, I), and only their direction matters.
+
+        Args:
+            num_samples: Number of training samples N.
+            num_features: Number of features K.
+            momentum: Share alpha of a target that each update keeps.
+            seed: Seed of the noise.
+            storage: How to keep the rows; float32 in memory by default. `top_k` is not possible.
+
+        Returns:
+            A store of N directions.
+
+        Raises:
+            UserError: If `storage` has a `top_k`.
+        """
         chunks = gaussian_rows(num_samples, num_features, seed)
         return cls._filled(chunks, num_samples, num_features, momentum, "direction", storage)
 
@@ -191,15 +219,14 @@ class TargetStore:
         return self._rows
 
     def _adapt_to_process_group(self) -> None:
-        """Join a process group that was created after the store, or continue after its end."""
+        """Adapt to a process group that was created or closed after the store was created."""
         rows, world_size = self._rows, distributed.world_size()
         if self._world_size == 1 and isinstance(rows, PackedRows) and not (self._moved or rows.in_file):
             self._rows = ReplicatedRows(rows)
         elif world_size > 1 or isinstance(rows, ShardedRows):
             raise RuntimeError(
-                f"this target store was created in a group of {self._world_size} and is now used in one of "
-                f"{world_size} processes, where its rows would differ; create it after "
-                "torch.distributed.init_process_group"
+                f"this target store was created in a group of {self._world_size} processes but is used in a group of "
+                f"{world_size}; create it after torch.distributed.init_process_group"
             )
         self._world_size = world_size
 
@@ -207,9 +234,9 @@ class TargetStore:
     def step(self, dealt: Dealt | None) -> Iterator[None]:
         """Within this block, a training loop reads and moves the targets of the samples of a batch.
 
-        The loop gives their positions on the host, so that the host waits neither for an accelerator nor for other
-        processes. It also checks that the loss is finite: on an accelerator, targets for which the prediction is not
-        stay as they are, and NaN is returned for them.
+        `dealt` holds their positions on the host, so that the host waits neither for an accelerator nor for other
+        processes. On an accelerator, a prediction that is not finite leaves its target unchanged, and NaN is returned
+        for it, by which the loop detects it.
         """
         rows, self._in_step = self.rows, True
         rows.dealt = dealt
@@ -282,7 +309,17 @@ class TargetStore:
 
     @torch.no_grad()
     def read(self, index: Tensor) -> Tensor:
-        """Return the targets of these samples (B×K, float32) on the device of the index."""
+        """Return stored targets without changing them.
+
+        Args:
+            index: Positions of the samples in the training set (B).
+
+        Returns:
+            The targets (B×K, float32) on the device of the index.
+
+        Raises:
+            ValueError: If an index is out of range.
+        """
         return self.rows.read(self.checked_index(index, unique=False).to(self.rows.device)).to(index.device)
 
     def checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
@@ -303,7 +340,7 @@ class TargetStore:
         return torch.equal(self._places_N.index_select(0, index_B), place_B)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the rows in their storage format; if sharded, those of this process, so save one file per process."""
+        """Return the rows in their storage format. If sharded, these are the rows of this process only."""
         rows = self.rows
         if not isinstance(rows, ShardedRows):
             return rows.state_dict()
@@ -311,6 +348,9 @@ class TargetStore:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Load the state of a store with the same samples, classes and format; if sharded, of the same rank.
+
+        Args:
+            state: What `state_dict` returned.
 
         Raises:
             ValueError: If the state is of another shape, format, rank or number of processes.

@@ -176,7 +176,7 @@ def test_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     source = stored_data.image_metadata(tmp_path)
     table = source / "train" / "metadata.csv"
     table.write_text(table.read_text().replace("1.png", "../../1.png"))
-    with pytest.raises(UserError, match=r"row 3: \.\./\.\./1\.png is outside of the folder"):
+    with pytest.raises(UserError, match=r"row 3: \.\./\.\./1\.png is outside the folder"):
         open_data(str(source))
 
 

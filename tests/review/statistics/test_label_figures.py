@@ -64,7 +64,7 @@ def test_before_a_decision_all_follows_from_p_wrong() -> None:
         "An estimated 137 of 1,000 labels are wrong; 150 are listed as likely errors (150 train), of which about 80.0 "
         "% are wrong."
     )
-    assert second.startswith(f"About {own.further_checks:,} random checks of train labels")
+    assert f"check about {own.further_checks:,} of them at random" in second
 
 
 def test_without_calibrated_p_wrong_the_list_is_counted_and_no_precision_is_claimed() -> None:
@@ -171,7 +171,7 @@ def test_after_fifty_random_looks_all_three_give_the_same_interval(server: Serve
     for row in rows[:60]:
         server.json("api/decide", {"what": "keep", "rows": [row], "queue": "measure"})
     shown = server.json("api/figures")
-    assert any(text.startswith("By 60 decisions, 0.0 % to ") for text in shown["sentences"])
+    assert any(text.startswith("Based on 60 decisions, 0.0 % to ") for text in shown["sentences"])
     told = run("audit", server.run.name, folder=server.run.parent).stdout
     audit = run_json("audit", server.run.name, folder=server.run.parent)
     assert audit["estimated_noise_rate_low"] == 0

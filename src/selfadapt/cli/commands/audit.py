@@ -33,14 +33,13 @@ def command(
     device: str = Device,
     devices: int = Processes,
 ) -> Output:
-    """Write the likely label errors of PATH to labels.csv, most likely wrong first, with suggested labels.
+    """Write the labels of PATH to labels.csv, most likely wrong first, with a suggestion for each likely error.
 
-    PATH is a run, a folder of feature shards (selfadapt embed --out FOLDER) or an .npy of features, or data, on which a
-    run is trained with default settings first.
+    PATH is a run, features (a folder of shards from `selfadapt embed --out FOLDER`, or an .npy file), or data, on which
+    a run is trained with default settings first.
 
-    Prints the estimated number of wrong labels of each split. For a run, also how many labels to review at random
-    (`selfadapt review`) to confirm it: after 50 decisions the estimates are confidence intervals, and report.html shows
-    the same.
+    Prints the likely errors and the estimated number of wrong labels of each split. After 50 decisions in `selfadapt
+    review`, the estimates for a run are confidence intervals.
     """
     from selfadapt.data.sources.shard_folder import has_shards
     from selfadapt.run_folder.folder import RunFolder
@@ -48,7 +47,7 @@ def command(
     folder = RunFolder(Path(path))
     if folder.exists:
         if labels is not None or out is not None:
-            raise UserError(f"{path} is a run with labels and a folder; leave out --labels and --out")
+            raise UserError(f"{path} is a run, which has its labels and its folder; leave out --labels and --out")
         return _audit_run(folder, device, devices)
     if has_shards(folder.path):
         return _audit_features(folder.path, labels, out, device, devices)

@@ -71,10 +71,12 @@ def _print(found: dict[str, Any], run: Path, *, risk: float, confidence: float) 
         if found["earlier_removed"]:
             print("the earlier threshold was removed: predict no longer abstains")
     else:
-        limit = "never" if found["threshold"] == EVERYTHING else f"up to {found['threshold']:.6g}"
+        limit = (
+            "never" if found["threshold"] == EVERYTHING else f"if the confidence is at most {found['threshold']:.6g}"
+        )
         bound = f"at most {percent(found['guaranteed_risk'])}, with {percent(confidence)} confidence"
         lines = {
-            "abstain": f"{limit} ({found['selector']})",
+            "abstain": f"{limit} (selector {found['selector']})",
             "guaranteed error": bound,
             "validation coverage": f"{percent(found['validation_coverage'])} of {found['samples']} samples",
             "test error": f"{percent(found['test_risk'])} at a coverage of {percent(found['test_coverage'])}",

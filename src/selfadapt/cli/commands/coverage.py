@@ -25,10 +25,10 @@ def command(
     passes: int = Passes,
     device: str = Device,
 ) -> Output:
-    """Measure the selective error of RUN on test data at each coverage, for every selector.
+    """Measure the error of RUN on test data if it answers only a part (coverage) of it, for every selector.
 
-    Thresholds are fitted on the validation split. Without one, the error is measured at this exact coverage of the test
-    split, as in the paper. The report of RUN shows the curves.
+    A selector is a measure of confidence. Thresholds are fitted on the validation split. Without one, the error is
+    measured at the exact coverage of the test split, as in the paper. The report of RUN shows the curves.
     """
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.abstention import measure_coverage

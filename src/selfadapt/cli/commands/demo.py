@@ -40,7 +40,8 @@ def command(
     )
     audit = result["audit"]
     print(
-        f"{audit['suspects']} likely label errors, of which {percent(audit['precision'])} are wrong: {audit['labels']}"
+        f"{audit['suspects']} labels are listed as likely errors; {percent(audit['precision'])} of them are wrong: "
+        f"{audit['labels']}"
     )
     print(f"report: {result['report']}")
     program = "selfadapt" if shutil.which("selfadapt") else sys.argv[0]  # as in .venv/bin/selfadapt

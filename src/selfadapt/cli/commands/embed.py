@@ -17,7 +17,7 @@ def command(
     model: str = typer.Option(PHOTOS, help="Any timm model."),
     weights: str = typer.Option("pretrained", help="pretrained, none, or a .safetensors or .pth file."),
     image_size: int | None = typer.Option(
-        None, help="Resize images to a square of this size. Default: the input size of the model."
+        None, help="Resize and crop images to a square of this size. Default: the input size of the model."
     ),
     out: Path = typer.Option(Path("features.npz"), help="An .npz file, or a folder for shards with a manifest."),
     shard_size: int = typer.Option(8192, help="Images per shard, for a folder."),

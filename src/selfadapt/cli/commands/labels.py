@@ -17,8 +17,8 @@ def command(
     run: Path = typer.Argument(help="Folder of an audited run."),
     confidence: float | None = typer.Option(
         None,
-        help="Accept suggestions with at least this confidence. Default: 0.6. With --precision: confidence level of "
-        "the guarantee. Default: 0.95.",
+        help="Accept suggestions with at least this confidence. Default: 0.6. With --precision, the confidence of the "
+        "guarantee instead. Default: 0.95.",
     ),
     precision: float | None = typer.Option(
         None,

@@ -12,7 +12,7 @@ EXAMPLE = "Example: selfadapt methods, then: selfadapt train --method elr --help
 def command(
     name: str | None = typer.Argument(None, help="Show one method."),
 ) -> Output:
-    """List the methods: description, requirements, cost, settings with defaults, and paper."""
+    """List the methods: what each does and needs, its settings with defaults, its cost and its paper."""
     from dataclasses import asdict
 
     from selfadapt.core.errors import UserError

@@ -15,7 +15,7 @@ def command(
     run: Path = typer.Argument(help="Folder of a run of `selfadapt pretrain`."),
     data: str | None = typer.Option(None, help="Labelled data with a test split. Default: the data of the run."),
     image_size: int | None = typer.Option(
-        None, min=1, help="Resize images to a square of this size. Default: as in the run."
+        None, min=1, help="Resize and crop images to a square of this size. Default: as in the run."
     ),
     epochs: int = typer.Option(100, help="Number of epochs."),
     lr: float = typer.Option(0.4, help="Learning rate. The paper uses 2 for ImageNet."),

@@ -27,16 +27,16 @@ EXAMPLE = "Example: selfadapt review runs/first"
 
 def command(
     run: Path = typer.Argument(help="Folder of an audited run."),
-    port: int = typer.Option(0, help="Port. Default: a free one."),
+    port: int = typer.Option(0, help="Port; 0 selects a free one."),
     no_browser: bool = typer.Option(False, "--no-browser", help="Print the address, but do not open a browser."),
 ) -> Output:
     """Review the likely label errors of RUN in the browser.
 
-    Duplicates with different labels are reviewed as one item. The queue Measure is a random sample, from which the
-    number of wrong labels is estimated.
+    The page is served on this machine only, until Ctrl-C. Decisions are written to decisions.jsonl immediately, and
+    `selfadapt labels` applies them before any suggestion.
 
-    The page is served on this machine only, until Ctrl-C. Decisions are written to decisions.jsonl immediately. They
-    take precedence in `selfadapt labels`.
+    Duplicates with different labels are reviewed as one item. In the queue Measure, labels are drawn at random to
+    estimate how many are wrong.
     """
     from selfadapt.report.page import write_run_page
     from selfadapt.review.previews import views_of

@@ -40,11 +40,12 @@ def command(
         return
     run, result = done
     yield result
-    lines = {
-        f"test accuracy ({result['network']})": percent(result["test_accuracy"]),
-        "balanced test accuracy": percent(result["test_balanced_accuracy"]),
-        "validation accuracy (given labels)": percent(result["validation_accuracy"]),
+    accuracies = {
+        f"test accuracy ({result['network']})": result["test_accuracy"],
+        "balanced test accuracy": result["test_balanced_accuracy"],
+        "validation accuracy (given labels)": result["validation_accuracy"],
     }
+    lines = {name: percent(value) for name, value in accuracies.items() if value is not None}
     for name, own in result.get("suggestions", {}).items():
         lines[f"{name} accuracy (suggested labels)"] = percent(own["accuracy"])
     if result["noise"]:
@@ -61,7 +62,7 @@ def command(
     print_lines(lines)
     for name, own in result.get("suggestions", {}).items():
         print(
-            f"{own['likely_errors']} likely errors in the {name} labels were not corrected, as only people correct "
-            "them, so the accuracy on given labels hardly changes. Suggestions come from a model: agreement with them "
-            "does not prove that they are right"
+            f"{own['likely_errors']} likely errors in the {name} labels were not corrected, because only reviewers "
+            "change them, so the accuracy on given labels hardly changes. Accuracy on suggested labels is agreement "
+            "with a model and does not prove that the suggestions are right"
         )

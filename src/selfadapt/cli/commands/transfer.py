@@ -16,8 +16,8 @@ def command(
     given: TransferSettings,
     run: Path = typer.Argument(help="Folder of a run with a ResNet."),
     data: list[Path] = typer.Argument(
-        help="Folders in VOC format (JPEGImages, Annotations or SegmentationClass, ImageSets). All are trained on; the "
-        "first is evaluated."
+        help="Folders in VOC format (JPEGImages, Annotations or SegmentationClass, ImageSets). All are used for "
+        "training, the first one for evaluation."
     ),
     device: str = Device,
 ) -> Output:

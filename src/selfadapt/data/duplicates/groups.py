@@ -199,7 +199,7 @@ def _scenes(links: Sequence[Link], same: Sequence[DuplicateGroup[int]]) -> list[
 def _around_centres(
     pairs: Sequence[tuple[int, int]], members_of: Mapping[int, Sequence[int]], kind: Kind
 ) -> list[DuplicateGroup[int]]:
-    """Form groups of linked samples, each with the members of its own group, if it has one."""
+    """Form groups of linked samples, each with the members of its group, if it has one."""
     near: dict[int, set[int]] = defaultdict(set)
     for a, b in pairs:
         near[a].add(b)

@@ -36,7 +36,7 @@ class ImageMetadata(Form):
                     raise UserError(f"{table}, row {number}: {_FILE} is missing; write the name of the image file")
                 if Path(row[_FILE]).is_absolute() or ".." in Path(row[_FILE]).parts:
                     raise UserError(
-                        f"{table}, row {number}: {row[_FILE]} is outside of the folder; move the image into it"
+                        f"{table}, row {number}: {row[_FILE]} is outside the folder; move the image into it"
                     )
                 file = table.parent / row[_FILE]
                 own_id = row.get("id") or str(file.relative_to(path))

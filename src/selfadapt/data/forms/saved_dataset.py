@@ -88,7 +88,7 @@ def splits_of(loaded: Any) -> list[tuple[str, Any]]:
         raise UserError(f"the dataset has the splits {', '.join(loaded)}; name one of them train")
     if len(known) < len(loaded):
         others = ", ".join(name for name in loaded if name.lower() not in _SPLITS)
-        warnings.warn(f"of the dataset, only train, val and test are used, not {others}", stacklevel=2)
+        warnings.warn(f"only the splits train, val and test of the dataset are used, not {others}", stacklevel=2)
     return known
 
 

@@ -70,7 +70,7 @@ def read_batches(
 
 
 def ignore_signals(worker: int) -> None:
-    """Let signals to the group of processes not reach a worker: the main process saves with it, and then stops it.
+    """Ignore signals to the process group in a worker: the main process needs it to save, and then stops it.
 
     Ctrl-C, torchrun and our own launcher signal a whole group. The worker ends with the main process (Linux only).
     """

@@ -112,7 +112,7 @@ def corrected_validation(data: Data, path: Path) -> frozenset[str]:
     if data.num_classes - len(lost) < 2:
         raise UserError(f"{path} leaves fewer than two classes to train on; lost: {', '.join(lost)}")
     if lost:
-        warnings.warn(f"{path} leaves no training label of: {', '.join(lost)}", stacklevel=2)
+        warnings.warn(f"{path} leaves no training samples of these classes: {', '.join(lost)}", stacklevel=2)
     return frozenset(held_out)
 
 

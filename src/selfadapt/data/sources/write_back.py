@@ -49,7 +49,7 @@ def check_out(source: str, out: Path) -> None:
     if not path.is_dir() and out.suffix != path.suffix:
         raise UserError(f"{out} should end in {path.suffix}, as {path} does: the data are written in the same form")
     if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
-        raise UserError(f"{out} is inside {path}; give a folder outside of the data")
+        raise UserError(f"{out} is inside {path}; give a folder outside the data")
 
 
 def write_back(source: str, columns: TableColumns, corrections: Corrections, out: Path) -> None:

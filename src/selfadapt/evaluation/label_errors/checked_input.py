@@ -1,4 +1,4 @@
-"""What users pass as labels, features, probabilities and groups, checked: a ValueError says what to pass instead.
+"""Checks of the labels, features, probabilities and groups that users pass. A ValueError says what to pass instead.
 
 Shapes: N samples, F features, K classes.
 """
@@ -67,7 +67,7 @@ def _numpy(values: Tensor) -> Array:
 
 
 def _check_objects(labels: Sequence[Any]) -> None:
-    """Before numpy makes words of what a list holds: each must be one label of one type, and none may be missing."""
+    """Check items before numpy converts them to text: each must be a label of the same type, and none missing."""
     several = next((i for i, own in enumerate(labels) if isinstance(own, list | tuple | set | np.ndarray)), None)
     if several is not None:
         raise ValueError(f"the label of sample {several} is {labels[several]}; {ONE_COLUMN_EACH}")

@@ -77,7 +77,7 @@ def aligned_to(shards: FeatureShards, ids: Sequence[str] | None, count: int) -> 
         UserError: If labels and shards do not have the same samples.
     """
     if len(shards) != count:
-        raise UserError(f"there are {count} labels but {len(shards)} samples in the features; one label for each")
+        raise UserError(f"there are {count} labels but {len(shards)} samples in the features; give one label for each")
     in_shards = None if ids is None else shards.column("ids")
     if in_shards is None or ids is None:
         return None
@@ -89,7 +89,7 @@ def aligned_to(shards: FeatureShards, ids: Sequence[str] | None, count: int) -> 
     if unequal.any():
         first = unequal.argmax()
         raise UserError(
-            f"the ids of the labels are not those of the features, such as {given[wanted][first]!r} and "
+            f"the labels and the features have different ids, such as {given[wanted][first]!r} and "
             f"{held[order][first]!r}; give each sample of the features one label"
         )
     row_N = np.empty(count, np.int64)

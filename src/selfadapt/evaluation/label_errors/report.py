@@ -87,15 +87,16 @@ class LabelErrorSummary:
 class LabelErrorReport:
     """An assessment of every label, with each array in the order of the input.
 
-    `find_label_errors`, `SelfAdaptiveLoss.label_errors` and `SelfAdaptiveClassifier.label_errors_` return it, and
-    `selfadapt audit` writes it to labels.csv. In a report that is read back from labels.csv, the order of the input is
-    that of the file: most likely wrong first.
+    It is what `find_label_errors`, `SelfAdaptiveLoss.label_errors` and `SelfAdaptiveClassifier.label_errors_` give, and
+    what `selfadapt audit` writes to labels.csv. The order of a report that is read back from that file is the order of
+    the file: most likely wrong first.
 
     Attributes:
         is_error: True for the likely errors, bool of shape (N,).
         ranked_indices: Positions from most to least likely wrong, all likely errors before all others, of shape (N,).
-        p_wrong: Probability that the label is wrong. It is calibrated for out-of-sample predictions; for targets it is
-            the share of the strongest other class. NaN if the sample could not be judged.
+        p_wrong: Probability that the label is wrong, estimated from out-of-sample predictions. From targets, it is one
+            minus the support for the label, which ranks labels but is not calibrated. NaN if the sample could not be
+            judged.
         given_labels: The labels as they were passed.
         suggested_labels: The suggested label of a likely error, the given label of every other sample.
         runner_up_labels: The most likely class other than the suggested one.
@@ -173,13 +174,16 @@ class LabelErrorReport:
         return names if (codes >= 0).all() else np.where(codes >= 0, names, "")
 
     def apply_to(self, table: Any, column: str, *, confidence: float = 0.6) -> Any:
-        """Return a copy of a table with the suggested labels, and everything else as it is.
+        """Return a copy of a table in which the likely errors have the suggested labels.
 
         Args:
-            table: A pandas or polars DataFrame or a Dataset of `datasets`, whose rows are found by their ids: the index
-                in pandas, else the column `id`, else the position.
+            table: A pandas or polars DataFrame or a Dataset of `datasets`. Its rows are matched by id: the index in
+                pandas, else the column `id`, else the position.
             column: Name of the label column.
-            confidence: Suggestions below this confidence are not taken.
+            confidence: Least confidence of a suggestion to be used.
+
+        Returns:
+            A table of the same type. Its index, column types and all other values are unchanged.
 
         Raises:
             ValueError: If the ids or the given labels are not those of this report.
@@ -208,7 +212,9 @@ class LabelErrorReport:
         """The position in this report of each row of a table that it has."""
         rows = {row: self.position[sample_id] for row, sample_id in enumerate(ids) if sample_id in self.position}
         if not rows:
-            raise ValueError(f"no row has an id of this report, such as {self.ids[0]!r}; pass the table of its labels")
+            raise ValueError(
+                f"no row has an id of this report, such as {self.ids[0]!r}; pass the table of these labels"
+            )
         if len(set(ids)) < len(ids) or len(self.position) < len(self):
             raise ValueError("the index repeats a value, so rows cannot be found by it; pass the whole table, in order")
         return rows
@@ -227,7 +233,8 @@ class LabelErrorReport:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether P(wrong) is a probability: out-of-sample assessments alone compute outlier scores as well."""
+        """Whether P(wrong) is an estimated probability, as from out-of-sample predictions."""
+        # Only those have outlier scores, also in a report that is read back from labels.csv.
         return bool(np.isfinite(self.outlier_score).any() and self.is_judged.any())
 
     @cached_property
@@ -240,7 +247,7 @@ class LabelErrorReport:
         return np.flatnonzero(self.split_codes == list(self.split_names).index(split))
 
     def of_split(self, split: str) -> "LabelErrorReport":
-        """The report on one split alone."""
+        """Return the report on one split."""
         rows = self.rows_of(split)
         return replace(
             self, **{name: getattr(self, name)[rows] for name in PER_SAMPLE}, index=None, samples=None, feature_map=None
@@ -293,7 +300,11 @@ class LabelErrorReport:
             }
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the table, sorted by rank, with the column names of labels.csv."""
+        """Write one row per label, most likely wrong first, with the columns of labels.csv.
+
+        Args:
+            path: The file to write. An existing file is replaced.
+        """
         with atomic_write(Path(path)) as file:
             writer = csv.writer(file)
             for number, row in enumerate(self.rows()):
@@ -302,7 +313,14 @@ class LabelErrorReport:
                 writer.writerow(row.values())
 
     def to_frame(self) -> Any:
-        """Return a pandas DataFrame with the index of the labels, sorted by rank. Needs pandas."""
+        """Return one row per label as a pandas DataFrame, most likely wrong first.
+
+        Returns:
+            A DataFrame with the index of the labels, if they were a pandas Series.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
         import pandas
 
         columns = {

@@ -1,1 +1,1 @@
-"""Self-adaptive training of linear heads by folds, with a noise model."""
+"""Self-adaptive training of linear heads, with cross-validation and a noise model."""

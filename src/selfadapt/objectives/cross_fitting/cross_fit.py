@@ -100,7 +100,9 @@ def check_enough(labels_N: Tensor) -> None:
     if len(labels_N) < LEAST_SAMPLES:
         raise ValueError(f"{len(labels_N)} samples are too few to judge labels; pass at least {LEAST_SAMPLES}")
     if torch.bincount(labels_N).max() < LEAST_TO_JUDGE:
-        raise ValueError(f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these labels, not ids?")
+        raise ValueError(
+            f"no class has {LEAST_TO_JUDGE} samples, so none can be judged; are these ids instead of labels?"
+        )
 
 
 def check_spread(labels_N: Tensor, fold_N: Tensor, names: Sequence[str] | None = None) -> None:
@@ -120,10 +122,10 @@ def check_spread(labels_N: Tensor, fold_N: Tensor, names: Sequence[str] | None =
 def check_features(features_NF: Tensor) -> None:
     """Raise a ValueError if no head can be fitted to these features."""
     if bool((features_NF == features_NF[:1]).all()):
-        raise ValueError("features are the same for every sample, so they say nothing about labels")
+        raise ValueError("features are the same for every sample, so labels cannot be judged by them")
     largest = float(features_NF.abs().max())
     if not 1 / _LARGEST_FEATURE < largest < _LARGEST_FEATURE:
-        raise ValueError(f"features are of a size ({largest:.0e}) that float32 cannot compute with; bring them near 1")
+        raise ValueError(f"features of magnitude {largest:.0e} over- or underflow in float32; scale them to about 1")
 
 
 def deal_assignments(

@@ -39,14 +39,14 @@ _LEAST_FOLDS = 3  # nested folds leave out two folds at a time
 
 @dataclass(frozen=True, kw_only=True)
 class SelfAdaptiveFolds(ERM):
-    description: ClassVar[str] = "self-adaptive training of a head by folds"
+    description: ClassVar[str] = "self-adaptive training, cross-validated head"
     paper: ClassVar[str] = NoisyLabels.paper
     needs: ClassVar[str] = "a linear head: photos with --tune head, or vectors"
     result: ClassVar[str] = "fitted head"
     solves: ClassVar[bool] = True
 
-    folds: int = setting(5, "folds, each predicted by heads that were not fitted to it", least=_LEAST_FOLDS)
-    rounds: int | None = setting(None, "rounds in which targets move", unset="7, or 4 where samples are many", least=1)
+    folds: int = setting(5, "number of cross-validation folds", least=_LEAST_FOLDS)
+    rounds: int | None = setting(None, "number of times the targets move", unset="7, or 4 for large data", least=1)
     seed: int = 0
 
     def suited(self, task: Task) -> Self:

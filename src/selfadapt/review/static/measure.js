@@ -86,7 +86,7 @@ export class Measure {
     if (!own) {
       const all = count(this.found.population);
       return [
-        element("p", {}, `Draws a fixed random order of the ${all} undecided suggestions on training labels. Decide them one by one in that order: the results then hold for the suggestions that you do not check, and you can stop at any time.`),
+        element("p", {}, `The sample is a fixed random order of the ${all} undecided suggestions on training labels. Decide them one by one: the results then hold for the suggestions that you do not check, and you can stop at any time.`),
       ];
     }
     const share = own.seen ? `, ${count(own.right)} right` : "";
@@ -109,7 +109,7 @@ export class Measure {
     if (!own.seen) return ["Decide the first sample to start."];
     const found = `${count(own.right)} of ${count(own.seen)} suggestions were right`;
     if (own.right / own.seen >= this.precision) return [`${found}, but too few are left for a guarantee. Decide the last ${count(rest)}.`];
-    if (own.seen < ENOUGH) return [`${found}, less than ${percent(this.precision)}. That is too few checks to tell: continue, or lower the precision.`];
+    if (own.seen < ENOUGH) return [`${found}, less than ${percent(this.precision)}. That is too few checks for a conclusion: continue, or lower the precision.`];
     return [`${found}, so a precision of ${percent(this.precision)} is unlikely. Lower the precision, or decide each suggestion.`];
   }
 
@@ -125,7 +125,7 @@ export class Measure {
 
   split(own) {
     if (!own.drawn) {
-      return [element("p", {}, `Draws a random order of all ${count(own.labels)} labels. Decide them one by one in that order to estimate how many labels are wrong and the true accuracy of the model. The intervals hold at all times, so you can stop at any time.`)];
+      return [element("p", {}, `The sample is a random order of all ${count(own.labels)} labels. Decide them one by one to estimate how many labels are wrong and how accurate the model is. The intervals hold at all times, so you can stop whenever you like.`)];
     }
     const lines = [element("p", { id: "sampled" }, `${count(own.sampled)} of ${count(own.labels)} checked in random order.`)];
     const say = (name, share) => share && lines.push(element("p", {}, `${name}: ${percent(share.value)}, between ${percent(share.low)} and ${percent(share.high)} with a confidence of ${percent(this.confidence)}.`));

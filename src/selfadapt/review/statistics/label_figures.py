@@ -103,8 +103,8 @@ class LabelFigures:
             return []
         more = " more" if own.decided else ""
         return [
-            f"About {own.further_checks:,}{more} random checks of {own.split} labels (selfadapt review, Measure) "
-            f"estimate their error rate to within {_points()}."
+            f"To estimate the error rate of the {own.split} labels to within {_points()}, check about "
+            f"{own.further_checks:,}{more} of them at random (selfadapt review, Measure)."
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -200,13 +200,13 @@ def _is_measured(share: Share | None) -> bool:
 
 def _measured(own: SplitFigures) -> str:
     if not _is_measured(own.error_rate):
-        found = f"{own.precision} of the {own.likely_errors:,} likely errors of {own.split} are wrong"
+        found = f"{own.precision} of the {own.likely_errors:,} likely errors in the {own.split} split are wrong"
     else:
         found = f"{own.error_rate} of the {own.labels:,} {own.split} labels are wrong"
         if _is_measured(own.precision):
             found += f", and {own.precision} of the {own.likely_errors:,} likely errors among them"
     enough = "" if own.further_checks else f"; the error rate is known to within {_points()}"
-    return f"By {own.decided:,} decisions, {found}, with a confidence of {CONFIDENCE:.0%}{enough}."
+    return f"Based on {own.decided:,} decisions, {found}, with a confidence of {100 * CONFIDENCE:.0f} %{enough}."
 
 
 def _points() -> str:

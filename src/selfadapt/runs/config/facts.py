@@ -1,7 +1,7 @@
-"""What planning needs to know of the data and the machine, found in two looks.
+"""What planning needs to know of the data and the machine, in two steps.
 
-`inspect_source` looks at the head of the data, before anything is decoded; by that the network and the way of reading
-are chosen. `inspect_data` looks at the data as they were opened.
+`inspect_source` reads the start of the data, before anything is decoded; the network and the way of reading are chosen
+by its result. `inspect_data` describes the opened data.
 """
 
 from dataclasses import dataclass, fields
@@ -25,7 +25,7 @@ from selfadapt.runs.lifecycle.network import bare_backbone
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFacts:
-    """What a look at the head of the data shows."""
+    """What the start of the data shows."""
 
     holds: DataKind
     crops_from_images: bool  # papers on this named set cut random crops from the images as they are

@@ -39,7 +39,7 @@ _UNSET_WITHOUT_LABELS = {  # what is chosen, where that differs from a run with 
     "batch_size": "128, or 512 from 50,000 samples on",
     "lr": "0.1",
     "weight_decay": "0.00005",
-    "warmup_epochs": "30 of 800",
+    "warmup_epochs": "30/800 of the epochs",
 }
 _ONLY_WITHOUT_LABELS = {"views"}
 _ONLY_WITH_LABELS = {

@@ -43,7 +43,7 @@ class DataSettings:
     )
     image_size: int | None = data(
         None,
-        "Resize images to a square of this size.",
+        "Resize and crop images to a square of this size.",
         least=1,
         most=4096,
         unset="the input size of a timm model; 224 with --crops original; else the size of the images or, if they "
@@ -64,8 +64,8 @@ class DataSettings:
     )
     progressive: str | None = advanced(
         None,
-        "Progressive resizing, as SIZE:SHARE: train on smaller images up to this share of the epochs. Example: 24:0.5, "
-        "or 16:0.25,24:0.5.",
+        "Progressive resizing, as SIZE:SHARE: train on images of this size up to this share of the epochs. Example: "
+        "24:0.5, or 16:0.25,24:0.5.",
         unset="full size",
     )
     validation: float = advanced(
@@ -176,8 +176,8 @@ class TrainingSettings:
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = advanced(
         "auto",
-        "Precision of training and evaluation: float32, bfloat16, float16 or auto, which is bfloat16 on an accelerator "
-        "that supports it, else float32.",
+        "Precision of training and evaluation: float32, bfloat16, float16 or auto (bfloat16 on an accelerator that "
+        "supports it, else float32).",
     )
     sync_bn: bool = advanced(False, "Synchronise batch normalisation across processes.")
     compile: Literal["none", "default", "reduce-overhead", "max-autotune"] = advanced(
@@ -211,7 +211,7 @@ class GeneralSettings:
         "Augmented views of an image in a step, 1 or 2.",
         least=1,
         most=2,
-        unset="as its authors do: 2 for byol, moco, simclr and simsiam, else 1",
+        unset="as in the papers: 2 for byol, moco, simclr and simsiam, else 1",
     )
     device: str = setting("auto", "Device: auto, cpu, cuda, rocm, xpu or mps.")
 

@@ -240,7 +240,7 @@ def calibrate(
 
 
 def _risk_to_request(guaranteed: float) -> float | None:
-    """The guaranteed risk, rounded up to a tenth of a percent; None if that is no restriction."""
+    """The guaranteed risk, rounded up to a tenth of a percent; None if that is 1."""
     rounded = math.ceil(1000 * guaranteed) / 1000
     return rounded if rounded < 1 else None
 

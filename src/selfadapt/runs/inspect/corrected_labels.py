@@ -66,7 +66,7 @@ def write_corrected_labels(
         if value is not None and not 0 <= value <= 1:
             raise UserError(f"--{name} {value} must be within 0..1")
     if precision is not None and confidence == 1:
-        raise UserError("a sample cannot give --confidence 1; ask for less, such as 0.95")
+        raise UserError("no random sample gives a confidence of 1; choose a lower --confidence, such as 0.95")
     report = read_report(folder)
     decided = read_decisions(folder, report.position)
     found, depth = None, None

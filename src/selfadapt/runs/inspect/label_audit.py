@@ -54,8 +54,8 @@ def audit_training(folder: RunFolder, data: Data, training: TrainedState) -> Aud
     start = training.objective.started(training.history, training.epochs) or 0
     if (training.epoch, training.step) <= (start, 0):
         raise UserError(
-            f"{folder.path} cannot be audited yet: {training.epoch} epochs are done, and it starts to learn about its "
-            f"labels after epoch {start}. Resume training with: selfadapt train --resume --out {folder.path}"
+            f"{folder.path} cannot be audited yet: {training.epoch} epochs are done, and more than {start} are needed. "
+            f"Resume training with: selfadapt train --resume --out {folder.path}"
         )
     list_unreadable(folder, data)  # so that all processes know of the same files
     evidence, targets = training.objective.evidence(training.progress), training.targets

@@ -156,8 +156,8 @@ def load_moment(run: OpenedRun, moment: str) -> int:
     file = run.folder.network_file(moment)
     if not curve or not file.exists() or (moment == "best" and _VALIDATED not in curve[0]):
         raise UserError(
-            f"{run.folder.path} has not saved its {moment} network; adversarial training does, if it logs a curve and, "
-            "for the best, has a validation split"
+            f"{run.folder.path} has no {moment} network; only adversarial training with --curve-images above 0 saves "
+            "it, the best one only with a validation split"
         )
     with run.folder.tensors_of(file) as tensors:
         run.model.load_state_dict(tensors)

@@ -79,7 +79,7 @@ def _warn_of_leaks(data: Data, found: Sequence[Sequence[int]]) -> None:
         if leaks:
             first, second = (data.ids[place] for place in leaks[0])
             warnings.warn(
-                f"samples of the {split} split that are in the training split too: {len(leaks)}, first {second} as "
+                f"samples of the {split} split that are also in the training split: {len(leaks)}, first {second} as "
                 f"{first}; this leakage inflates the accuracy. duplicates.csv lists all",
                 stacklevel=2,
             )

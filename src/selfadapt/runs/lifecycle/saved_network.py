@@ -31,8 +31,8 @@ def newest_checkpoint(folder: RunFolder, device: torch.device | str = "cpu") -> 
         raise UserError(f"{folder.path} is not trained yet; resume it with: {resume}")
     if "result" in run and saved.epoch < run["settings"]["fit"]["epochs"]:
         raise UserError(
-            f"{folder.checkpoints} lacks an intact checkpoint of the last epoch, to which the results of the run "
-            f"belong; restore it, or train from epoch {saved.epoch} again with: {resume}"
+            f"the checkpoint of the last epoch in {folder.checkpoints} is missing or damaged; restore it, or train "
+            f"again from epoch {saved.epoch} with: {resume}"
         )
     return saved
 
@@ -51,7 +51,7 @@ def restoring(checkpoints: Path, saved: Checkpoint) -> Iterator[None]:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"the newest checkpoint in {checkpoints} does not fit the network that run.json describes "
-            f"({reason[:200]}); restore the one or the other"
+            f"({reason[:200]}); restore one of the two"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """The number of threads: as many as the network gains from.
 
 Threads split every layer of a step and wait for each other at its end. A layer that takes microseconds gains nothing
-from a second thread, and beside another busy program it waits for the thread that has no core: the demo then took five
-times as long with two threads as with one. So a thread is used only if it has enough to do:
+from a second thread, and loses much beside another busy program, while one of the threads waits for a core: the demo
+then took five times as long with two threads as with one. So a thread is used only if it has enough to do:
 
     threads = min(cores, W / WORK_OF_A_THREAD), at least 1
 

@@ -160,8 +160,8 @@ class RunBench:
             learn, judge = split_off(run.data.train, share, seeded(run.plan.seed, "held out"))
         except UserError:
             raise UserError(
-                f"{len(run.data.train)} training samples are too few to hold out {share:.0%} of each class, by which "
-                f"{run.plan.method_name} chooses settings that were not given; give them, or add samples"
+                f"{len(run.data.train)} training samples are too few to hold out {share:.0%} of each class, on which "
+                f"{run.plan.method_name} chooses its settings; give these settings, or add samples"
             ) from None
         return RunBench(
             replace(run, data=replace(run.data, train=learn, validation=judge)), self.after_epoch, self.on_stage
@@ -256,7 +256,7 @@ class RunBench:
         rebuilt = rebuild_records(path, history) if distributed.rank() == 0 else 0
         if rebuilt:
             warnings.warn(
-                f"{path} was damaged; {rebuilt} of its epochs were rebuilt from the checkpoint, without their seconds",
+                f"{path} was damaged; {rebuilt} of its epochs were rebuilt from the checkpoint, without their times",
                 stacklevel=2,
             )
 

@@ -100,7 +100,9 @@ class AreaUnderMargin(ERM):
     paper = "Pleiss et al., Identifying Mislabeled Data using the Area Under the Margin Ranking, 2020"
     needs = "time for three training runs"
 
-    percentile: float = setting(0.99, "percentile of the threshold samples below which labels go", least=0, most=1)
+    percentile: float = setting(
+        0.99, "percentile of the threshold samples' margins below which a label is removed", least=0, most=1
+    )
     num_classes: int = 0
     num_samples: int = 0
     seed: int = 0

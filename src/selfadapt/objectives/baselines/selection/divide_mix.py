@@ -133,9 +133,7 @@ class DivideMix(ERM):
         25.0, "weight of the guessed labels (l); 0 for little or asymmetric noise, 50 for 90 %", least=0
     )
     rising: int = setting(16, "epochs after the warm-up in which that weight rises", least=1)
-    threshold: float = setting(
-        0.5, "samples whose label is correct with this probability are labelled", least=0, below=1
-    )
+    threshold: float = setting(0.5, "probability of being correct above which a label is kept", least=0, below=1)
     strength: float = setting(4.0, "parameter of the Beta distribution of mixtures", above=0)
     penalise_confidence: bool = setting(False, "warm up with confident predictions penalised, for asymmetric noise")
 
