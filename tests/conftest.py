@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
+from drawing import draw_figures
 from salt import SALT, apply_salt
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.sources.catalog import get_data
 
 apply_salt()
+# The same examples each time, however long they take; another salt draws others.
+settings.register_profile("suite", deadline=None, derandomize=SALT == 0, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 # The compiler's cache is not keyed by the instruction set: code for AVX-512 found under AVX2 computes nonsense.
 _compiled = Path(tempfile.gettempdir()) / f"selfadapt-compiled-{os.environ.get('ATEN_CPU_CAPABILITY', 'own')}"
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled))
@@ -31,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in _NUMERICAL_ROOMS:
             item.add_marker("numerical")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    draw_figures(item.get_closest_marker("figures") is not None)
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from drawing import draw_figures, figures_are_drawn
+
 LOADED = [
     "torch", "torch._dynamo", "torch.distributed.nn", "torchvision.transforms.v2", "sklearn.datasets",
     "sklearn.metrics", "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "pydantic",
@@ -34,7 +36,7 @@ _PATIENCE = 300.0  # seconds
 def fork(work: Callable[..., None], *arguments: Any, folder: Path | None = None) -> BaseProcess:
     """Begin `work(…)` in a process of its own, in this folder and with the environment of this moment."""
     _begin_server()
-    given = (os.environ.copy(), folder or Path.cwd(), work, arguments)
+    given = (os.environ.copy(), folder or Path.cwd(), figures_are_drawn(), work, arguments)
     process = multiprocessing.get_context("forkserver").Process(target=_as_fresh, args=given)
     process.start()
     return process
@@ -53,7 +55,9 @@ def _begin_server() -> None:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _as_fresh(
+    environment: dict[str, str], folder: Path, drawn: bool, work: Callable[..., None], arguments: Sequence[Any]
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -63,6 +67,7 @@ def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., Non
     from salt import apply_salt
 
     apply_salt()
+    draw_figures(drawn)
     work(*arguments)
 
 
@@ -147,13 +152,14 @@ class _Worker:
         stdout: int | IO[str] | None = None,
         stderr: None = None,
     ) -> None:
-        assert list(args[:3]) == [sys.executable, "-m", "selfadapt"]
+        words = [word for word in args if word != "-u"]  # which torchrun adds: unbuffered output
+        assert words[:3] == [sys.executable, "-m", "selfadapt"]
         assert start_new_session
         assert stderr is None
         sys.stdout.flush()
         sys.stderr.flush()
         silent = stdout is not None
-        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(list(args[3:]), env, silent))
+        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(words[3:], env, silent))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -179,4 +185,4 @@ def _work(arguments: list[str], environment: dict[str, str], silent: bool) -> No
     os.setsid()
     if silent:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _as_fresh(environment, Path.cwd(), _main, (arguments,))
+    _as_fresh(environment, Path.cwd(), figures_are_drawn(), _main, (arguments,))

@@ -47,7 +47,7 @@ def test_the_job_for_slurm(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "run.json").read_text())["processes"] == 2
     assert not (tmp_path / "queued").exists()
     _program(programs / "selfadapt", "#!/bin/sh\nexit 130\n")
-    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 130
     assert (tmp_path / "queued").read_text() == "requeue 7\n"
 

@@ -22,11 +22,11 @@ def notes(tmp_path: Path) -> Path:
     return path
 
 
-def _program(notes: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def _program(notes: Path, monkeypatch: pytest.MonkeyPatch, code: str, before_the_note: str = "") -> None:
     """Let `launch` start this script. Its child must be gone in the end."""
     program = notes.with_name("program")
-    note = f'sleep 300 & echo "$RANK $TORCHELASTIC_RESTART_COUNT $$ $!" >> {notes}'
-    program.write_text(f"#!/bin/sh\n{note}\n{code}\n")
+    note = f'echo "$RANK $TORCHELASTIC_RESTART_COUNT $$ $!" >> {notes}'
+    program.write_text(f"#!/bin/sh\nsleep 300 &\n{before_the_note}\n{note}\n{code}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
 
@@ -35,7 +35,7 @@ def _attempts(notes: Path) -> list[tuple[int, int]]:
     """Attempt and rank of each process that was started; none of them, or of their children, may be there still."""
     lines = [[int(word) for word in line.split()] for line in notes.read_text().splitlines()]
     for process in (process for line in lines for process in line[2:]):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while _is_running(process) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not _is_running(process)
@@ -99,11 +99,10 @@ def test_a_signal_lets_the_processes_save(
     def interrupt() -> None:
         while len(notes.read_text().splitlines()) < 2:
             time.sleep(0.01)
-        time.sleep(0.2)  # the traps are set
         os.kill(os.getpid(), signal.SIGINT)
 
     save = 'kill -0 $! && echo "saved" >> "$0.saved"; exit 130'
-    _program(notes, monkeypatch, f"trap '{save}' TERM; while true; do sleep 0.05; done")
+    _program(notes, monkeypatch, "while true; do sleep 0.05; done", before_the_note=f"trap '{save}' TERM")
     threading.Thread(target=interrupt).start()
     assert launch(2, ["train"]) == INTERRUPTED
     assert (notes.with_name("program.saved")).read_text() == "saved\n" * 2

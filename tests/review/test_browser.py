@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 def open_page(browser: "Browser", server: Server, **context: Any) -> "Page":
     page = browser.new_context(viewport={"width": 1200, "height": 800}, **context).new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(300_000)
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("dialog", lambda dialog: troubles.append(f"dialog {dialog.message}"))

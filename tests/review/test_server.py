@@ -254,7 +254,7 @@ def test_similar_samples_are_the_nearest_by_features(shapes_run: Path) -> None:
     """Features are taken in the background, by a process of its own, as there are none yet."""
     shutil.rmtree(shapes_run / "review")
     with serving(shapes_run) as server:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while "reason" in (found := server.json("api/similar/0")):
             assert "a moment" in found["reason"], found
             assert time.monotonic() < deadline
