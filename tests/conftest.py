@@ -23,8 +23,8 @@ apply_salt()
 settings.register_profile("suite", deadline=None, derandomize=SALT == 0, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 # The compiler's cache is not keyed by the instruction set: code for AVX-512 found under AVX2 computes nonsense.
-_compiled = Path(tempfile.gettempdir()) / f"selfadapt-compiled-{os.environ.get('ATEN_CPU_CAPABILITY', 'own')}"
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled))
+_compiled = f"selfadapt-compiled-{os.getuid()}-{os.environ.get('ATEN_CPU_CAPABILITY', 'own')}"
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / _compiled))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process that compiles starts several more
 
 

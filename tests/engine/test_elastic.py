@@ -3,11 +3,11 @@
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 
 from selfadapt.core.errors import INTERRUPTED, Interrupted
 from selfadapt.engine import elastic
@@ -95,21 +95,21 @@ def test_a_signal_lets_the_processes_save(
     notes: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Each gets the signal once, its workers do not, and what is left of them is killed."""
+    monitor = elastic._Agent._monitor_workers
 
-    def interrupt() -> None:
-        while len(notes.read_text().splitlines()) < 2:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupted(self: elastic._Agent, group: WorkerGroup) -> RunResult:
+        if len(notes.read_text().splitlines()) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return monitor(self, group)
 
+    monkeypatch.setattr(elastic._Agent, "_monitor_workers", interrupted)
     save = 'kill -0 $! && echo "saved" >> "$0.saved"; exit 130'
     _program(notes, monkeypatch, "while true; do sleep 0.05; done", before_the_note=f"trap '{save}' TERM")
-    threading.Thread(target=interrupt).start()
     assert launch(2, ["train"]) == INTERRUPTED
     assert (notes.with_name("program.saved")).read_text() == "saved\n" * 2
     assert _attempts(notes) == [(0, 0), (0, 1)]
     notes.write_text("")
     _program(notes, monkeypatch, "sleep 300")  # they do not know yet what to save
-    threading.Thread(target=interrupt).start()
     with pytest.raises(Interrupted):
         launch(2, ["train"])
     assert len(_attempts(notes)) == 2
