@@ -30,11 +30,19 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process
 
 # Rooms whose tests depend on floating-point numbers; elsewhere such a test is marked by itself.
 _NUMERICAL_ROOMS = {"attacks", "distributed", "engine", "evaluation", "models", "objectives", "runs", "targets"}
+# Files there about processes, signals, files and settings, whose tests find the same with any floating-point numbers.
+_OTHERS = (
+    "distributed/test_interruptions.py", "distributed/test_preparation.py", "distributed/test_shared_checkpoints.py",
+    "engine/test_damaged_checkpoint.py", "engine/test_elastic.py", "engine/test_jobs.py", "objectives/test_prices.py",
+    "runs/batch/test_result_cache.py", "runs/config/", "runs/lifecycle/test_threads.py", "runs/test_tracking.py",
+    "targets/test_traffic.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in _NUMERICAL_ROOMS:
+        path = item.path.relative_to(Path(__file__).parent)
+        if path.parts[0] in _NUMERICAL_ROOMS and not path.as_posix().startswith(_OTHERS):
             item.add_marker("numerical")
 
 

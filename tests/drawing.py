@@ -24,8 +24,8 @@ _BLANK: Any = SimpleNamespace(**{**vars(figures), **dict.fromkeys(_OF_A_RUN, _le
 
 
 def draw_figures(really: bool) -> None:
-    run_figures.figures = figures if really else _BLANK
+    vars(run_figures)["figures"] = figures if really else _BLANK
 
 
 def figures_are_drawn() -> bool:
-    return run_figures.figures is figures
+    return vars(run_figures)["figures"] is figures

@@ -30,7 +30,7 @@ LOADED = [
     "selfadapt.cli.app", "selfadapt.engine.elastic", "selfadapt.runs.train.labelled", "selfadapt.runs.train.unlabelled",
     "selfadapt.report.page",
 ]  # fmt: skip
-_PATIENCE = 300.0  # seconds
+PATIENCE = 900.0  # seconds that anything may take, for the machine may be busy
 
 
 def fork(work: Callable[..., None], *arguments: Any, folder: Path | None = None) -> BaseProcess:
@@ -72,12 +72,15 @@ def _as_fresh(
 
 
 class Program:
-    """`selfadapt` with these arguments in a fork, with what tests use of subprocess.Popen."""
+    """`selfadapt` with these arguments in a fork, with what tests use of subprocess.Popen.
 
-    def __init__(self, *arguments: str | Path, folder: Path) -> None:
+    `patch` is called first; what it replaces is replaced in the processes of `--devices` too.
+    """
+
+    def __init__(self, *arguments: str | Path, folder: Path, patch: Callable[[], None] | None = None) -> None:
         self._output = Path(tempfile.mkdtemp(prefix="selfadapt-"))
         weakref.finalize(self, shutil.rmtree, self._output, ignore_errors=True)
-        self._process = fork(_run, [str(argument) for argument in arguments], self._output, folder=folder)
+        self._process = fork(_run, [str(argument) for argument in arguments], self._output, patch, folder=folder)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -88,7 +91,7 @@ class Program:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float = _PATIENCE) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
             self.kill()
@@ -100,7 +103,7 @@ class Program:
         path = self._output / "stdout"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def communicate(self, timeout: float = _PATIENCE) -> tuple[str, str]:
+    def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
         """Wait, and return what it wrote to standard output and to standard error."""
         self.wait(timeout)
         words, errors = ((self._output / name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
@@ -114,11 +117,13 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: list[str], output: Path) -> None:
+def _run(arguments: list[str], output: Path, patch: Callable[[], None] | None) -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         with open(output / name, "wb") as file:
             os.dup2(file.fileno(), descriptor)
     launch_forks()
+    if patch is not None:
+        patch()
     _main(arguments)
 
 

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from cli.photographs import KINDS, write_photo, write_photos
 from cli.program import run
+from forks import PATIENCE
 from page_code import ROOT, blocks, commands
 from test_imports import ROOMS
 
@@ -35,7 +36,7 @@ def _follow(page: str, until: str, folder: Path, since: str = "", skip: str = "n
         if skip in arguments:
             continue
         if program == "python":
-            done = subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=300, text=True)
+            done = subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=PATIENCE, text=True)
             printed.append(done.stdout)
         else:
             result = run(*arguments, folder=folder)

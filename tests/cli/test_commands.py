@@ -15,7 +15,7 @@ import pytest
 
 import selfadapt
 from cli.program import fresh_process, outcome, process, run, run_json, signal_after
-from forks import Program
+from forks import PATIENCE, Program
 from full_disk import room_for
 from selfadapt.data.sources.catalog import open_data
 from selfadapt.run_folder.folder import RunFolder
@@ -41,7 +41,7 @@ def test_help_of_every_command_has_an_example_and_loads_nothing_heavy(tmp_path: 
         "    assert not heavy, (command, heavy)"
     )
     arguments = [sys.executable, "-c", code, *COMMANDS, "data"]
-    started = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    started = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert started.returncode == 0, started.stderr
     for command in COMMANDS:
         assert f"Example: selfadapt {command}" in started.stdout
@@ -278,7 +278,7 @@ def test_a_mistake_gets_one_clear_line(message: str, tmp_path: Path) -> None:
 
 
 def test_a_mistake_shows_no_traceback(tmp_path: Path) -> None:
-    result = fresh_process("train", "digits", "--method", "magic", folder=tmp_path)
+    result = process("train", "digits", "--method", "magic", folder=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: --method 'magic' is not known")
     assert result.stderr.count("\n") == 1
@@ -314,7 +314,7 @@ def test_a_signal_saves_and_exits_130(number: signal.Signals, tmp_path: Path) ->
     while program.poll() is None and not (metrics.exists() and metrics.read_text()):
         time.sleep(0.05)
     program.send_signal(number)
-    _, errors = program.communicate(timeout=300)
+    _, errors = program.communicate(timeout=PATIENCE)
     assert program.returncode == 130
     assert "resume with: selfadapt train --resume --out run" in errors
     assert "Traceback" not in errors

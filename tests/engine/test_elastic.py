@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 
+from forks import PATIENCE
 from selfadapt.core.errors import INTERRUPTED, Interrupted
 from selfadapt.engine import elastic
 from selfadapt.engine.elastic import launch
@@ -35,7 +36,7 @@ def _attempts(notes: Path) -> list[tuple[int, int]]:
     """Attempt and rank of each process that was started; none of them, or of their children, may be there still."""
     lines = [[int(word) for word in line.split()] for line in notes.read_text().splitlines()]
     for process in (process for line in lines for process in line[2:]):
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE
         while _is_running(process) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not _is_running(process)
