@@ -10,27 +10,45 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
+from drawing import draw_figures
 from salt import SALT, apply_salt
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.sources.catalog import get_data
 
 apply_salt()
+# The same examples each time, however long they take; another salt draws others.
+settings.register_profile("suite", deadline=None, derandomize=SALT == 0, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 # The compiler's cache is not keyed by the instruction set: code for AVX-512 found under AVX2 computes nonsense.
-_compiled = Path(tempfile.gettempdir()) / f"selfadapt-compiled-{os.environ.get('ATEN_CPU_CAPABILITY', 'own')}"
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled))
+_compiled = f"selfadapt-compiled-{os.getuid()}-{os.environ.get('ATEN_CPU_CAPABILITY', 'own')}"
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / _compiled))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each process that compiles starts several more
 
 
 # Rooms whose tests depend on floating-point numbers; elsewhere such a test is marked by itself.
 _NUMERICAL_ROOMS = {"attacks", "distributed", "engine", "evaluation", "models", "objectives", "runs", "targets"}
+# Files there about processes, signals, files and settings, whose tests find the same with any floating-point numbers.
+_OTHERS = (
+    "distributed/test_interruptions.py", "distributed/test_preparation.py", "distributed/test_shared_checkpoints.py",
+    "engine/test_damaged_checkpoint.py", "engine/test_elastic.py", "engine/test_jobs.py", "objectives/test_prices.py",
+    "runs/batch/test_result_cache.py", "runs/config/", "runs/lifecycle/test_threads.py", "runs/test_tracking.py",
+    "targets/test_traffic.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in _NUMERICAL_ROOMS:
+        path = item.path.relative_to(Path(__file__).parent)
+        if path.parts[0] in _NUMERICAL_ROOMS and not path.as_posix().startswith(_OTHERS):
             item.add_marker("numerical")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    draw_figures(item.get_closest_marker("figures") is not None)
 
 
 @pytest.fixture(autouse=True)

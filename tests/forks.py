@@ -22,19 +22,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+from drawing import draw_figures, figures_are_drawn
+
 LOADED = [
     "torch", "torch._dynamo", "torch.distributed.nn", "torchvision.transforms.v2", "sklearn.datasets",
     "sklearn.metrics", "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "pydantic",
     "selfadapt.cli.app", "selfadapt.engine.elastic", "selfadapt.runs.train.labelled", "selfadapt.runs.train.unlabelled",
     "selfadapt.report.page",
 ]  # fmt: skip
-_PATIENCE = 300.0  # seconds
+PATIENCE = 900.0  # seconds that anything may take, for the machine may be busy
 
 
 def fork(work: Callable[..., None], *arguments: Any, folder: Path | None = None) -> BaseProcess:
     """Begin `work(…)` in a process of its own, in this folder and with the environment of this moment."""
     _begin_server()
-    given = (os.environ.copy(), folder or Path.cwd(), work, arguments)
+    given = (os.environ.copy(), folder or Path.cwd(), figures_are_drawn(), work, arguments)
     process = multiprocessing.get_context("forkserver").Process(target=_as_fresh, args=given)
     process.start()
     return process
@@ -53,7 +55,9 @@ def _begin_server() -> None:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _as_fresh(
+    environment: dict[str, str], folder: Path, drawn: bool, work: Callable[..., None], arguments: Sequence[Any]
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -63,16 +67,20 @@ def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., Non
     from salt import apply_salt
 
     apply_salt()
+    draw_figures(drawn)
     work(*arguments)
 
 
 class Program:
-    """`selfadapt` with these arguments in a fork, with what tests use of subprocess.Popen."""
+    """`selfadapt` with these arguments in a fork, with what tests use of subprocess.Popen.
 
-    def __init__(self, *arguments: str | Path, folder: Path) -> None:
+    `patch` is called first; what it replaces is replaced in the processes of `--devices` too.
+    """
+
+    def __init__(self, *arguments: str | Path, folder: Path, patch: Callable[[], None] | None = None) -> None:
         self._output = Path(tempfile.mkdtemp(prefix="selfadapt-"))
         weakref.finalize(self, shutil.rmtree, self._output, ignore_errors=True)
-        self._process = fork(_run, [str(argument) for argument in arguments], self._output, folder=folder)
+        self._process = fork(_run, [str(argument) for argument in arguments], self._output, patch, folder=folder)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -83,7 +91,7 @@ class Program:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float = _PATIENCE) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
             self.kill()
@@ -95,7 +103,7 @@ class Program:
         path = self._output / "stdout"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def communicate(self, timeout: float = _PATIENCE) -> tuple[str, str]:
+    def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
         """Wait, and return what it wrote to standard output and to standard error."""
         self.wait(timeout)
         words, errors = ((self._output / name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
@@ -109,11 +117,13 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: list[str], output: Path) -> None:
+def _run(arguments: list[str], output: Path, patch: Callable[[], None] | None) -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         with open(output / name, "wb") as file:
             os.dup2(file.fileno(), descriptor)
     launch_forks()
+    if patch is not None:
+        patch()
     _main(arguments)
 
 
@@ -147,13 +157,14 @@ class _Worker:
         stdout: int | IO[str] | None = None,
         stderr: None = None,
     ) -> None:
-        assert list(args[:3]) == [sys.executable, "-m", "selfadapt"]
+        words = [word for word in args if word != "-u"]  # which torchrun adds: unbuffered output
+        assert words[:3] == [sys.executable, "-m", "selfadapt"]
         assert start_new_session
         assert stderr is None
         sys.stdout.flush()
         sys.stderr.flush()
         silent = stdout is not None
-        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(list(args[3:]), env, silent))
+        self._process = multiprocessing.get_context("fork").Process(target=_work, args=(words[3:], env, silent))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -179,4 +190,4 @@ def _work(arguments: list[str], environment: dict[str, str], silent: bool) -> No
     os.setsid()
     if silent:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _as_fresh(environment, Path.cwd(), _main, (arguments,))
+    _as_fresh(environment, Path.cwd(), figures_are_drawn(), _main, (arguments,))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.program import run
+from forks import PATIENCE
 
 CLUSTER = Path(__file__).parent.parent / "examples" / "cluster"
 SMALL = ("--model", "mlp", "--limit", "200", "--epochs", "2")
@@ -42,12 +43,14 @@ def test_the_job_for_slurm(tmp_path: Path) -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1", "ENVIRONMENT": "BATCH"}
     environment = {**os.environ, **job, "PATH": f"{programs}:{os.environ['PATH']}"}
     script = ["bash", str(CLUSTER / "slurm.sbatch"), "digits", "run"]
-    done = subprocess.run([*script, *SMALL], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*script, *SMALL], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["processes"] == 2
     assert not (tmp_path / "queued").exists()
     _program(programs / "selfadapt", "#!/bin/sh\nexit 130\n")
-    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 130
     assert (tmp_path / "queued").read_text() == "requeue 7\n"
 

@@ -14,8 +14,11 @@ from sklearn.datasets import load_digits
 
 from cli.photographs import KINDS, write_photo, write_photos
 from cli.program import run
+from forks import PATIENCE
 from page_code import ROOT, blocks, commands
 from test_imports import ROOMS
+
+pytestmark = pytest.mark.figures
 
 
 def test_own_loop_corrects_the_labels() -> None:
@@ -33,7 +36,7 @@ def _follow(page: str, until: str, folder: Path, since: str = "", skip: str = "n
         if skip in arguments:
             continue
         if program == "python":
-            done = subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=300, text=True)
+            done = subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=PATIENCE, text=True)
             printed.append(done.stdout)
         else:
             result = run(*arguments, folder=folder)

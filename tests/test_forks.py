@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.program import Result, fresh_process, process
-from forks import Program, fork
+from forks import PATIENCE, Program, fork
 from salt import unsalted
 
 ARGUMENTS = ("train", "digits", "--limit", "100", "--model", "mlp", "--epochs", "2", "--noise", "symmetric:0.4")
@@ -48,7 +48,7 @@ def test_it_begins_as_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for word in ("one", "two"):
         monkeypatch.setenv("SELFADAPT_WORD", word)
         process = fork(_look_around, tmp_path / "seen.json", folder=tmp_path)
-        process.join(60)
+        process.join(PATIENCE)
         assert process.exitcode == 0
         seen = json.loads((tmp_path / "seen.json").read_text())
         assert seen["folder"] == str(tmp_path)
@@ -63,4 +63,4 @@ def test_it_can_be_killed(tmp_path: Path) -> None:
     program = Program(*ARGUMENTS, "--epochs", "1000", "--out", "run", folder=tmp_path)
     assert program.poll() is None
     program.kill()
-    assert program.wait(60) == -signal.SIGKILL
+    assert program.wait() == -signal.SIGKILL

@@ -26,7 +26,7 @@ def _factors(inputs: torch.Tensor, alpha: float, eta: float) -> "np.ndarray[tupl
     return np.abs(alpha * (1 - eta * every))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=SHAPES, alpha=ALPHAS, rate=st.floats(0.05, 1.2), seed=st.integers(0, 2**31))
 def test_residuals_are_those_of_the_closed_form(shape: tuple[int, int], alpha: float, rate: float, seed: int) -> None:
     inputs, targets = _problem(shape, seed)
@@ -38,7 +38,7 @@ def test_residuals_are_those_of_the_closed_form(shape: tuple[int, int], alpha: f
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9 * max(1.0, max(expected)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=SHAPES, alpha=ALPHAS, seed=st.integers(0, 2**31))
 def test_the_bound_parts_shrinking_from_growing(shape: tuple[int, int], alpha: float, seed: int) -> None:
     inputs, _ = _problem(shape, seed)
@@ -51,7 +51,7 @@ def test_the_bound_parts_shrinking_from_growing(shape: tuple[int, int], alpha: f
         assert (predicted < 1) == (rate < 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(dimensions=st.integers(1, 5), more=st.integers(1, 5), alpha=ALPHAS, seed=st.integers(0, 2**31))
 def test_samples_beyond_the_rank_shrink_by_alpha_at_best(dimensions: int, more: int, alpha: float, seed: int) -> None:
     inputs, _ = _problem((dimensions + more, dimensions), seed)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import selfadapt
+from forks import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("dist")
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", folder, ROOT], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", folder, ROOT], check=True, timeout=PATIENCE)
     (path,) = folder.glob("*.whl")
     return path
 
@@ -52,10 +53,10 @@ def test_the_wheel_holds_the_package_its_types_and_its_licence_and_nothing_else(
 def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
     """The environment borrows the packages that selfadapt needs, but not selfadapt."""
     own = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", own], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", own], check=True, timeout=PATIENCE)
     python = own / "bin" / "python"
     install = ("install", "--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install, wheel], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install, wheel], check=True, timeout=PATIENCE)
     (site,) = (own / "lib").glob("python*/site-packages")
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     (tmp_path / "work").mkdir()
@@ -63,7 +64,13 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
 
     def say(*command: str | Path) -> str:
         done = subprocess.run(
-            command, cwd=tmp_path / "work", env=environment, check=True, timeout=300, capture_output=True, text=True
+            command,
+            cwd=tmp_path / "work",
+            env=environment,
+            check=True,
+            timeout=PATIENCE,
+            capture_output=True,
+            text=True,
         )
         return done.stdout
 

@@ -31,7 +31,7 @@ def _standing(attack: PGD) -> float:
     return (attack.outcome(model, images, labels, _generator()) == ROBUST).double().mean().item()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     eps=st.floats(0, 2),
     step=st.floats(0, 3),

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1200, 360)
 CLASSES = ("Tomato___Tomato_Yellow_Leaf_Curl_Virus_of_the_second_kind", "Pepper,_bell___Bacterial_spot", "healthy")
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.figures,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from forks import Program
+from forks import PATIENCE, Program
 from selfadapt.cli.app import main
 from selfadapt.data.batch import Batch
 from selfadapt.engine.fit import Training
@@ -38,7 +38,7 @@ def process(*arguments: str | Path, folder: Path) -> Result:
 def fresh_process(*arguments: str | Path, folder: Path) -> Result:
     """The program as a user starts it. It takes seconds to begin, so only tests that need that use it."""
     command = [sys.executable, "-m", "selfadapt", *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=PATIENCE)
     return Result(result.returncode, result.stdout, result.stderr)
 
 

@@ -1,8 +1,6 @@
 """The program as a user runs it: output, exit codes, interruptions."""
 
 import json
-import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,8 +15,8 @@ import pytest
 
 import selfadapt
 from cli.program import fresh_process, outcome, process, run, run_json, signal_after
-from forks import Program
-from salt import unsalted
+from forks import PATIENCE, Program
+from full_disk import room_for
 from selfadapt.data.sources.catalog import open_data
 from selfadapt.run_folder.folder import RunFolder
 
@@ -43,7 +41,7 @@ def test_help_of_every_command_has_an_example_and_loads_nothing_heavy(tmp_path: 
         "    assert not heavy, (command, heavy)"
     )
     arguments = [sys.executable, "-c", code, *COMMANDS, "data"]
-    started = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    started = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert started.returncode == 0, started.stderr
     for command in COMMANDS:
         assert f"Example: selfadapt {command}" in started.stdout
@@ -197,6 +195,7 @@ def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
         assert (result.returncode, message in result.stderr) == (2, True), result.stderr
 
 
+@pytest.mark.figures
 def test_odd_class_names_do_no_harm(tmp_path: Path) -> None:
     names = np.array(["$\\frac$", "=1+1", "漢字", "<b>"])
     generator = np.random.default_rng(0)
@@ -282,7 +281,7 @@ def test_a_mistake_gets_one_clear_line(message: str, tmp_path: Path) -> None:
 
 
 def test_a_mistake_shows_no_traceback(tmp_path: Path) -> None:
-    result = fresh_process("train", "digits", "--method", "magic", folder=tmp_path)
+    result = process("train", "digits", "--method", "magic", folder=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("error: --method 'magic' is not known")
     assert result.stderr.count("\n") == 1
@@ -318,23 +317,17 @@ def test_a_signal_saves_and_exits_130(number: signal.Signals, tmp_path: Path) ->
     while program.poll() is None and not (metrics.exists() and metrics.read_text()):
         time.sleep(0.05)
     program.send_signal(number)
-    _, errors = program.communicate(timeout=300)
+    _, errors = program.communicate(timeout=PATIENCE)
     assert program.returncode == 130
     assert "resume with: selfadapt train --resume --out run" in errors
     assert "Traceback" not in errors
 
 
-@unsalted
-@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs limits on file sizes")
 def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the disk's end; without it the same command goes on."""
+    """With room again the same command goes on."""
     arguments = ("train", "digits", *SMALL, "--width", "64", "--resume", "--out", "run")
-    limited = f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " \
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, -1)); sys.argv[1:] = {list(map(str, arguments))!r}; " \
-        "from selfadapt.cli.app import main; main()"  # fmt: skip
-    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    command = [sys.executable, "-c", limited]
-    result = subprocess.run(command, cwd=tmp_path, env=unmeasured, capture_output=True, text=True, timeout=300)
+    with room_for(60_000):
+        result = run(*arguments, folder=tmp_path)
     assert result.returncode == 2, result.stderr
     assert "cannot be written" in result.stderr
     assert "Traceback" not in result.stderr

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cli.program import process, run, run_json
-from forks import Program
+from forks import PATIENCE, Program
 from selfadapt.data.sources.catalog import open_data
 from selfadapt.objectives.methods import NOISY_LABELS
 
@@ -87,7 +87,7 @@ def test_trainings_at_once_are_stopped_together_and_go_on(tmp_path: Path) -> Non
     )
     program = Program(*arguments, folder=tmp_path)
     runs = [tmp_path / "both" / f"{method}-0" for method in ("erm", "sat")]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not all((run / "metrics.jsonl").exists() for run in runs) and time.monotonic() < deadline:
         time.sleep(0.01)
     program.send_signal(signal.SIGINT)

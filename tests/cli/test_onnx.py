@@ -16,6 +16,7 @@ from PIL import Image
 
 from cli.photographs import KINDS, write_photo
 from cli.program import run, run_json
+from forks import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -111,7 +112,7 @@ def _posted(model: Path, body: bytes) -> tuple[int, dict[str, Any]]:
     serve = runpy.run_path(str(ROOT / "examples" / "serve_onnx.py"))["server"]
     with serve(model, 0) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
-        connection = HTTPConnection("127.0.0.1", running.server_address[1], timeout=60)
+        connection = HTTPConnection("127.0.0.1", running.server_address[1], timeout=PATIENCE)
         connection.request("POST", "/", body)
         response = connection.getresponse()
         answer = json.loads(response.read())

@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfadapt.core.typed_json import Count, Finite, Share, Within, check, parse
@@ -79,7 +79,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(anything)
 def test_any_json_passes_or_is_a_value_error(value: Any) -> None:
     """And what passes as Any comes back as it was written."""

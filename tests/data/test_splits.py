@@ -21,7 +21,7 @@ def _samples(labels: list[int], groups: list[str] | None = None) -> Samples:
     return Samples(inputs=inputs, labels=torch.tensor(labels), truth=None, ids=ids, groups=groups)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(3, 30), min_size=2, max_size=4), fraction=st.sampled_from([0.25, 0.5]))
 def test_each_class_gives_its_share(sizes: list[int], fraction: float) -> None:
     labels = [k for k, size in enumerate(sizes) for _ in range(size)]
@@ -57,7 +57,7 @@ def test_too_few_samples_are_refused() -> None:
         split_off(_samples([0, 0, 1, 1], ["a", "a", "a", "a"]), 0.5, seeded("split"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(labels=st.lists(st.integers(0, 3), min_size=6, max_size=60), folds=st.integers(2, 5))
 def test_folds_are_balanced_in_total_and_in_each_class(labels: list[int], folds: int) -> None:
     fold = assign_folds(torch.tensor(labels), folds, seed=1).tolist()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from forks import fork
+from forks import PATIENCE, fork
 from selfadapt.core import distributed
 
 
@@ -19,7 +19,7 @@ def in_processes(count: int, work: Callable[..., None], folder: Path, *arguments
     meeting.unlink(missing_ok=True)
     workers = [fork(_work, rank, count, meeting, work, (folder, *arguments)) for rank in range(count)]
     for worker in workers:
-        worker.join(300)
+        worker.join(PATIENCE)
         worker.kill()
     codes = [worker.exitcode for worker in workers]
     assert codes == [0] * count, codes

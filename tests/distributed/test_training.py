@@ -1,25 +1,20 @@
 """Data-parallel training: the same targets, weights and losses as one process, for every storage of targets."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.run
 from safetensors.torch import load_file
 from torch import Tensor
 
 from cli.program import outcome, process, run_json
 from distributed.group import in_processes
-from forks import Program
+from forks import PATIENCE, fork, launch_forks
 from networks import Smooth
-from salt import unsalted
 from selfadapt import Storage, TargetStore
 from selfadapt.core import distributed
 from selfadapt.data.dataset import Samples
@@ -237,61 +232,22 @@ def test_mistakes_are_told_once(tmp_path: Path) -> None:
         assert words in result.stderr
 
 
-@unsalted
+def _torchrun(*arguments: str) -> None:
+    launch_forks()
+    torch.distributed.run.main(list(arguments))
+
+
 def test_torchrun(tmp_path: Path) -> None:
     launcher = ("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
-    ours = ("-m", "selfadapt", "train", "digits", *SMALL, "--out", "torchrun", "--json")
-    command = [sys.executable, "-m", "torch.distributed.run", *launcher, *ours]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    ours = ("-m", "selfadapt", "train", "digits", *SMALL, "--out", "torchrun")
+    launched = fork(_torchrun, *launcher, *ours, folder=tmp_path)
+    launched.join(PATIENCE)
+    assert launched.exitcode == 0
+    result = json.loads((tmp_path / "torchrun" / "run.json").read_text())["result"]
     own = ("--devices", "2", "--out", "own")
     again = run_json("train", "digits", *SMALL, *own, folder=tmp_path, program=process)
     assert result["test_accuracy"] == again["test_accuracy"]
     assert outcome(tmp_path / "torchrun") == outcome(tmp_path / "own")
-
-
-def _workers(parent: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
-    return [int(line) for line in found.stdout.split()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("targets", ["float32", "sharded:float16"])
-def test_lost_processes_change_nothing(targets: str, tmp_path: Path) -> None:
-    """kill -9 ends one of two processes a few times; the launcher starts anew, and every bit is as undisturbed."""
-    arguments = ("train", "digits", *SMALL, "--targets", targets, "--devices", "2")
-    run_json(*arguments, "--out", "whole", folder=tmp_path, program=process)
-    program = Program(*arguments, "--out", "killed", "--json", folder=tmp_path)
-    killed = 0
-    for after_epochs in (1, 3):
-        while program.poll() is None and not list(tmp_path.glob(f"killed/checkpoint/*{after_epochs}-0000000")):
-            time.sleep(0.02)
-        workers = _workers(program.pid)
-        if program.poll() is None and workers:
-            os.kill(workers[killed % len(workers)], signal.SIGKILL)
-            killed += 1
-    _, errors = program.communicate(timeout=300)
-    assert program.returncode == 0, errors
-    assert killed == 2
-    assert errors.count("; restarting") == 2
-    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_signal_stops_all_and_the_run_goes_on(tmp_path: Path) -> None:
-    arguments = ("train", "digits", *SMALL, "--devices", "2")
-    run_json(*arguments, "--out", "whole", folder=tmp_path, program=process)
-    program = Program(*arguments, "--out", "stopped", folder=tmp_path)
-    while not list(tmp_path.glob("stopped/checkpoint/*2-0000000")):
-        time.sleep(0.02)
-        assert program.poll() is None
-    program.send_signal(signal.SIGTERM)
-    _, errors = program.communicate(timeout=120)
-    assert program.returncode == 130, errors
-    assert "--resume" in errors
-    run_json("train", "--resume", "--out", "stopped", "--devices", "2", folder=tmp_path, program=process)
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
 def _stores_made_too_early(folder: Path) -> None:

@@ -3,12 +3,13 @@
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
 
+from forks import PATIENCE
 from selfadapt.core.errors import INTERRUPTED, Interrupted
 from selfadapt.engine import elastic
 from selfadapt.engine.elastic import launch
@@ -22,11 +23,11 @@ def notes(tmp_path: Path) -> Path:
     return path
 
 
-def _program(notes: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def _program(notes: Path, monkeypatch: pytest.MonkeyPatch, code: str, before_the_note: str = "") -> None:
     """Let `launch` start this script. Its child must be gone in the end."""
     program = notes.with_name("program")
-    note = f'sleep 300 & echo "$RANK $TORCHELASTIC_RESTART_COUNT $$ $!" >> {notes}'
-    program.write_text(f"#!/bin/sh\n{note}\n{code}\n")
+    note = f'echo "$RANK $TORCHELASTIC_RESTART_COUNT $$ $!" >> {notes}'
+    program.write_text(f"#!/bin/sh\nsleep 300 &\n{before_the_note}\n{note}\n{code}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
 
@@ -35,7 +36,7 @@ def _attempts(notes: Path) -> list[tuple[int, int]]:
     """Attempt and rank of each process that was started; none of them, or of their children, may be there still."""
     lines = [[int(word) for word in line.split()] for line in notes.read_text().splitlines()]
     for process in (process for line in lines for process in line[2:]):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while _is_running(process) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not _is_running(process)
@@ -95,22 +96,21 @@ def test_a_signal_lets_the_processes_save(
     notes: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Each gets the signal once, its workers do not, and what is left of them is killed."""
+    monitor = elastic._Agent._monitor_workers
 
-    def interrupt() -> None:
-        while len(notes.read_text().splitlines()) < 2:
-            time.sleep(0.01)
-        time.sleep(0.2)  # the traps are set
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupted(self: elastic._Agent, group: WorkerGroup) -> RunResult:
+        if len(notes.read_text().splitlines()) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return monitor(self, group)
 
+    monkeypatch.setattr(elastic._Agent, "_monitor_workers", interrupted)
     save = 'kill -0 $! && echo "saved" >> "$0.saved"; exit 130'
-    _program(notes, monkeypatch, f"trap '{save}' TERM; while true; do sleep 0.05; done")
-    threading.Thread(target=interrupt).start()
+    _program(notes, monkeypatch, "while true; do sleep 0.05; done", before_the_note=f"trap '{save}' TERM")
     assert launch(2, ["train"]) == INTERRUPTED
     assert (notes.with_name("program.saved")).read_text() == "saved\n" * 2
     assert _attempts(notes) == [(0, 0), (0, 1)]
     notes.write_text("")
     _program(notes, monkeypatch, "sleep 300")  # they do not know yet what to save
-    threading.Thread(target=interrupt).start()
     with pytest.raises(Interrupted):
         launch(2, ["train"])
     assert len(_attempts(notes)) == 2

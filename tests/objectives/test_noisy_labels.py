@@ -136,7 +136,7 @@ def _random_case(seed: int, batch: int, classes: int) -> tuple[Tensor, Tensor]:
 CASES = given(seed=st.integers(0, 10_000), batch=st.integers(1, 40), classes=st.integers(1, 30))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @CASES
 def test_loss_equals_the_formula(seed: int, batch: int, classes: int) -> None:
     logits, targets = _random_case(seed, batch, classes)
@@ -148,7 +148,7 @@ def test_loss_equals_the_formula(seed: int, batch: int, classes: int) -> None:
     assert float(self_adaptive_cross_entropy(logits, targets)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @CASES
 def test_loss_does_not_depend_on_the_order(seed: int, batch: int, classes: int) -> None:
     logits, targets = _random_case(seed, batch, classes)
@@ -158,7 +158,7 @@ def test_loss_does_not_depend_on_the_order(seed: int, batch: int, classes: int) 
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @CASES
 def test_without_reweighting_every_weight_is_one(seed: int, batch: int, classes: int) -> None:
     logits, targets = _random_case(seed, batch, classes)

@@ -63,7 +63,7 @@ def test_with_predictions_alone_the_gradient_is_that_of_forward_correction() -> 
     torch.testing.assert_close(found, expected)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(accuracy=st.floats(0, 1), classes=st.integers(2, 12), seed=st.integers(0, 99))
 def test_targets_are_distributions_that_lean_to_the_label(accuracy: float, classes: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -32,7 +32,7 @@ from selfadapt.targets.store import Storage
 AUTO = AutoStart()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first=st.integers(0, 10**9), classes=st.integers(2, 300))
 def test_an_injected_label_is_another_class(first: int, classes: int) -> None:
     index = torch.arange(first, first + 200)

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision import transforms
 
 from cli.program import run, run_json
-from forks import fork, launch_forks
+from forks import PATIENCE, fork, launch_forks
 from recipes.test_recipes import no_bar
 from runs.config.stub_facts import IMAGENET, planned_for
 from selfadapt.data.images.storage import ImageFiles, TensorImages
@@ -142,7 +142,7 @@ def _reproduced_in_two(out: Path) -> None:
 @pytest.mark.distributed
 def test_trainings_in_two_processes(tmp_path: Path) -> None:
     worker = fork(_reproduced_in_two, tmp_path / "out")
-    worker.join(300)
+    worker.join(PATIENCE)
     assert worker.exitcode == 0
     content = RunFolder(tmp_path / "out" / "ours-1-0").read_run()
     assert content["processes"] == 2

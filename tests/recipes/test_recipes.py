@@ -15,7 +15,7 @@ import typer
 from PIL import Image
 
 from cli.program import run, run_json
-from forks import fork, launch_forks
+from forks import PATIENCE, fork, launch_forks
 from selfadapt.cli import app
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Samples
@@ -213,7 +213,7 @@ def test_trainings_at_once_give_the_same(images: Path, tmp_path: Path) -> None:
     tiny = tuple(_shortened(trial, images) for trial in laptop.trials)
     recipe = replace(RECIPES["fig15"], laptop=replace(laptop, trials=tiny))
     worker = fork(_at_once, recipe, tmp_path / "two")
-    worker.join(300)
+    worker.join(PATIENCE)
     assert worker.exitcode == 0
     at_once = reproduce(recipe, "laptop", tmp_path / "two", 2, _no_training)["rows"]
     one_by_one = reproduce(recipe, "laptop", tmp_path / "one", 2, no_bar)["rows"]

@@ -3,10 +3,8 @@
 import base64
 import io
 import re
-import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from full_disk import room_for
 from selfadapt.core.atomic_files import atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.report.comparison_page import write_comparison_page
@@ -26,6 +25,8 @@ from selfadapt.run_folder.folder import LABEL_COLUMNS, RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.train.labelled import train
+
+pytestmark = pytest.mark.figures
 
 
 @pytest.fixture(scope="module")
@@ -341,17 +342,6 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "old"
 
 
-@contextmanager
-def _room_for(size: int) -> Iterator[None]:
-    """Files may grow to so many bytes, as on a disk that is nearly full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize(
     "draw",
     [
@@ -363,7 +353,7 @@ def test_a_figure_appears_whole_or_not_at_all(tmp_path: Path, draw: Callable[[Pa
     path = tmp_path / "figure.svg"
     draw(path)
     whole = path.read_bytes()
-    with _room_for(len(whole) // 2), pytest.raises(UserError, match="cannot be written"):
+    with room_for(len(whole) // 2), pytest.raises(UserError, match="cannot be written"):
         draw(path)
     assert path.read_bytes() == whole
     assert list(tmp_path.iterdir()) == [path]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from forks import Program
+from forks import PATIENCE, Program
 from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.run_folder.labels_file import SPLITS
@@ -99,7 +99,7 @@ class Server:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.program = Program("review", run, "--no-browser", "--json", folder=run.parent)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE
         while "\n" not in self.program.said():
             if self.program.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(self.program.communicate())
@@ -118,7 +118,7 @@ class Server:
         token: str | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of a request below the token, sent as it is written."""
-        connection = http.client.HTTPConnection(self.host, timeout=30)
+        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE)
         body = None if content is None else json.dumps(content)
         own = {"Content-Type": "application/json"} if body is not None else {}
         place = f"/{self.token if token is None else token}/{path}"
@@ -136,12 +136,12 @@ class Server:
 
     def kill(self) -> None:
         self.program.kill()
-        self.program.wait(30)
+        self.program.wait()
 
     def stop(self) -> tuple[int, str, str]:
         """As Ctrl-C does: exit code, standard output and standard error."""
         self.program.send_signal(signal.SIGINT)
-        words, errors = self.program.communicate(60)
+        words, errors = self.program.communicate()
         return self.program.wait(), words, errors
 
 

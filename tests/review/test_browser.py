@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forks import PATIENCE
 from review.reviewed import CLASSES, EVIL_CLASS, EVIL_FILE, Server, label_rows, serving
 from selfadapt.review.journal import Journal
 from selfadapt.run_folder.folder import RunFolder
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 def open_page(browser: "Browser", server: Server, **context: Any) -> "Page":
     page = browser.new_context(viewport={"width": 1200, "height": 800}, **context).new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(1000 * PATIENCE)
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("dialog", lambda dialog: troubles.append(f"dialog {dialog.message}"))

@@ -17,7 +17,7 @@ def _state(journal: Journal) -> dict[str, str | None]:
     return {sample_id: decision.label for sample_id, decision in journal.decisions.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     steps=st.lists(st.one_of(st.none(), st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["x", "y", None]))))
 )

@@ -186,7 +186,6 @@ def test_random_requests(trained_shapes: Path) -> None:
         settings=settings(
             max_examples=max(1, REQUESTS // STEPS),
             stateful_step_count=STEPS,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

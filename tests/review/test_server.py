@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from cli.program import run, run_json
+from forks import PATIENCE
 from review.reviewed import CLASSES, EVIL_FILE, Server, label_rows, serving, truth
 from selfadapt.review.previews import LARGE, THUMBNAIL, ImageViews, NoPreview, ValueViews, views_of
 from selfadapt.run_folder.folder import RunFolder
@@ -254,7 +255,7 @@ def test_similar_samples_are_the_nearest_by_features(shapes_run: Path) -> None:
     """Features are taken in the background, by a process of its own, as there are none yet."""
     shutil.rmtree(shapes_run / "review")
     with serving(shapes_run) as server:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while "reason" in (found := server.json("api/similar/0")):
             assert "a moment" in found["reason"], found
             assert time.monotonic() < deadline

@@ -71,7 +71,7 @@ def test_lines_past_a_checkpoint_and_torn_lines_are_forgotten(tmp_path: Path) ->
     assert path.read_text(encoding="utf-8") == "".join(lines[:2])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 400), byte=st.integers(0, 255), cut=st.booleans())
 def test_any_changed_byte_is_noticed_or_changes_no_value(position: int, byte: int, cut: bool, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"

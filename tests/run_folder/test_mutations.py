@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 from benchmarks.mutations import KINDS, Lab, call
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.figures
 CHEAP = ("labels", "predict", "export", "review", "audit", "coverage", "calibrate")
 
 
@@ -17,13 +18,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("lab"))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(seed=st.integers(0, 2**32))
 def test_no_damage_leads_to_a_wrong_answer_a_traceback_or_a_write_outside(lab: Lab, seed: int) -> None:
     assert lab.try_one(Random(seed), CHEAP) in ("right", "error", "accepted")
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5)
 @given(seed=st.integers(0, 2**32))
 def test_neither_does_it_in_the_commands_that_take_longer(lab: Lab, seed: int) -> None:
     assert lab.try_one(Random(seed), [name for name in KINDS["images"][1] if name not in CHEAP]) in (

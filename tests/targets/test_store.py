@@ -137,7 +137,7 @@ def test_an_empty_batch_moves_nothing() -> None:
     assert torch.equal(_all(store), torch.eye(3)[LABELS])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 10_000),
     momentum=st.floats(0, 1),

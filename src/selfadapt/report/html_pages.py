@@ -3,6 +3,7 @@
 import base64
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def write_page(template: str, path: Path, /, **content: Any) -> Path:
     return path
 
 
+@cache  # which keeps the compiled templates
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -48,7 +48,7 @@ def _share(changed: torch.Tensor) -> float:
     return changed.double().mean().item()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @CASES
 def test_symmetric_noise_has_its_rate(seed: int, rate: float, classes: int) -> None:
     data = _data(classes)
@@ -57,7 +57,7 @@ def test_symmetric_noise_has_its_rate(seed: int, rate: float, classes: int) -> N
     assert 0 <= noisy.min() <= noisy.max() < classes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @CASES
 def test_symmetric_other_never_keeps_a_label_it_corrupts(seed: int, rate: float, classes: int) -> None:
     data = _data(classes)
@@ -65,7 +65,7 @@ def test_symmetric_other_never_keeps_a_label_it_corrupts(seed: int, rate: float,
     assert (_draw("symmetric-other", 1.0, data, seed) != data.train.labels).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @CASES
 def test_circular_noise_goes_to_the_next_class_only(seed: int, rate: float, classes: int) -> None:
     data = _data(classes)
@@ -75,7 +75,7 @@ def test_circular_noise_goes_to_the_next_class_only(seed: int, rate: float, clas
     assert torch.equal(noisy[changed], (data.train.labels[changed] + 1) % classes)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), rate=st.floats(0, 1))
 def test_cifar10_s_asymmetric_noise_touches_its_classes_only(seed: int, rate: float) -> None:
     data = _data(CIFAR10_CLASSES)
@@ -90,7 +90,7 @@ def test_cifar10_s_asymmetric_noise_touches_its_classes_only(seed: int, rate: fl
             assert not changed.any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), rate=st.floats(0, 1), kind=st.sampled_from(["symmetric", "asymmetric", "instance"]))
 def test_the_same_seed_draws_the_same_noise(seed: int, rate: float, kind: str) -> None:
     data = _data(5, 500)

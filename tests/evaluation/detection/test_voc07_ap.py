@@ -148,7 +148,7 @@ def test_against_the_rules_in_numpy(seed: int) -> None:
     assert scores["ap"] == pytest.approx(np.mean(expected), abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), factor=st.sampled_from([0.25, 0.5, 2.0]))
 def test_what_must_always_hold(seed: int, factor: float) -> None:
     found, truth = _draw(seed)
