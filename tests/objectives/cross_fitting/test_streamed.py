@@ -103,7 +103,7 @@ def test_heads_from_sums_are_the_discriminants_of_the_other_folds() -> None:
     square_D, turn_DD = torch.linalg.eigh(torch.from_numpy(x.T @ x))
     sums_KD = torch.from_numpy(means * np.bincount(y)[:, None])
     whole = Discriminant.of(turn_DD, square_D, sums_KD, torch.bincount(torch.from_numpy(y)).double())
-    np.testing.assert_allclose(whole.scores(features_NF @ turn_DD.float(), 0.3), expected, atol=1e-4)
+    np.testing.assert_allclose(whole.scores(features_NF, [0.3])[0], expected, atol=1e-4)
 
 
 def test_sharpened_rows_are_those_of_the_dense_table() -> None:
