@@ -11,8 +11,8 @@ Features are first rotated to their principal axes (`PrincipalAxes`). The penalt
 axes the Hessian is nearly diagonal, c_pk s_d^2 + decay_p. Preconditioning with it reduces the number of passes from
 hundreds to tens. With fewer samples than features, there are at most as many axes as samples.
 
-Heads are stored as P×K×D while they are fitted, so logits are P×K×n: with few classes, a softmax along the last dimension
-would take longer than the matrix products.
+Heads are stored as P×K×D while they are fitted, so logits are P×K×n: with few classes, a softmax along the last
+dimension would take longer than the matrix products.
 
 Shapes: N samples, n of a chunk, F features, D axes (the last one constant), P problems, p of them with weight in a
 chunk, T tables of targets, K classes.
