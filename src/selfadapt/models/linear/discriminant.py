@@ -95,7 +95,8 @@ class Discriminant:
         bias_AK = log_share_K - 0.5 * (slopes_AKD * self.means_KD).sum(-1)
         # in the cheaper order: with few classes, turning the slopes costs less than turning the samples
         scores_nC = torch.linalg.multi_dot((axes_nD, self.turn_DD.float(), slopes_AKD.flatten(0, 1).T.float()))
-        return scores_nC.unflatten(1, bias_AK.shape).transpose(0, 1) + bias_AK.unsqueeze(1).float()
+        scores_AnK: Tensor = scores_nC.unflatten(1, bias_AK.shape).transpose(0, 1) + bias_AK.unsqueeze(1).float()
+        return scores_AnK
 
     def slopes(self, shrinkage: float | Tensor) -> Tensor:
         """S_a^-1 m_k of each class (K×D); A×K×D for A shrinkages."""

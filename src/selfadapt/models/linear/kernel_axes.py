@@ -78,7 +78,8 @@ class KernelAxes:
         In the cheaper order: with few classes, turning the head costs less than turning the samples.
         """
         slopes_DK = head_DK[:-1]
-        return torch.linalg.multi_dot((values_nM, self.turn_MD, slopes_DK)) + (head_DK[-1] - self.mean_D @ slopes_DK)
+        scores_nK: Tensor = torch.linalg.multi_dot((values_nM, self.turn_MD, slopes_DK))
+        return scores_nK.add_(head_DK[-1] - self.mean_D @ slopes_DK)
 
     def __call__(self, features_NF: Tensor) -> Tensor:
         """The axes of these samples (N×D), computed in batches that stay in the cache."""

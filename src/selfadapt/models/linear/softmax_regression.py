@@ -151,7 +151,8 @@ def fit_heads(
 
 
 def _dot(a_PKD: Tensor, b_PKD: Tensor) -> Tensor:
-    return torch.linalg.vecdot(a_PKD.flatten(1), b_PKD.flatten(1))
+    product_P: Tensor = torch.linalg.vecdot(a_PKD.flatten(1), b_PKD.flatten(1))
+    return product_P
 
 
 def _direction(slope_PKD: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], curvature_PKD: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch import Tensor
 from selfadapt.data.shards.passes import Passes
 from selfadapt.data.shards.scan import Scan
 from selfadapt.models.linear.fold_moments import FoldMoments, Standardised
+from selfadapt.models.linear.kernel_axes import KernelAxes
 from selfadapt.objectives.cross_fitting.cross_fit import CrossFitted, best_kernel, cross_fit
 from selfadapt.objectives.cross_fitting.nested_heads import is_large, one_hot
 from selfadapt.objectives.cross_fitting.noise_model import (
@@ -80,7 +81,7 @@ class StreamedFitting:
         self.share = 0.0  # of the linear predictor
         every = -(-len(sample_s) * num_classes // _SAMPLE_NUMBERS)  # fewer for many classes
         self.pilot_s = sample_s[::every].contiguous()
-        self.pilot = self._pilot(sample_sF[::every], fold_s[::every])
+        self.pilot = self._pilot(sample_sF[::every], fold_s[::every], kernel)
         self.temperature = 1.0  # of the pilot's heads
         if self.pilot is not None:
             self.temperature = fit_symmetric(self.pilot.heads_NK, self.pilot.labels_N).temperature
@@ -88,7 +89,7 @@ class StreamedFitting:
         self.sample_s, self.sample_sF = sample_s[::every].contiguous(), sample_sF[::every]
         self.sample_labels_s, self.sample_fold_s = labels_N[self.sample_s], fold_N[self.sample_s]
 
-    def _pilot(self, features_sF: Tensor, fold_s: Tensor) -> CrossFitted | None:
+    def _pilot(self, features_sF: Tensor, fold_s: Tensor, kernel: KernelAxes) -> CrossFitted | None:
         enough = len(fold_s) >= _LEAST_PER_CLASS * self.num_classes
         if not enough or is_large(features_sF, fold_s, self.num_classes):
             return None
@@ -98,7 +99,7 @@ class StreamedFitting:
             steps("cross-fitting a sample", done, total)
 
         on_progress(0, 1)
-        labels_s, kernel = self.labels_N[self.pilot_s], self.kernel.axes
+        labels_s = self.labels_N[self.pilot_s]
         return cross_fit(features_sF, labels_s, fold_s, self.num_classes, on_progress=on_progress, kernel=kernel)
 
     def fit(self) -> StreamedFit:
