@@ -61,8 +61,11 @@ def test_scan_gives_the_moments_of_all_rows_and_equal_hashes_for_equal_rows() ->
 def test_rows_that_are_not_finite_are_counted_and_the_first_is_named() -> None:
     features_NF = _data(700, 3)[0]
     features_NF[[300, 301, 690], 2] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-    with pytest.raises(ValueError, match="in 3 rows, first in row 300"):
+    with pytest.raises(ValueError, match="in 3 rows, first in row 300; correct them"):
         scan(Passes.over(FeatureShards.of(features_NF), 10**5))
+    parts = FeatureShards.of(iter(np.split(features_NF.numpy(), [100, 250])))
+    with pytest.raises(ValueError, match=r"in 3 rows, first in row 50 of .*00002\.npz"):
+        scan(Passes.over(parts, 10**5))
 
 
 def test_folds_share_each_class_evenly_and_follow_ids_not_positions() -> None:
