@@ -139,7 +139,11 @@ def find_label_errors(
         if is_streamed(count, shards.dimensions, len(names)):
             report = _judge_in_order(shards, labels_N, names, groups, id_N, seed, known, row_N, on_pass)
             return replace(report, ids=id_N, index=index, samples=samples)
-        features = shards.read(slice(0, count)) if row_N is None else shards.take(row_N)
+        features = shards.read(slice(0, count))
+        bad_n = (~features.isfinite()).any(1).nonzero().flatten()
+        if len(bad_n):
+            raise ValueError(shards.not_finite(len(bad_n), int(bad_n[0])))
+        features = features if row_N is None else features[row_N]
     values_NX = checked_table(features if by_features else pred_probs, count, probabilities=not by_features)
     if by_features:
         report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]

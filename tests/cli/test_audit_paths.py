@@ -11,6 +11,7 @@ from sklearn.metrics import average_precision_score
 from cli.program import process, run, run_json
 from selfadapt import find_label_errors
 from selfadapt.data.shards.manifest import Manifest, write_shard
+from selfadapt.runs.inspect.audit import feature_audit
 
 KEYS = {
     "suspects", "estimated_noise_rate", "estimated_noise_rate_low", "estimated_noise_rate_high", "expected_precision",
@@ -124,6 +125,15 @@ def test_what_cannot_be_audited(arguments: tuple[str, ...], message: str, folder
     assert result.returncode == 2
     assert message in result.stderr
     assert not (folder / "refused").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_fit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(feature_audit, "find_label_errors")
+    result = run("audit", "true", "--out", "given.csv/out", folder=folder)
+    assert result.returncode == 2
+    assert "given.csv is not a writable folder" in result.stderr
 
 
 def test_a_run_keeps_its_labels(folder: Path, tmp_path: Path) -> None:

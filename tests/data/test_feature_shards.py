@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from selfadapt import find_label_errors
 from selfadapt.core.array_files import Array
 from selfadapt.core.errors import UserError
 from selfadapt.data.shards.feature_shards import FeatureShards
@@ -37,6 +38,9 @@ def mixed_files(folder: Path) -> Path:
     np.savez_compressed(folder / "1.npz", features=FEATURES[100:150])
     np.savez(folder / "2.npz", features=np.asfortranarray(FEATURES[150:300]))
     parquet.write_table(pyarrow.table({"features": pyarrow.array(list(FEATURES[300:310]))}), folder / "3.parquet")
+    empty = pyarrow.array([], pyarrow.list_(pyarrow.float32()))
+    parquet.write_table(pyarrow.table({"features": empty}), folder / "3a.parquet")
+    np.save(folder / "3b.npy", FEATURES[:0])
     columns = {f"f{column}": FEATURES[310:, column] for column in range(6)}
     parquet.write_table(pyarrow.table(columns | {"label": np.zeros(190)}), folder / "4.parquet")
     return folder
@@ -97,6 +101,15 @@ def test_reading_does_not_keep_a_mapped_file_in_memory(tmp_path: Path) -> None:
     before = resident()
     assert sum(float(rows.sum()) for _, rows in shards.blocks(1000)) == 12_800_000
     assert resident() - before < 20e6
+
+
+def test_a_row_that_is_not_finite_is_named_in_its_shard(tmp_path: Path) -> None:
+    features_NF = FEATURES.copy()
+    features_NF[[303, 499], 2] = np.nan
+    for number, part in enumerate(np.split(features_NF, [100, 300])):
+        np.save(tmp_path / f"{number}.npy", part)
+    with pytest.raises(ValueError, match=r"in 2 rows, first in row 3 of .*2\.npy; correct them"):
+        find_label_errors(np.arange(500) % 3, features=tmp_path)
 
 
 def test_the_changes_of_a_private_map_are_not_lost(tmp_path: Path) -> None:

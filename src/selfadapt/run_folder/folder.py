@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -118,6 +119,14 @@ class RunFolder(RunPaths):
         ):
             remedy = "add --resume to resume it, or give another --out" if self.exists else "give another --out"
             raise UserError(f"{self.path} is not empty; {remedy}")
+
+    def check_writable(self) -> None:
+        """Raise a UserError before long work if its results could not be written here."""
+        nearest = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+            raise UserError(
+                f"{self.path} cannot be written, because {nearest} is not a writable folder; choose another"
+            )
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from training here. A folder in which no run was started is removed again."""

@@ -61,8 +61,11 @@ def test_scan_gives_the_moments_of_all_rows_and_equal_hashes_for_equal_rows() ->
 def test_rows_that_are_not_finite_are_counted_and_the_first_is_named() -> None:
     features_NF = _data(700, 3)[0]
     features_NF[[300, 301, 690], 2] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-    with pytest.raises(ValueError, match="in 3 rows, first in row 300"):
+    with pytest.raises(ValueError, match="in 3 rows, first in row 300; correct them"):
         scan(Passes.over(FeatureShards.of(features_NF), 10**5))
+    parts = FeatureShards.of(iter(np.split(features_NF.numpy(), [100, 250])))
+    with pytest.raises(ValueError, match=r"in 3 rows, first in row 50 of .*00002\.npz"):
+        scan(Passes.over(parts, 10**5))
 
 
 def test_folds_share_each_class_evenly_and_follow_ids_not_positions() -> None:
@@ -103,7 +106,7 @@ def test_heads_from_sums_are_the_discriminants_of_the_other_folds() -> None:
     square_D, turn_DD = torch.linalg.eigh(torch.from_numpy(x.T @ x))
     sums_KD = torch.from_numpy(means * np.bincount(y)[:, None])
     whole = Discriminant.of(turn_DD, square_D, sums_KD, torch.bincount(torch.from_numpy(y)).double())
-    np.testing.assert_allclose(whole.scores(features_NF @ turn_DD.float(), 0.3), expected, atol=1e-4)
+    np.testing.assert_allclose(whole.scores(features_NF, [0.3])[0], expected, atol=1e-4)
 
 
 def test_sharpened_rows_are_those_of_the_dense_table() -> None:

@@ -37,6 +37,8 @@ class FeatureShards:
     def __post_init__(self) -> None:
         if not self.shards:
             raise UserError("features must have at least one shard")
+        # an empty .parquet does not know its width, nor an empty column its type
+        self.shards = [shard for shard in self.shards if shard.samples] or self.shards[:1]
         first = self.shards[0]
         other = next((own for own in self.shards if own.dimensions != first.dimensions), None)
         if other is not None:
@@ -108,6 +110,15 @@ class FeatureShards:
                 values_nF[order[first:last]] = array[sorted_n[first:last] - self._ends[number] + len(array)]
                 release(array)
         return torch.from_numpy(values_nF)
+
+    def not_finite(self, count: int, first: int) -> str:
+        """A message that this number of rows is not finite, which names the first one in its shard."""
+        number, place = self._place(first)
+        row = f"row {first}" if len(self.shards) == 1 else f"row {place} of {self.shards[number].name}"
+        return (
+            f"features are not finite float32 numbers in {count} rows, first in {row}; correct them or leave the "
+            "samples out"
+        )
 
     def column(self, name: Column) -> Array | None:
         """The ids or labels of all samples, or None if no shard holds them.

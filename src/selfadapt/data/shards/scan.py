@@ -49,7 +49,7 @@ def scan(passes: Passes) -> Scan:
         content_n[passes.place(block)] = _hashes(features_nF)
     if distributed.all_reduce_sum(bad[:1]):
         first = len(passes.shards) - int(distributed.all_reduce_max(bad[1:]))
-        raise ValueError(f"features are not finite float32 numbers in {int(bad[0])} rows, first in row {first}")
+        raise ValueError(passes.shards.not_finite(int(bad[0]), first))
     mean_F, square_F = distributed.all_reduce_sum(sums_2F) / len(passes.shards)
     return Scan(
         mean_F=(mean_F + origin_F).float(),

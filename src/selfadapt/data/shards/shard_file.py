@@ -156,10 +156,11 @@ class _Parquet:
             return array
         if values.null_count:
             raise ValueError(f"the column {name} has {values.null_count} missing rows")
-        if len(set(values.value_lengths().to_pylist())) > 1:
+        lengths = set(values.value_lengths().to_pylist()) or {0}
+        if len(lengths) > 1:
             raise ValueError(f"the lists of the column {name} differ in length")
         flat: Array = values.flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(len(values), -1)
+        return flat.reshape(len(values), *lengths)
 
     def _numeric(self, schema: Any) -> Array:
         others = {name for names in _NAMES.values() for name in names}

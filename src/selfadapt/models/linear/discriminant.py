@@ -56,8 +56,7 @@ class FoldSums:
         for fold, (counts_K, sum_KD) in enumerate(self._sums_of_others(targets_NTK)):
             discriminant = Discriminant.of(self.turn_FDD[fold], self.square_FD[fold], sum_KD, counts_K)
             rows = self.fold_N == fold
-            turned_nD = self.axes_ND[rows] @ discriminant.turn_DD.float()
-            scores_ANK[:, rows] = discriminant.scores(turned_nD, torch.tensor(shrinkages, dtype=torch.double))
+            scores_ANK[:, rows] = discriminant.scores(self.axes_ND[rows], shrinkages)
         return dict(zip(shrinkages, scores_ANK, strict=True))
 
     def _sums_of_others(self, targets_NTK: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -89,12 +88,15 @@ class Discriminant:
         means_KD = sum_KD / counts_K.clamp_min(_LEAST_COUNT).unsqueeze(1)
         return cls(turn_DD, square_D / total, means_KD @ turn_DD, counts_K / total)
 
-    def scores(self, turned_nD: Tensor, shrinkage: float | Tensor) -> Tensor:
-        """The scores (n×K) of samples in the eigenbasis; A×n×K for A shrinkages."""
-        slopes_AKD = self.slopes(shrinkage)
+    def scores(self, axes_nD: Tensor, shrinkages: Sequence[float]) -> Tensor:
+        """The scores of samples for each shrinkage (A×n×K)."""
+        slopes_AKD = self.slopes(torch.tensor(shrinkages, dtype=self.means_KD.dtype))
         log_share_K = torch.where(self.share_K > 0, self.share_K.clamp_min(1e-12).log(), _ABSENT_SCORE)
         bias_AK = log_share_K - 0.5 * (slopes_AKD * self.means_KD).sum(-1)
-        return turned_nD @ slopes_AKD.mT.float() + bias_AK.unsqueeze(-2).float()
+        # in the cheaper order: with few classes, turning the slopes costs less than turning the samples
+        scores_nC = torch.linalg.multi_dot((axes_nD, self.turn_DD.float(), slopes_AKD.flatten(0, 1).T.float()))
+        scores_AnK: Tensor = scores_nC.unflatten(1, bias_AK.shape).transpose(0, 1) + bias_AK.unsqueeze(1).float()
+        return scores_AnK
 
     def slopes(self, shrinkage: float | Tensor) -> Tensor:
         """S_a^-1 m_k of each class (K×D); A×K×D for A shrinkages."""
@@ -134,12 +136,13 @@ def held_out_discriminant(sums: FoldSums, targets_NTK: Tensor) -> HeldOut:
 
 def best_temperature(scores_nK: Tensor, expected_nK: Tensor, index: int) -> tuple[float, int]:
     """The maximum likelihood and its index, by hill climbing from `index`: it is concave in the temperature."""
+    scores_Kn, expected_Kn = scores_nK.T.contiguous(), expected_nK.T.contiguous()  # few classes are slow in rows
 
     @cache
     def likelihood(index: int) -> float:
         if not 0 <= index < len(TEMPERATURES):
             return -math.inf
-        return float((expected_nK * (scores_nK * TEMPERATURES[index]).log_softmax(1)).sum(1).mean())
+        return float((expected_Kn * (scores_Kn * TEMPERATURES[index]).log_softmax(0)).sum(0).mean())
 
     while (better := max((index, index - 1, index + 1), key=likelihood)) != index:
         index = better

@@ -35,27 +35,30 @@ class FoldMoments:
         shapes = ((folds, classes), (folds, classes, width), (folds, width, width))
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
-    def add(self, axes_nD: Tensor, labels_n: Tensor, fold_n: Tensor) -> None:
-        cell_n = fold_n.long() * self.counts_FK.shape[1] + labels_n
-        self.counts_FK.view(-1).index_add_(0, cell_n, torch.ones(len(cell_n)).double())
-        self.sums_FKD.view(-1, self.sums_FKD.shape[2]).index_add_(0, cell_n, axes_nD.double())
-        for fold, gram_DD in enumerate(self.gram_FDD):
-            own_nD = axes_nD[fold_n == fold]
+    def add(self, axes_nD: Tensor, labels: Tensor, fold_n: Tensor) -> None:
+        """Add a block with its labels (n) or soft targets (n×K)."""
+        for fold, (counts_K, sums_KD, gram_DD) in enumerate(zip(*self._tables(), strict=True)):
+            rows = (fold_n == fold).nonzero().flatten()
+            own_nD, targets = axes_nD[rows], labels[rows]
             gram_DD += own_nD.T @ own_nD
+            if targets.ndim > 1:
+                counts_K += targets.sum(0)
+                sums_KD += targets.T @ own_nD
+            else:
+                counts_K.index_add_(0, targets, torch.ones(len(rows)).double())
+                sums_KD.index_add_(0, targets, own_nD.double())
+
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.counts_FK, self.sums_FKD, self.gram_FDD
 
     def all_reduce(self) -> None:
         """Add the sums of all processes."""
-        for values in (self.counts_FK, self.sums_FKD, self.gram_FDD):
+        for values in self._tables():
             distributed.all_reduce_sum(values)
 
     def discriminant_without(self, folds: Sequence[int]) -> "ShrunkDiscriminant":
-        counts_K, sums_KD, gram_DD = (
-            values.sum(0) - values[list(folds)].sum(0) for values in (self.counts_FK, self.sums_FKD, self.gram_FDD)
-        )
+        counts_K, sums_KD, gram_DD = (values.sum(0) - values[list(folds)].sum(0) for values in self._tables())
         return ShrunkDiscriminant.of(counts_K, sums_KD, gram_DD)
-
-    def gram_without(self, fold: int) -> Tensor:
-        return self.gram_FDD.sum(0) - self.gram_FDD[fold]
 
 
 @dataclass(frozen=True)
@@ -102,3 +105,22 @@ class ShrunkDiscriminant:
 def scores(axes_nD: Tensor, head_DK: Tensor) -> Tensor:
     """The scores (n×K) of a head with its bias in the last row."""
     return torch.addmm(head_DK[-1], axes_nD, head_DK[:-1])
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """Features divided by their standard deviations: axes without a kernel, with the methods of `KernelAxes`."""
+
+    mean_F: Tensor
+    scale_F: Tensor
+
+    def values(self, features_nF: Tensor) -> Tensor:
+        return (features_nF - self.mean_F) / self.scale_F
+
+    def of_values(self, values_nF: Tensor) -> Tensor:
+        return values_nF
+
+    def scores(self, values_nF: Tensor, head_DK: Tensor) -> Tensor:
+        return scores(values_nF, head_DK)
+
+    __call__ = values

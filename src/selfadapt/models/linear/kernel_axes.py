@@ -5,14 +5,14 @@ the landmarks (Nyström method), and rotated to the principal axes of the landma
 
     axes(x) = k(x, landmarks) U / sqrt(e)          k(landmarks, landmarks) = U diag(e) U'
 
-Inner products of axes approximate kernel values. Distances are measured in one of two spaces. `scaled`: features
-divided by their standard deviations, as in softmax_regression.py. `root`: square roots of features, each sample
-normalised to length 1 (Hellinger kernel), for nonnegative features such as those of networks that end in a ReLU.
+Inner products of axes approximate kernel values; the mean of the landmarks is then subtracted. Distances are measured
+in one of two spaces. `scaled`: features divided by their standard deviations, as in softmax_regression.py. `root`:
+square roots of features, each sample normalised to length 1 (Hellinger kernel), for nonnegative features such as those
+of networks that end in a ReLU.
 
-Shapes: N samples, F features, M landmarks, D axes.
+Shapes: N samples, n of a batch, F features, M landmarks, D axes, K classes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ LANDMARKS = 1000
 _MOST_AXES = 600
 _LEAST_VARIANCE = 1e-6  # relative to the largest one; axes below it hold only rounding errors
 _MANY_FEATURES = 64  # square roots are tried from this number on
-_ROWS = 8192  # per batch
+_ROWS = 1024  # per batch
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,38 @@ class KernelAxes:
         unit = width * float(distances.median()) if len(distances) else 1.0
         variance_M, turn_MM = torch.linalg.eigh((-square_MM / unit).exp().double())
         keep = (variance_M > _LEAST_VARIANCE * variance_M[-1]).nonzero().flatten()[-_MOST_AXES:]
-        turn_MD = (turn_MM[:, keep] / variance_M[keep].sqrt()).float()
-        uncentred = cls(root, centre_F, scale_F, landmarks_MF, unit, turn_MD, torch.zeros(len(keep)))
-        mean_D = torch.stack([axes_nD.sum(0) for axes_nD in uncentred.batches(features_NF)]).sum(0) / len(features_NF)
+        deviation_D = variance_M[keep].sqrt()
+        turn_MD = (turn_MM[:, keep] / deviation_D).float()
+        mean_D = (turn_MM[:, keep].mean(0) * deviation_D).float()  # of the landmarks
         return cls(root, centre_F, scale_F, landmarks_MF, unit, turn_MD, mean_D)
 
-    def batches(self, features_NF: Tensor) -> Iterator[Tensor]:
-        """Yield the axes in batches of a few thousand samples."""
-        for features_nF in features_NF.split(_ROWS):
-            mapped_nF = normalize(features_nF.clamp_min(0).sqrt()) if self.root else features_nF
-            square_nM = torch.cdist((mapped_nF - self.centre_F) * self.scale_F, self.landmarks_MF).square()
-            yield (-square_nM / self.unit).exp() @ self.turn_MD - self.mean_D
+    def values(self, features_nF: Tensor) -> Tensor:
+        """The values of the kernel (n×M)."""
+        mapped_nF = normalize(features_nF.clamp_min(0).sqrt()) if self.root else features_nF
+        scaled_nF = (mapped_nF - self.centre_F) * self.scale_F
+        size_n, size_M = (own.square().sum(1) / self.unit for own in (scaled_nF, self.landmarks_MF))
+        exponent_nM = torch.addmm(size_M, scaled_nF, self.landmarks_MF.T, beta=-1, alpha=2 / self.unit)
+        return exponent_nM.sub_(size_n.unsqueeze(1)).clamp_max_(0).exp_()
+
+    def of_values(self, values_nM: Tensor) -> Tensor:
+        """The axes of samples with these kernel values (n×D)."""
+        return torch.addmm(self.mean_D, values_nM, self.turn_MD, beta=-1)
+
+    def scores(self, values_nM: Tensor, head_DK: Tensor) -> Tensor:
+        """The scores (n×K) of a head on the axes, with its bias in the last row.
+
+        In the cheaper order: with few classes, turning the head costs less than turning the samples.
+        """
+        slopes_DK = head_DK[:-1]
+        scores_nK: Tensor = torch.linalg.multi_dot((values_nM, self.turn_MD, slopes_DK))
+        return scores_nK.add_(head_DK[-1] - self.mean_D @ slopes_DK)
 
     def __call__(self, features_NF: Tensor) -> Tensor:
-        """The axes of these samples (N×D)."""
-        return torch.cat(list(self.batches(features_NF)))
+        """The axes of these samples (N×D), computed in batches that stay in the cache."""
+        axes_ND = torch.empty(len(features_NF), len(self.mean_D))
+        for batch, features_nF in zip(axes_ND.split(_ROWS), features_NF.split(_ROWS), strict=True):
+            batch.copy_(self.of_values(self.values(features_nF)))
+        return axes_ND
 
 
 def candidates(features_NF: Tensor) -> list[tuple[bool, float]]:

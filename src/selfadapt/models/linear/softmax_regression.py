@@ -11,7 +11,11 @@ Features are first rotated to their principal axes (`PrincipalAxes`). The penalt
 axes the Hessian is nearly diagonal, c_pk s_d^2 + decay_p. Preconditioning with it reduces the number of passes from
 hundreds to tens. With fewer samples than features, there are at most as many axes as samples.
 
-Shapes: N samples, n of a chunk, F features, D axes (the last one constant), P problems, T tables of targets, K classes.
+Heads are stored as P×K×D while they are fitted, so logits are P×K×n: with few classes, a softmax along the last
+dimension would take longer than the matrix products.
+
+Shapes: N samples, n of a chunk, F features, D axes (the last one constant), P problems, p of them with weight in a
+chunk, T tables of targets, K classes.
 """
 
 from dataclasses import dataclass
@@ -23,6 +27,7 @@ from torch import Tensor
 from selfadapt.data.input_statistics import feature_scale
 
 _CHUNK_NUMBERS = 2**24  # maximum number of logits in a chunk
+_LEAST_COLUMNS = 2**14  # counted per sample, so that a chunk has at most 1,024 samples and stays in the cache
 _MEMORY = 8  # history size of L-BFGS
 _SUFFICIENT_DECREASE = 1e-4  # fraction of the expected decrease (Armijo rule)
 _LEAST_VARIANCE = 1e-6  # relative to the largest one; axes below it hold only rounding errors
@@ -115,57 +120,58 @@ def fit_heads(
     if table_P is None:
         table_P = torch.zeros(len(decay_P), dtype=torch.int64)
     loss = _Loss(axes_ND, targets_NTK, table_P, weights_NP, decay_P)
-    heads_DPK = start_DPK.clone()
-    value_P, slope_DPK, spread_PK = loss(heads_DPK)
+    heads_PKD = start_DPK.permute(1, 2, 0).contiguous()
+    value_P, slope_PKD, spread_PK = loss(heads_PKD)
     memory: list[tuple[Tensor, Tensor, Tensor]] = []
-    direction_DPK = slope_DPK.neg() / loss.curvature(spread_PK)
-    expected_P = _dot(slope_DPK, direction_DPK)
+    direction_PKD = slope_PKD.neg() / loss.curvature(spread_PK)
+    expected_P = _dot(slope_PKD, direction_PKD)
     step_P = torch.ones_like(value_P)
     for _ in range(passes - 1):
         active_P = -0.5 * expected_P > tolerance  # each problem stops independently of the others
         if not bool(active_P.any()):
             break
-        trial_DPK = heads_DPK + direction_DPK * step_P.view(1, -1, 1)
-        trial_value_P, trial_slope_DPK, trial_spread_PK = loss(trial_DPK)
+        trial_PKD = heads_PKD + direction_PKD * step_P.view(-1, 1, 1)
+        trial_value_P, trial_slope_PKD, trial_spread_PK = loss(trial_PKD)
         accepted_P = trial_value_P <= value_P + _SUFFICIENT_DECREASE * step_P * expected_P + 1e-7 * value_P.abs()
         accepted_P &= active_P
-        accepted_1P1 = accepted_P.view(1, -1, 1)
-        step_DPK = torch.where(accepted_1P1, trial_DPK - heads_DPK, 0.0)
-        slope_change_DPK = torch.where(accepted_1P1, trial_slope_DPK - slope_DPK, 0.0)
-        heads_DPK = torch.where(accepted_1P1, trial_DPK, heads_DPK)
-        slope_DPK = torch.where(accepted_1P1, trial_slope_DPK, slope_DPK)
+        accepted_P11 = accepted_P.view(-1, 1, 1)
+        step_PKD = torch.where(accepted_P11, trial_PKD - heads_PKD, 0.0)
+        slope_change_PKD = torch.where(accepted_P11, trial_slope_PKD - slope_PKD, 0.0)
+        heads_PKD = torch.where(accepted_P11, trial_PKD, heads_PKD)
+        slope_PKD = torch.where(accepted_P11, trial_slope_PKD, slope_PKD)
         value_P = torch.where(accepted_P, trial_value_P, value_P)
         spread_PK = torch.where(accepted_P.unsqueeze(1), trial_spread_PK, spread_PK)
-        curvature_P = _dot(step_DPK, slope_change_DPK)
-        memory = [*memory[1 - _MEMORY :], (step_DPK, slope_change_DPK, curvature_P)]
-        new_direction_DPK = _direction(slope_DPK, memory, loss.curvature(spread_PK))
-        direction_DPK = torch.where(accepted_1P1, new_direction_DPK, direction_DPK)
+        curvature_P = _dot(step_PKD, slope_change_PKD)
+        memory = [*memory[1 - _MEMORY :], (step_PKD, slope_change_PKD, curvature_P)]
+        new_direction_PKD = _direction(slope_PKD, memory, loss.curvature(spread_PK))
+        direction_PKD = torch.where(accepted_P11, new_direction_PKD, direction_PKD)
         step_P = torch.where(accepted_P, 1.0, step_P * 0.5)
-        expected_P = _dot(slope_DPK, direction_DPK)
-    return heads_DPK
+        expected_P = _dot(slope_PKD, direction_PKD)
+    return heads_PKD.permute(2, 0, 1).contiguous()
 
 
-def _dot(a_DPK: Tensor, b_DPK: Tensor) -> Tensor:
-    return (a_DPK * b_DPK).sum((0, 2))
+def _dot(a_PKD: Tensor, b_PKD: Tensor) -> Tensor:
+    product_P: Tensor = torch.linalg.vecdot(a_PKD.flatten(1), b_PKD.flatten(1))
+    return product_P
 
 
-def _direction(slope_DPK: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], curvature_DPK: Tensor) -> Tensor:
+def _direction(slope_PKD: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], curvature_PKD: Tensor) -> Tensor:
     """The two-loop recursion of L-BFGS. Each problem skips the passes in which its step was rejected."""
-    direction_DPK = slope_DPK.neg()
+    direction_PKD = slope_PKD.neg()
     coefficients: list[Tensor] = []
-    for step_DPK, slope_change_DPK, curvature_P in reversed(memory):
-        coefficient_P = torch.where(curvature_P > 0, _dot(step_DPK, direction_DPK) / curvature_P, 0.0)
-        direction_DPK -= coefficient_P.view(1, -1, 1) * slope_change_DPK
+    for step_PKD, slope_change_PKD, curvature_P in reversed(memory):
+        coefficient_P = torch.where(curvature_P > 0, _dot(step_PKD, direction_PKD) / curvature_P, 0.0)
+        direction_PKD -= coefficient_P.view(-1, 1, 1) * slope_change_PKD
         coefficients.append(coefficient_P)
-    scale_P = torch.ones_like(slope_DPK[0, :, 0])
-    for _, slope_change_DPK, curvature_P in memory:  # the last accepted step sets the scale
-        size_P = _dot(slope_change_DPK, slope_change_DPK / curvature_DPK)
+    scale_P = torch.ones_like(slope_PKD[:, 0, 0])
+    for _, slope_change_PKD, curvature_P in memory:  # the last accepted step sets the scale
+        size_P = _dot(slope_change_PKD, slope_change_PKD / curvature_PKD)
         scale_P = torch.where((curvature_P > 0) & (size_P > 0), curvature_P / size_P, scale_P)
-    direction_DPK *= scale_P.view(1, -1, 1) / curvature_DPK
-    for (step_DPK, slope_change_DPK, curvature_P), coefficient_P in zip(memory, reversed(coefficients), strict=True):
-        correction_P = torch.where(curvature_P > 0, _dot(slope_change_DPK, direction_DPK) / curvature_P, 0.0)
-        direction_DPK += (coefficient_P - correction_P).view(1, -1, 1) * step_DPK
-    return direction_DPK
+    direction_PKD *= scale_P.view(-1, 1, 1) / curvature_PKD
+    for (step_PKD, slope_change_PKD, curvature_P), coefficient_P in zip(memory, reversed(coefficients), strict=True):
+        correction_P = torch.where(curvature_P > 0, _dot(slope_change_PKD, direction_PKD) / curvature_P, 0.0)
+        direction_PKD += (coefficient_P - correction_P).view(-1, 1, 1) * step_PKD
+    return direction_PKD
 
 
 class _Loss:
@@ -174,43 +180,44 @@ class _Loss:
     def __init__(
         self, axes_ND: Tensor, targets_NTK: Tensor, table_P: Tensor, weights_NP: Tensor, decay_P: Tensor
     ) -> None:
-        self.axes_ND, self.targets_NTK, self.table_P, self.decay_P = axes_ND, targets_NTK, table_P, decay_P
+        self.axes_ND, self.targets_NTK, self.table_P = axes_ND, targets_NTK, table_P
         self.weights_NP = weights_NP / weights_NP.sum(0).clamp_min(1e-12)
         self.chunks = _chunks(weights_NP, targets_NTK.shape[2])
-        self.penalised_D11 = torch.ones(axes_ND.shape[1], 1, 1)
-        self.penalised_D11[-1] = 0
-        square_D = torch.stack([chunk_nD.square().sum(0) for chunk_nD in axes_ND.split(65_536)]).sum(0)
-        self.square_D11 = (square_D / len(axes_ND)).view(-1, 1, 1)
+        self.decay_P1D = decay_P.view(-1, 1, 1).repeat(1, 1, axes_ND.shape[1])
+        self.decay_P1D[..., -1] = 0
+        square_D = torch.stack([axes_nD.square().sum(0) for axes_nD in axes_ND.split(1024)]).sum(0)
+        self.square_D = square_D / len(axes_ND)
 
-    def __call__(self, heads_DPK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, heads_PKD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """L_p, its gradient, and the mean of p (1 - p) for each class."""
-        value_P = torch.zeros(len(self.decay_P))
-        slope_DPK = torch.zeros_like(heads_DPK)
-        spread_PK = torch.zeros_like(heads_DPK[0])
+        value_P = torch.zeros(len(heads_PKD))
+        slope_PKD = torch.zeros_like(heads_PKD)
+        spread_PK = torch.zeros_like(heads_PKD[..., 0])
         for chunk, active_p in self.chunks:
-            axes_nD, weights_np1 = self.axes_ND[chunk], self.weights_NP[chunk][:, active_p].unsqueeze(2)
-            targets_ntK = self.targets_NTK[chunk].float()
-            targets_npK = targets_ntK if targets_ntK.shape[1] == 1 else targets_ntK[:, self.table_P[active_p]]
-            log_npK = logits(axes_nD, heads_DPK[:, active_p]).log_softmax(2)
-            value_P[active_p] -= ((log_npK * targets_npK).sum(2) * weights_np1.squeeze(2)).sum(0)
-            p_npK = log_npK.exp_()
-            spread_PK[active_p] += (weights_np1 * p_npK * (1 - p_npK)).sum(0)
-            error_npK = p_npK.sub_(targets_npK).mul_(weights_np1)
-            slope_DC = axes_nD.T @ error_npK.flatten(1)
-            slope_DPK[:, active_p] += slope_DC.view(len(slope_DC), *error_npK.shape[1:])
-        penalty_DPK = self.penalised_D11 * self.decay_P.view(1, -1, 1) * heads_DPK
-        value_P += 0.5 * _dot(penalty_DPK, heads_DPK)
-        return value_P, slope_DPK + penalty_DPK, spread_PK
+            axes_nD, weights_pn = self.axes_ND[chunk], self.weights_NP[chunk].T[active_p]
+            targets_pKn = self.targets_NTK[chunk].permute(1, 2, 0).float().contiguous()
+            if len(targets_pKn) > 1:
+                targets_pKn = targets_pKn[self.table_P[active_p]]
+            heads_pKD = heads_PKD[active_p]
+            log_pKn = (heads_pKD.flatten(0, 1) @ axes_nD.T).view(*heads_pKD.shape[:2], -1).log_softmax(1)
+            value_P[active_p] -= ((log_pKn * targets_pKn).sum(1) * weights_pn).sum(1)
+            p_pKn = log_pKn.exp_()
+            variance_pKn = torch.addcmul(p_pKn, p_pKn, p_pKn, value=-1)
+            spread_PK[active_p] += (variance_pKn @ weights_pn.unsqueeze(2)).squeeze(2)
+            error_pKn = p_pKn.sub_(targets_pKn).mul_(weights_pn.unsqueeze(1))
+            slope_PKD[active_p] += (error_pKn.flatten(0, 1) @ axes_nD).view(heads_pKD.shape)
+        penalty_PKD = self.decay_P1D * heads_PKD
+        value_P += 0.5 * _dot(penalty_PKD, heads_PKD)
+        return value_P, slope_PKD + penalty_PKD, spread_PK
 
     def curvature(self, spread_PK: Tensor) -> Tensor:
-        """The approximate diagonal of the Hessian.
+        """The approximate diagonal of the Hessian (P×K×D).
 
         It must be updated with the predictions. The curvature of a head with confident predictions is a hundred times
         smaller than at the start, and with the initial value the fit would seem converged too early: with fewer samples
         than features after a single step, at a head that fits the noise.
         """
-        decay_1P1 = self.penalised_D11 * self.decay_P.view(1, -1, 1)
-        return self.square_D11 * spread_PK.clamp_min(1e-6) + decay_1P1
+        return self.square_D * spread_PK.clamp_min(1e-6).unsqueeze(2) + self.decay_P1D
 
 
 def _chunks(weights_NP: Tensor, classes: int) -> list[tuple[slice, Tensor]]:
@@ -221,7 +228,7 @@ def _chunks(weights_NP: Tensor, classes: int) -> list[tuple[slice, Tensor]]:
     bounds = [0, *(changes if worth else []), len(used_NP)]
     chunks = []
     for start, end in pairwise(bounds):
-        for chunk in pieces_of(end - start, weights_NP.shape[1] * classes):
+        for chunk in pieces_of(end - start, max(_LEAST_COLUMNS, weights_NP.shape[1] * classes)):
             chunk = slice(start + chunk.start, start + chunk.stop)
             chunks.append((chunk, used_NP[chunk].any(0).nonzero().flatten()))
     return [(chunk, active_p) for chunk, active_p in chunks if len(active_p)]

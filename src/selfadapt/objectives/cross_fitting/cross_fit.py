@@ -145,12 +145,17 @@ def cross_fit(
     num_classes: int,
     settings: CrossFitting | None = None,
     on_progress: ProgressCallback = no_progress,
+    *,
+    kernel: KernelAxes | None = None,
 ) -> CrossFitted:
-    """Cross-fit these samples. `fold_RN` holds one or more assignments to the folds 0, 1, … (at least three)."""
+    """Cross-fit these samples. `fold_RN` holds one or more assignments to the folds 0, 1, … (at least three).
+
+    By default the kernel is selected on these samples.
+    """
     fold_RN, features_NF = fold_RN.view(-1, len(labels_N)), features_NF.float()
     stages = 2 * len(fold_RN) + 1
     axes = PrincipalAxes.of(features_NF)
-    kernel_ND = best_kernel(features_NF, labels_N, fold_RN[0], num_classes)(features_NF)
+    kernel_ND = (kernel or best_kernel(features_NF, labels_N, fold_RN[0], num_classes))(features_NF)
     assignments = []
     for fold_N in fold_RN:
         heads = NestedHeads(features_NF, labels_N, fold_N, num_classes, settings, axes)

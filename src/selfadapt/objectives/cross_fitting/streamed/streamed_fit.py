@@ -10,24 +10,24 @@ to targets of the pilot,
 
     r_ik ∝ q_ik V[k, y_i],   q and V from the pilot
 
-whose sums X'R are taken in one more pass, in which targets are computed and forgotten. Without a pilot, the linear
-predictor is a discriminant on the standardised features, and both are fitted to the labels.
+which are computed for each block of the pass that takes the sums X'R, and forgotten. Without a pilot, the linear
+predictor is a discriminant on the standardised features, and both are fitted to the labels. Shrinkage, weights and
+temperatures are selected on at most 10,000 samples of the pilot, as they are for smaller data.
 
 Sample, shrinkage, kernel, weights and temperatures depend on ids and features, not on files or processes.
 
 Shapes: N samples, n of a block, s of the sample, F features, D axes, f folds, K classes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from selfadapt.core import distributed
 from selfadapt.data.shards.passes import Passes
 from selfadapt.data.shards.scan import Scan
-from selfadapt.models.linear.fold_moments import FoldMoments, ShrunkDiscriminant
+from selfadapt.models.linear.fold_moments import FoldMoments, Standardised
+from selfadapt.models.linear.kernel_axes import KernelAxes
 from selfadapt.objectives.cross_fitting.cross_fit import CrossFitted, best_kernel, cross_fit
 from selfadapt.objectives.cross_fitting.nested_heads import is_large, one_hot
 from selfadapt.objectives.cross_fitting.noise_model import (
@@ -52,6 +52,7 @@ SAMPLE = 8192  # samples on which everything is selected, unless the pilot has m
 _SAMPLE_NUMBERS = 2**24  # class probabilities of the sample
 _LEAST_PER_CLASS = 50  # samples of the pilot
 _MANY_SAMPLES, _MANY_NUMBERS, _MANY_PRODUCTS = 50_000, 2**26, 2e9
+_SELECTING = 10_000  # samples of the pilot on which shrinkages and weights are selected
 _COMPARED = 100_000  # samples on which V is estimated
 
 
@@ -71,25 +72,26 @@ class StreamedFitting:
         self, passes: Passes, scan: Scan, labels_N: Tensor, fold_N: Tensor, sample_s: Tensor, num_classes: int
     ) -> None:
         self.passes, self.labels_N, self.fold_N, self.num_classes = passes, labels_N, fold_N, num_classes
-        sample_sF, mean_F, scale_F = passes.shards.take(sample_s), scan.mean_F, scan.scale_F
-        kernel = best_kernel(sample_sF, labels_N[sample_s], fold_N[sample_s].long(), num_classes)
-        every = -(-len(sample_s) * num_classes // _SAMPLE_NUMBERS)  # fewer for many classes
-        self.sample_s, self.sample_sF = sample_s[::every], sample_sF[::every]
-        self.sample_labels_s, self.sample_fold_s = labels_N[self.sample_s], fold_N[self.sample_s]
-        self.linear = self._heads(lambda features_nF: (features_nF - mean_F) / scale_F)
-        self.kernel = self._heads(kernel)
+        sample_sF, fold_s = passes.shards.take(sample_s), fold_N[sample_s].long()
+        kernel = best_kernel(sample_sF, labels_N[sample_s], fold_s, num_classes)
+        self.linear, self.kernel = (
+            FoldHeads(axes, FoldMoments.zero(STREAMED_FOLDS, num_classes, axes(sample_sF[:1]).shape[1]))
+            for axes in (Standardised(scan.mean_F, scan.scale_F), kernel)
+        )
         self.share = 0.0  # of the linear predictor
+        every = -(-len(sample_s) * num_classes // _SAMPLE_NUMBERS)  # fewer for many classes
+        self.pilot_s = sample_s[::every].contiguous()
+        self.pilot = self._pilot(sample_sF[::every], fold_s[::every], kernel)
         self.temperature = 1.0  # of the pilot's heads
-        self.pilot = self._pilot()
+        if self.pilot is not None:
+            self.temperature = fit_symmetric(self.pilot.heads_NK, self.pilot.labels_N).temperature
+        every *= max(1, len(self.pilot_s) // _SELECTING)
+        self.sample_s, self.sample_sF = sample_s[::every].contiguous(), sample_sF[::every]
+        self.sample_labels_s, self.sample_fold_s = labels_N[self.sample_s], fold_N[self.sample_s]
 
-    def _heads(self, axes: Callable[[Tensor], Tensor]) -> FoldHeads:
-        width = axes(self.sample_sF[:1]).shape[1]
-        return FoldHeads(axes, FoldMoments.zero(STREAMED_FOLDS, self.num_classes, width))
-
-    def _pilot(self) -> CrossFitted | None:
-        fold_s = self.sample_fold_s.long()
-        enough = len(self.sample_s) >= _LEAST_PER_CLASS * self.num_classes
-        if not enough or is_large(self.sample_sF, fold_s, self.num_classes):
+    def _pilot(self, features_sF: Tensor, fold_s: Tensor, kernel: KernelAxes) -> CrossFitted | None:
+        enough = len(fold_s) >= _LEAST_PER_CLASS * self.num_classes
+        if not enough or is_large(features_sF, fold_s, self.num_classes):
             return None
         steps = self.passes.on_progress
 
@@ -97,32 +99,24 @@ class StreamedFitting:
             steps("cross-fitting a sample", done, total)
 
         on_progress(0, 1)
-        return cross_fit(self.sample_sF, self.sample_labels_s, fold_s, self.num_classes, on_progress=on_progress)
+        labels_s = self.labels_N[self.pilot_s]
+        return cross_fit(features_sF, labels_s, fold_s, self.num_classes, on_progress=on_progress, kernel=kernel)
 
     def fit(self) -> StreamedFit:
         for block, features_nF in self.passes.blocks("summing folds"):
-            for own in (self.linear, self.kernel):
-                own.moments.add(own.axes(features_nF), self.labels_N[block], self.fold_N[block])
-        plain, labels_sK = [], one_hot(self.sample_labels_s, self.num_classes).float()
-        for own in (self.linear, self.kernel):
-            own.moments.all_reduce()
-            plain.append([own.moments.discriminant_without([fold]) for fold in range(STREAMED_FOLDS)])
-        self.linear.fit(plain[0], self.sample_sF, self.sample_fold_s, labels_sK)
-        if self.pilot is None:
-            self.kernel.fit(plain[1], self.sample_sF, self.sample_fold_s, labels_sK)
-        else:
-            self.temperature = fit_symmetric(self.pilot.heads_NK, self.sample_labels_s).temperature
-            targets_sK = self._targets(self.sample_sF, self.sample_s, self.pilot)
-            self.kernel.fit(self._moved(self.pilot), self.sample_sF, self.sample_fold_s, targets_sK)
+            position_n = torch.arange(block.start, block.stop)
+            self.linear.add(features_nF, self.labels_N[block], self.fold_N[block])
+            self.kernel.add(features_nF, self._targets(features_nF, position_n), self.fold_N[block])
+        labels_sK = one_hot(self.sample_labels_s, self.num_classes).float()
+        self.linear.fit(self.sample_sF, self.sample_fold_s, labels_sK)
+        targets_sK = labels_sK if self.pilot is None else self._targets(self.sample_sF, self.sample_s)
+        self.kernel.fit(self.sample_sF, self.sample_fold_s, targets_sK)
         sample_sK = self._select()
-        shares_fK = torch.stack([own.log_share_K for own in plain[0]]).float()
         predictions, distance_n = SparsePredictions(self.passes, self.num_classes), self.passes.own(torch.float32)
         for block, features_nF in self.passes.blocks("predicting"):
             position_n = torch.arange(block.start, block.stop)
             predictions.put(block, self._predict(features_nF, position_n), self.labels_N[block])
-            distance_n[self.passes.place(block)] = self.linear.distance(
-                self.linear.axes(features_nF), self.fold_N[block], shares_fK
-            )
+            distance_n[self.passes.place(block)] = self.linear.distance(features_nF, self.fold_N[block])
         return StreamedFit(predictions, self._noise(predictions, sample_sK), distance_n)
 
     def _select(self) -> Tensor:
@@ -145,39 +139,23 @@ class StreamedFitting:
         """Predictions of the pilot, or of the discriminant on the features if there is none."""
         if self.pilot is not None:
             return self._by_pilot(features_nF, position_n, self.pilot)
-        return self.linear.predict(self.linear.axes(features_nF), self.fold_N[position_n])
+        return self.linear.predict(features_nF, self.fold_N[position_n])
 
     def _by_kernel(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
-        return self.kernel.predict(self.kernel.axes(features_nF), self.fold_N[position_n])
+        return self.kernel.predict(features_nF, self.fold_N[position_n])
 
-    def _moved(self, pilot: CrossFitted) -> list[ShrunkDiscriminant]:
-        """The kernel's discriminants of all folds, from targets of the pilot."""
-        counts_fK = torch.zeros(STREAMED_FOLDS, self.num_classes).double()
-        sums_fKD = torch.zeros_like(self.kernel.moments.sums_FKD)
-        for block, features_nF in self.passes.blocks("updating targets"):
-            targets_nK = self._targets(features_nF, torch.arange(block.start, block.stop), pilot)
-            axes_nD = self.kernel.axes(features_nF)
-            for fold in range(STREAMED_FOLDS):
-                rows = (self.fold_N[block] == fold).nonzero().flatten()
-                counts_fK[fold] += targets_nK[rows].sum(0)
-                sums_fKD[fold] += targets_nK[rows].T @ axes_nD[rows]
-        for values in (counts_fK, sums_fKD):
-            distributed.all_reduce_sum(values)
-        others_fK, others_fKD = counts_fK.sum(0) - counts_fK, sums_fKD.sum(0) - sums_fKD
-        return [
-            ShrunkDiscriminant.of(others_fK[fold], others_fKD[fold], self.kernel.moments.gram_without(fold))
-            for fold in range(STREAMED_FOLDS)
-        ]
-
-    def _targets(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
-        """r of these samples."""
-        predicted_nK = sharpened(self._by_pilot(features_nF, position_n, pilot), self.temperature)
-        return posterior(predicted_nK, self.labels_N[position_n], pilot.noise.matrix_KK)
+    def _targets(self, features_nF: Tensor, position_n: Tensor) -> Tensor:
+        """r of these samples (n×K), or their labels if there is no pilot."""
+        labels_n = self.labels_N[position_n]
+        if self.pilot is None:
+            return labels_n
+        predicted_nK = sharpened(self._by_pilot(features_nF, position_n, self.pilot), self.temperature)
+        return posterior(predicted_nK, labels_n, self.pilot.noise.matrix_KK)
 
     def _by_pilot(self, features_nF: Tensor, position_n: Tensor, pilot: CrossFitted) -> Tensor:
         """Predictions by the head of the pilot, by the heads of its folds for its own samples."""
         predicted_nK = pilot.predict(features_nF)
-        row_n, place_n = _common(position_n, self.sample_s)
+        row_n, place_n = _common(position_n, self.pilot_s)
         predicted_nK[row_n] = pilot.heads_NK[place_n]
         return predicted_nK
 

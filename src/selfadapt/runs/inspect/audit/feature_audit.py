@@ -52,6 +52,7 @@ def audit_features(
     folder = RunFolder(out)
     if folder.exists:
         raise UserError(f"{out} is a run; give another --out")
+    folder.check_writable()
     shards = FeatureShards.of(path)
     classes, labels_N, truth_N = _labelled(path, shards, labels)
     try:
