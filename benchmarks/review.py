@@ -7,7 +7,6 @@ libraries (the peak with a run of 100 likely errors), and 50 ms between two fram
 row is the time to find the six most similar samples of two classes, against 100 ms.
 """
 
-import csv
 import http.client
 import io
 import json
@@ -25,7 +24,7 @@ import numpy as np
 from PIL import Image
 
 from selfadapt.review.neighbours import write_features
-from selfadapt.run_folder.folder import FORMAT, LABEL_COLUMNS, RunFolder
+from selfadapt.run_folder.folder import RunFolder
 
 SUSPECTS, FEW, CLASSES, FEATURES = 50_000, 100, 100, 1280
 DECISIONS = 300
@@ -43,28 +42,42 @@ def write_run(folder: Path, suspects: int) -> RunFolder:
         coarse = Image.fromarray(generator.integers(0, 256, (9, 12, 3), np.uint8))
         coarse.resize((240, 180), Image.Resampling.BICUBIC).save(content, "JPEG", quality=90)
         encoded.append(content.getvalue())
-    run = folder / "run"
-    run.mkdir()
-    with open(run / "labels.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(LABEL_COLUMNS[:-1])
-        for number in range(suspects):
-            path = folder / "images" / f"{number:05d}.jpg"
-            path.write_bytes(encoded[number % len(encoded)])
-            given, suggested = _NAMES[number % CLASSES], _NAMES[(number + 1 + number // CLASSES % 7) % CLASSES]
-            confidence = f"{1 - number / 2 / suspects:.6f}"
-            writer.writerow((f"images/{path.name}", path, "train", given, suggested, confidence, 1, 1, "", ""))
+    run = RunFolder(folder / "run")
+    run.path.mkdir()
+    rows = []
+    for number in range(suspects):
+        path = folder / "images" / f"{number:05d}.jpg"
+        path.write_bytes(encoded[number % len(encoded)])
+        given, suggested = _NAMES[number % CLASSES], _NAMES[(number + 1 + number // CLASSES % 7) % CLASSES]
+        confidence = f"{1 - number / 2 / suspects:.6f}"
+        name = f"images/{path.name}"
+        rows.append((name, str(path), "train", given, suggested, confidence, "1", "1", *[""] * 6, name))
+    run.write_labels(rows, truth_known=False)
     settings = {
         "kind": "labels",
-        "data": {"source": str(folder / "images"), "image_size": None},
+        "data": {"source": str(folder / "images"), "noise": None, "image_size": None},
         "model": {"name": "tf_efficientnet_lite0", "tune": "head"},
+        "fit": {"epochs": 1},
+        "method": {"name": "sat-folds"},
+        "seed": 0,
+        "views": 1,
+        "device": "cpu",
     }
-    about = {"name": "photos", "classes": _NAMES, "shape": [FEATURES], "white": None, "reader": None}
-    described = {"format": FORMAT, "settings": settings, "data": about, "noise": None, "start_epoch": None, "seed": 0}
-    (run / "run.json").write_text(json.dumps(described))
+    data = {
+        "name": "photos",
+        "classes": _NAMES,
+        "fingerprint": "",
+        "shape": [FEATURES],
+        "white": None,
+        "reader": None,
+        "samples": {"train": suspects, "validation": None, "test": None},
+        "samples_sha256": "",
+    }
+    described = {"settings": settings, "data": data, "method": "", "seed": 0, "start_epoch": None, "noise": None}
+    run.write_run({**described, "threads": 1, "processes": 1, "versions": {}, "parameters": 0})
     features_NF = generator.normal(size=(suspects, FEATURES)).astype(np.float32)
-    write_features(RunFolder(run), [f"images/{number:05d}.jpg" for number in range(suspects)], features_NF, "")
-    return RunFolder(run)
+    write_features(run, [f"images/{number:05d}.jpg" for number in range(suspects)], features_NF, "")
+    return run
 
 
 class Review:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from sklearn.datasets import load_digits
 
@@ -372,11 +373,47 @@ _VALUES = np.random.default_rng(0).normal(size=(60, 4)) + 3 * (np.arange(60) % 3
         ((word for word in _WORDS), "labels are a generator; pass a list"),
         (dict(enumerate(_WORDS)), "labels are a dict"),
         ("abc" * 20, "labels are a str"),
+        (np.array(["2026-01-01", "2026-01-02", "NaT"] * 20, "datetime64[D]"), "missing in 20 places, first in 2"),
+        (np.ma.array([0, 1, 2] * 20, mask=[False, True, False] * 20), "missing in 20 places, first in 1"),
+        (["a", "a\0", "b"] * 20, "the label 'a.x00' ends in a NUL character"),
+        (np.array([0, 1j] * 30), "they are complex"),
+        (torch.zeros(60, device="meta"), "the tensor cannot be read as an array"),
     ],
 )
 def test_labels_that_cannot_be_read_in_one_way_are_refused(labels: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         find_label_errors(labels, features=_VALUES)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: np.ma.array(x, mask=x == x[3, 0]), "not finite float32 numbers in 1 rows, first in row 3"),
+        (lambda x: x * 1j, "they are complex"),
+        (scipy.sparse.csr_array, "sparse matrices are not supported; pass an array"),
+        (lambda x: torch.tensor(x).to_sparse(), "the tensor cannot be read as an array"),
+    ],
+)
+def test_features_that_are_no_plain_table_are_refused(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_label_errors(_WORDS, features=change(np.random.default_rng(0).normal(size=(60, 4))))
+
+
+@pytest.mark.parametrize("columns", [["c", "a", "b"], [2, 0, 1]])
+def test_columns_of_a_frame_that_are_named_after_classes_may_have_any_order(columns: list[Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    generator, classes = np.random.default_rng(0), sorted(columns)
+    codes = generator.integers(0, 3, 60)
+    probabilities = np.full((60, 3), 0.1)
+    probabilities[np.arange(60), codes] = 0.8
+    labels = np.array(classes)[np.where(np.arange(60) < 6, (codes + 1) % 3, codes)]
+    frame = pandas.DataFrame(probabilities, columns=classes)[columns]
+    found, expected = (find_label_errors(labels, pred_probs=own) for own in (frame, probabilities))
+    assert found.suggested_labels.tolist() == expected.suggested_labels.tolist()
+    np.testing.assert_allclose(found.p_wrong, expected.p_wrong, atol=1e-6)
+    assert find_label_errors(labels, pred_probs=frame, class_names=classes).suggested_labels.tolist() != (
+        expected.suggested_labels.tolist()
+    )
 
 
 @pytest.mark.parametrize("duplicates", [[1, 2], [[1.0, 2.0]], 3, ["12"]])

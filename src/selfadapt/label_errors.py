@@ -34,6 +34,8 @@ from selfadapt.evaluation.label_errors.checked_input import (
     coded_labels,
     group_codes,
     index_of,
+    named_columns,
+    plain,
 )
 from selfadapt.evaluation.label_errors.feature_map import FeatureMap
 from selfadapt.evaluation.label_errors.large_features import aligned_to, judge_shards
@@ -89,8 +91,8 @@ def find_label_errors(
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
         ids: Identifier of each sample for the report. If the feature shards hold ids, samples are matched by id,
             otherwise by position. Default: the ids in the shards, else the index of pandas, else the positions.
-        class_names: Classes in the order of the columns of `pred_probs`. Default: the sorted labels, or 0 to K - 1 for
-            integer labels within that range.
+        class_names: Classes in the order of the columns of `pred_probs`. Default: the columns of a frame that are named
+            after the classes; otherwise the sorted labels, or 0 to K - 1 for integer labels within that range.
         duplicates: Groups of samples that are duplicates, by position. Default: found among the features.
         samples: What to show of each sample in a notebook: the path of an image file, an image (Pillow, array or
             tensor), or a text.
@@ -112,6 +114,7 @@ def find_label_errors(
     """
     if (features is None) == (pred_probs is None):
         raise ValueError("pass either features= (N×F) or pred_probs= (N×K, out of sample)")
+    labels, features, pred_probs, groups = map(plain, (labels, features, pred_probs, groups))
     shards = _shards(features)
     if labels is None and (labels := None if shards is None else shards.column("labels")) is None:
         raise ValueError("pass labels=, one for each sample")
@@ -148,7 +151,8 @@ def find_label_errors(
     if by_features:
         report = fit_and_judge(values_NX, labels_N, names, groups, seed, duplicates=known)[1]
     else:
-        names, labels_N = coded_labels(given_N, class_names, values_NX.shape[1])
+        classes = named_columns(pred_probs, given_N) if class_names is None else class_names
+        names, labels_N = coded_labels(given_N, classes, values_NX.shape[1])
         check_enough(labels_N)
         if class_names is None:
             check_columns(values_NX, labels_N)
@@ -168,7 +172,7 @@ def _shards(features: Any) -> FeatureShards | None:
 def _large_table(features: Any, count: int, num_classes: int) -> FeatureShards | None:
     """An array as shards, if it is large enough to be read in blocks; otherwise None."""
     shape: Sequence[int] = getattr(features, "shape", ())
-    large = len(shape) == 2 and len(features) == count and is_streamed(count, shape[1], num_classes)
+    large = len(shape) == 2 and shape[0] == count and is_streamed(count, shape[1], num_classes)
     return FeatureShards.of(features) if large else None
 
 

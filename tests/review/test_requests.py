@@ -2,13 +2,15 @@
 
 The oracle is a stack of decisions, as `undo` takes them back. Many more requests and kills than in `make test`:
 
-    SELFADAPT_REQUESTS=5000 SELFADAPT_KILLS=200 python -m pytest tests/review/test_requests.py
+    SELFADAPT_REQUESTS=5000 python -m pytest tests/review/test_requests.py
+    python -m benchmarks review_kills
 """
 
 import json
 import os
 import random
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchmarks.review import write_run
+from benchmarks.review_kills import Kills
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -24,7 +28,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from review.reviewed import CLASSES, Server, label_rows
 
 REQUESTS = int(os.environ.get("SELFADAPT_REQUESTS", "180"))
-KILLS = int(os.environ.get("SELFADAPT_KILLS", "4"))
 STEPS, RESTARTS = 60, 2  # of one server
 REMOVED = -2
 
@@ -191,26 +194,16 @@ def test_random_requests(trained_shapes: Path) -> None:
     )
 
 
-def test_kill_at_random_moments(shapes_run: Path) -> None:
-    """One client decides and undoes without a pause until the server dies; then it is started again, and so on."""
-    chance, decided, server = random.Random(0), Decided(shapes_run), Server(shapes_run)
-    for _ in range(KILLS):
-        timer = threading.Timer(chance.uniform(0, 0.4), server.kill)
-        timer.start()
-        while True:
-            row, undo = chance.randrange(len(decided)), chance.random() < 0.3
-            path, content = ("undo", {}) if undo else ("decide", {"what": "keep", "rows": [row]})
-            try:
-                server.json(f"api/{path}", content)
-            except (OSError, HTTPException):
-                break
-            if undo:
-                decided.undo()
-            else:
-                decided.decide("keep", [row], None)
-        timer.join()
-        server = Server(shapes_run)
-        if server.json("api/about")["line"] > decided.lines:  # the request under way
-            decided.undo() if undo else decided.decide("keep", [row], None)
-        assert standing(server, len(decided)) == decided.now
-    server.kill()
+def test_kill_at_random_moments(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, 60)
+
+    def start() -> tuple[str, int]:
+        server = Server(folder.path)
+        return server.url, server.program.pid
+
+    kills, chance = Kills(folder.path, start), random.Random(0)
+    for _ in range(4):
+        kills.kill_once(chance)
+    os.kill(kills.process, signal.SIGKILL)
+    assert len(kills.confirmed) > kills.unconfirmed
+    assert kills.lost == 0

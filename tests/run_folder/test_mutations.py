@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -40,6 +41,21 @@ def test_an_undamaged_run_gives_the_right_answer(lab: Lab) -> None:
         assert lab.right(command) == lab._call(command)
     assert "checksums.json" in lab.files
     assert {"coverage.json", "calibration.json", "attack.json", "shift.json", "decisions.jsonl"} <= set(lab.files)
+
+
+@pytest.mark.parametrize("content", [None, b'{"format": 1}'])
+def test_a_lost_or_an_old_run_json_is_named(lab: Lab, content: bytes | None) -> None:
+    """Also by `audit`, which takes data as well as runs."""
+
+    def damage(run: Path) -> None:
+        (run / "checksums.json").unlink()
+        (run / "run.json").unlink()
+        if content is not None:
+            (run / "run.json").write_bytes(content)
+
+    answer = lab._call("audit", damage)
+    assert (answer.code, answer.errors.count("\n")) == (2, 1)
+    assert "run.json" in answer.errors
 
 
 ODD = {

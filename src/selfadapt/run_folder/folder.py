@@ -147,8 +147,9 @@ class RunFolder(RunPaths):
             content = _checked(parse(read), dict[str, Any])
             if content.get("format", 1) != FORMAT:
                 raise UserError(
-                    f"{self.path} was made by another version of selfadapt (format {content.get('format', 1)!r:.40}, "
-                    f"this one reads {FORMAT}); train again in another folder, or use that version"
+                    f"{self.settings_file} was made by another version of selfadapt (format "
+                    f"{content.get('format', 1)!r:.40}, this one reads {FORMAT}); train again in another folder, or "
+                    "use that version"
                 )
             check(content, contents.Run)
             labelled = content["settings"]["kind"] == "labels"

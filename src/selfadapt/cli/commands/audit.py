@@ -45,7 +45,7 @@ def command(
     from selfadapt.run_folder.folder import RunFolder
 
     folder = RunFolder(Path(path))
-    if folder.exists:
+    if folder.exists or folder.metrics_file.exists():  # a run that lost its run.json is no data
         if labels is not None or out is not None:
             raise UserError(f"{path} is a run, which has its labels and its folder; leave out --labels and --out")
         return _audit_run(folder, device, devices)

@@ -41,8 +41,11 @@ def _array(labels: Any) -> Array:
     if getattr(getattr(labels, "dtype", None), "kind", "O") == "O" and getattr(labels, "ndim", 1) == 1:
         _check_objects(list(labels))
     array = np.asarray(labels)
+    if array.dtype.kind in "fmM":
+        _check_none_missing(array != array, "labels", LEAVE_OUT)  # NaN and NaT
+    if array.dtype.kind == "c":
+        raise ValueError("labels must be class names or whole numbers, but they are complex")
     if array.dtype.kind == "f":
-        _check_none_missing(np.isnan(array), "labels", LEAVE_OUT)
         if not (np.isfinite(array) & (array == np.round(array))).all():
             raise ValueError("labels must be class names or whole numbers, but they hold fractions or infinity")
         if not (abs(array) < _LARGEST).all():
@@ -61,9 +64,19 @@ def _array(labels: Any) -> Array:
 
 
 def _numpy(values: Tensor) -> Array:
-    values = values.detach().cpu()
-    # numpy has no bfloat16, and float32 holds each of its values
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    try:
+        values = values.detach().cpu()
+        # numpy has no bfloat16, and float32 holds each of its values
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    except (TypeError, NotImplementedError) as error:  # sparse, quantised, or without data
+        raise ValueError(f"the tensor cannot be read as an array: {error}") from error
+
+
+def plain(values: Any) -> Any:
+    """A masked array with None for each masked value, which counts as missing; anything else as it is."""
+    if type(values).__module__.startswith("scipy.sparse"):
+        raise ValueError("sparse matrices are not supported; pass an array, such as that of .toarray()")
+    return np.where(np.ma.getmaskarray(values), None, values.data) if np.ma.isMaskedArray(values) else values
 
 
 def _check_objects(labels: Sequence[Any]) -> None:
@@ -72,6 +85,9 @@ def _check_objects(labels: Sequence[Any]) -> None:
     if several is not None:
         raise ValueError(f"the label of sample {several} is {labels[several]}; {ONE_COLUMN_EACH}")
     _check_none_missing(np.array([_is_missing(own) for own in labels]), "labels", LEAVE_OUT)
+    cut = next((own for own in labels if isinstance(own, str) and own.endswith("\0")), None)
+    if cut is not None:
+        raise ValueError(f"the label {cut!r} ends in a NUL character, which numpy would drop; rename that class")
     word = next((i for i, own in enumerate(labels) if isinstance(own, str)), None)
     other = next((i for i, own in enumerate(labels) if not isinstance(own, str)), None)
     if word is not None and other is not None:
@@ -102,7 +118,10 @@ def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     if not probabilities and package_of(values) is not None and not is_numeric(values):
         values = _encoded(values)
     try:
-        array = np.array(_numpy(values) if isinstance(values, Tensor) else values, dtype=np.float64)
+        array = np.asarray(_numpy(values) if isinstance(values, Tensor) else values)
+        if array.dtype.kind == "c":
+            raise ValueError("they are complex")
+        array = array.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be a table of numbers: {error}") from error
     table_NX = torch.from_numpy(array.astype(np.float32))
@@ -136,6 +155,12 @@ def index_of(labels: Any) -> Any:
     """The index of a pandas Series; None for anything else, such as a list, whose `index` is a method."""
     index = getattr(labels, "index", None)
     return index if hasattr(index, "__len__") else None
+
+
+def named_columns(probabilities: Any, given_N: Array) -> list[Any] | None:
+    """The columns of a frame, if they are named after classes and each label is among them."""
+    columns = list(probabilities.columns) if package_of(probabilities) is not None else []
+    return columns if set(given_N.tolist()) <= set(columns) else None
 
 
 def coded_labels(given_N: Array, classes: Sequence[Any] | None, columns: int | None) -> tuple[Array, Tensor]:

@@ -13,11 +13,12 @@ from selfadapt.evaluation.classification import outputs
 from selfadapt.models.backbone import Backbone, unwrapped
 from selfadapt.review.neighbours import newest_checkpoint, write_features
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.lifecycle.opened_run import open_folder
 
 
 def compute_features(folder: RunFolder, device: str = "auto", on_progress: ProgressCallback = no_progress) -> None:
     """Compute the features of every sample with the network of the newest checkpoint and store them."""
+    from selfadapt.runs.lifecycle.opened_run import open_folder  # takes seconds, which the review need not wait for
+
     checkpoint = newest_checkpoint(folder)
     run = open_folder(folder, device=device)
     network = unwrapped(run.model)
