@@ -39,7 +39,7 @@ class Setting:
     most: float | None = None
     above: float | None = None
     below: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # of a `Literal` annotation
     parse: Callable[[str], Any] | None = None  # for structured values; its error names the value
 
     def check(self, value: Any) -> None:
@@ -76,15 +76,31 @@ class Setting:
         return self.unset or "none" if self.default is None else str(to_plain(self.default))
 
 
-def setting(default: Any = MISSING, description: str = "", **details: Any) -> Any:
+def setting(
+    default: Any = MISSING,
+    description: str = "",
+    *,
+    option: str = "",
+    aliases: tuple[str, ...] = (),
+    group: str | None = None,
+    unset: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    parse: Callable[[str], Any] | None = None,
+) -> Any:
     """Declare a dataclass field that a user may set.
 
     Args:
         default: The default value; None if it is chosen later (`unset` describes it).
         description: One sentence for `--help`.
-        **details: Other fields of `Setting`: option (by default derived from the name of the field), aliases, group,
-            unset (what None stands for, in words), the bounds least and most (inclusive), above and below
-            (exclusive), and parse, which converts text to the value and raises a UserError that names the value.
+        option: The name on the command line. Default: derived from the name of the field.
+        aliases: Former names of the option.
+        group: The panel of `--help`.
+        unset: What None stands for, in words.
+        least, most, above, below: Bounds of a number, inclusive and exclusive.
+        parse: Converts text to the value, and raises a UserError that names the value.
 
     Returns:
         A dataclass field.
@@ -94,8 +110,11 @@ def setting(default: Any = MISSING, description: str = "", **details: Any) -> An
         ... class Smoothing:
         ...     epsilon: float = setting(0.1, "label smoothing", least=0, below=1)
     """
-    own = Setting(default=default, description=description, **details)
-    return field(default=default, metadata={"setting": own})
+    declared = Setting(
+        default=default, description=description, option=option, aliases=aliases, group=group, unset=unset,
+        least=least, most=most, above=above, below=below, parse=parse,
+    )  # fmt: skip
+    return field(default=default, metadata={"setting": declared})
 
 
 def settings_in(owner: type) -> Mapping[str, Setting]:
