@@ -35,7 +35,7 @@ class MovingTargets(ERM):
 
     def suited(self, task: Task) -> Self:
         if isinstance(self.start_epoch, AutoStart):
-            start: int | AutoStart = replace(self.start_epoch, seed=task.seed)
+            start: int | AutoStart = self.start_epoch.suited(task.num_samples, task.seed)
         elif (start := self._fixed_start(task.epochs)) >= task.epochs:
             raise UserError(f"--start-epoch {start} must be less than --epochs, {task.epochs}")
         return super(MovingTargets, replace(self, start_epoch=start)).suited(task)
