@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from selfadapt.loops.labelled_loss import LabelledLoss
+from selfadapt.loops.loop_loss import integers
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.self_adaptive_loss import moving_cross_entropy
 from selfadapt.objectives.start_epoch import AutoStart
@@ -32,7 +33,7 @@ class SelfAdaptiveLoss(LabelledLoss):
         num_classes: Number of classes K. Default: the largest label + 1.
         momentum: Momentum of the targets (alpha).
         start_epoch: Epochs before the targets are updated (E_s), or "auto" to find it during training. Until it is
-            found, "auto" trains one label in twenty as another class.
+            found, "auto" trains one label in twenty, at most about 1,000, as another class.
         seed: Seed of the labels that "auto" changes.
         storage: How targets are stored. Default: float32 in memory.
 
@@ -62,10 +63,11 @@ class SelfAdaptiveLoss(LabelledLoss):
         seed: int = 0,
         storage: Storage | None = None,
     ) -> None:
+        labels = integers(labels, "labels")
         fixed = isinstance(start_epoch, Integral)
         if not (start_epoch == "auto" or (fixed and 0 <= int(start_epoch) < max(1, epochs))):
             raise ValueError(f'start_epoch must be "auto" or a number from 0 to {epochs - 1}, not {start_epoch!r}')
-        start = int(start_epoch) if fixed else AutoStart(seed=seed)
+        start = int(start_epoch) if fixed else AutoStart().suited(max(1, len(labels)), seed)
         method = SelfAdaptive(momentum=check_momentum(momentum), start_epoch=start)
         super().__init__(
             method, labels, epochs=epochs, num_classes=num_classes, storage=storage, settings={"seed": int(seed)}

@@ -117,6 +117,28 @@ def test_targets_move_from_the_start_epoch_on() -> None:
     torch.testing.assert_close(targets.read(batch.index), torch.tensor([[0.95, 0.05], [0.05, 0.95]]))
 
 
+@pytest.mark.parametrize("classes", [3, 300])  # the prediction is computed in another way for many classes
+@pytest.mark.parametrize("reweight", [True, False])
+def test_the_gradient_of_the_symmetric_loss_is_that_of_its_formula(classes: int, reweight: bool) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    logits_BK = (3 * torch.randn(20, classes, generator=generator)).requires_grad_()
+    labels_B, index_B = torch.randint(classes, (20,), generator=generator), torch.arange(20)
+    objective = NoisyLabels(start_epoch=0, reweight=reweight, reverse_weight=0.3)
+    targets = objective.initial_targets(labels_B, classes, Storage())
+    loss = objective.loss(nn.Identity(), Batch(logits_BK, labels_B, index_B), targets, Progress(0, 0.0)).mean
+    (gradient_BK,) = torch.autograd.grad(loss, logits_BK)
+
+    exact_BK = logits_BK.detach().double().requires_grad_()
+    p_BK = exact_BK.softmax(1)
+    t_BK = 0.9 * one_hot(labels_B, classes) + 0.1 * p_BK.detach()
+    w_B = t_BK.amax(1) if reweight else torch.ones(20, dtype=torch.float64)
+    losses_B = -(t_BK * p_BK.log() + 0.3 * p_BK * t_BK.clamp_min(1e-4).log()).sum(1)
+    expected = (w_B * losses_B).sum() / w_B.sum()
+    (expected_BK,) = torch.autograd.grad(expected, exact_BK)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    torch.testing.assert_close(gradient_BK.double(), expected_BK, atol=1e-7, rtol=1e-4)
+
+
 def test_without_the_moving_average_it_is_ordinary_training() -> None:
     objective = NoisyLabels(start_epoch=AutoStart(), moving_average=False)
     assert objective.started([{}] * 20, 20) is None

@@ -235,6 +235,13 @@ def test_the_seed_decides_where_labels_are_injected() -> None:
     assert torch.allclose(pairs, torch.tensor(0.05**2).double(), atol=0.002)  # as chance has it
 
 
+@pytest.mark.parametrize(("samples", "expected"), [(1_000, 50), (20_000, 1_000), (200_000, 1_000), (2_000_000, 1_000)])
+def test_as_many_labels_are_injected_as_the_probe_needs(samples: int, expected: int) -> None:
+    auto = AutoStart().suited(samples, seed=3)
+    injected = auto.probe(torch.arange(samples), torch.zeros(samples, dtype=torch.int64), 10)[1]
+    assert int(injected.sum()) == pytest.approx(expected, rel=0.25)
+
+
 def test_too_few_samples_to_inject_any() -> None:
     """With 26 samples no label is injected: the agreement of the running mean alone tells when to start."""
     assert not AUTO.probe(torch.arange(26), torch.zeros(26, dtype=torch.int64), 3)[1].any()

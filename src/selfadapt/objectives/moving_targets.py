@@ -34,7 +34,7 @@ class MovingTargets(ERM):
 
     def suited(self, task: Task) -> Self:
         if isinstance(self.start_epoch, AutoStart):
-            start: int | AutoStart = replace(self.start_epoch, seed=task.seed)
+            start: int | AutoStart = self.start_epoch.suited(task.num_samples, task.seed)
         else:
             start = self._fixed_start(task.epochs)
             task.check_phase("--start-epoch", start)

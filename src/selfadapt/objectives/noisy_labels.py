@@ -31,7 +31,7 @@ from selfadapt.data.batch import Batch
 from selfadapt.objectives.erm import label_loss
 from selfadapt.objectives.moving_targets import MovingTargets
 from selfadapt.objectives.objective import Evidence, Loss, Metrics, Progress
-from selfadapt.objectives.self_adaptive_loss import reverse_cross_entropy, target_loss, update_and_loss
+from selfadapt.objectives.self_adaptive_loss import update_and_loss
 from selfadapt.objectives.start_epoch import AutoStart, parse_start
 from selfadapt.targets.store import Storage, TargetStore
 
@@ -60,13 +60,9 @@ class NoisyLabels(MovingTargets):
         if start is None or progress.epoch < start:
             return label_loss(logits_BK, batch.label)
         initial_BK = self._initial_rows(batch, targets, start, progress)
-        if not self.reverse_weight:
-            return update_and_loss(logits_BK, targets, batch.index, initial_BK, reweight=self.reweight)
-        rows_BK = targets.move(batch.index, logits_BK.detach().softmax(1), rows=initial_BK)
-        (forward,) = target_loss(logits_BK, rows_BK, reweight=self.reweight).terms
-        weights_B = rows_BK.amax(1) if self.reweight else torch.ones_like(rows_BK[:, 0])
-        reverse = weights_B.dot(reverse_cross_entropy(logits_BK, rows_BK))
-        return Loss.of(forward.total + self.reverse_weight * reverse, forward.weight, logits_BK)
+        return update_and_loss(
+            logits_BK, targets, batch.index, initial_BK, reweight=self.reweight, reverse_weight=self.reverse_weight
+        )
 
     def _initial_rows(self, batch: Batch, targets: TargetStore, start: int, progress: Progress) -> Tensor | None:
         """Return the initial targets, in the epoch in which a store of running means becomes one of targets."""

@@ -3,10 +3,14 @@
     w_i = max_j t_ij
     L   = - 1 / (sum_i w_i)  sum_i w_i sum_j t_ij log p_ij,    p_i = softmax(z_i)
 
+The symmetric loss (appendix) adds w2 times the reverse cross entropy of each sample, with the same weights:
+
+    r_i = - sum_j p_ij log t_ij,    t clamped at 1e-4, because a target may be exactly zero
+
 No gradient flows through t or w. The gradient of sample i with respect to its logits is known in closed form, so the
 prediction is computed once for loss, gradient and update of the targets:
 
-    w_i (p_ij sum_k t_ik - t_ij)
+    w_i (p_ij sum_k t_ik - t_ij  -  w2 p_ij (log t_ij + r_i))
 
 A logit of -inf masks a class: its probability is zero, and the terms of targets that give it none are zero, too.
 
@@ -99,16 +103,25 @@ def target_loss(logits_BK: Tensor, targets_BK: Tensor, *, reweight: bool) -> Los
 
 
 def update_and_loss(
-    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, initial_BK: Tensor | None, *, reweight: bool
+    logits_BK: Tensor,
+    targets: TargetStore,
+    index_B: Tensor,
+    initial_BK: Tensor | None,
+    *,
+    reweight: bool,
+    reverse_weight: float = 0.0,
 ) -> Loss:
     """Update the targets, which start from `initial_BK` if given, and return the loss with them."""
     prediction, rows_BK = _update(logits_BK, targets, index_B, initial_BK)
     weights_B1 = _weights(rows_BK, reweight)
-    total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, sum_to_one=targets.rows.exact)
+    exact = targets.rows.exact
+    total = _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, reverse_weight, sum_to_one=exact)
     return Loss.of(total, weights_B1.sum(), logits_BK)
 
 
-def moving_cross_entropy(logits_BK: Tensor, targets: TargetStore, index_B: Tensor) -> Tensor:
+def moving_cross_entropy(
+    logits_BK: Tensor, targets: TargetStore, index_B: Tensor, *, reverse_weight: float = 0.0
+) -> Tensor:
     """Update the targets and return the weighted mean over the batches of all processes.
 
     This is `update_and_loss` for a step of one micro-batch: the weights are normalised first, so that the backward pass
@@ -118,7 +131,8 @@ def moving_cross_entropy(logits_BK: Tensor, targets: TargetStore, index_B: Tenso
     weights_B1 = _weights(rows_BK, reweight=True)
     whole, processes = weights_B1.sum(), distributed.world_size()
     weights_B1.div_(whole if processes == 1 else distributed.all_reduce_sum(whole) / processes)
-    return _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, sum_to_one=targets.rows.exact)
+    exact = targets.rows.exact
+    return _cross_entropy(logits_BK, prediction, rows_BK, weights_B1, reverse_weight, sum_to_one=exact)
 
 
 def _update(
@@ -126,11 +140,6 @@ def _update(
 ) -> "tuple[_Prediction, Tensor]":
     prediction = _Prediction.of(logits_BK)
     return prediction, targets.move(index_B, prediction.p_BK, rows=initial_BK)
-
-
-def reverse_cross_entropy(logits_BK: Tensor, targets_BK: Tensor) -> Tensor:
-    """Return -sum_j p_j log t_j for each sample, with t_j clamped at 1e-4, because targets may be exactly zero."""
-    return -(logits_BK.float().softmax(1) * targets_BK.clamp_min(_MIN_TARGET).log()).sum(1)
 
 
 def _weights(targets_BK: Tensor, reweight: bool) -> Tensor:
@@ -159,15 +168,28 @@ class _Prediction(NamedTuple):
 
 
 def _cross_entropy(
-    logits_BK: Tensor, prediction: _Prediction, targets_BK: Tensor, weights_B1: Tensor, *, sum_to_one: bool = False
+    logits_BK: Tensor,
+    prediction: _Prediction,
+    targets_BK: Tensor,
+    weights_B1: Tensor,
+    reverse_weight: float = 0.0,
+    *,
+    sum_to_one: bool = False,
 ) -> Tensor:
-    """Return - sum_i w_i sum_j t_ij log p_ij. Overwrites the prediction."""
+    """Return - sum_i w_i sum_j (t_ij log p_ij + w2 p_ij log t_ij). Overwrites the prediction."""
     p_BK, scores_BK, shift_B1 = prediction
+    if reverse_weight:
+        log_targets_BK = targets_BK.clamp_min(_MIN_TARGET).log_()
+        reverse_B1 = (p_BK * log_targets_BK).sum(1, keepdim=True).neg_()
+        reverse_gradient_BK = log_targets_BK.add_(reverse_B1).mul_(p_BK)
     sums_B1 = None if sum_to_one else targets_BK.sum(1, keepdim=True)
     losses_B1 = _products(targets_BK, scores_BK).neg_()
     if shift_B1 is not None:
         losses_B1 += shift_B1 if sums_B1 is None else shift_B1 * sums_B1
     gradient_BK = (p_BK if sums_B1 is None else p_BK.mul_(sums_B1)).sub_(targets_BK)
+    if reverse_weight:
+        losses_B1.add_(reverse_B1, alpha=reverse_weight)
+        gradient_BK.sub_(reverse_gradient_BK, alpha=reverse_weight)
     loss: Tensor = _WithGradient.apply(logits_BK, (losses_B1, gradient_BK, weights_B1))
     return loss
 

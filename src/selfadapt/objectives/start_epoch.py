@@ -3,9 +3,10 @@
 Moving too early makes the mistakes of a half-trained network permanent. Moving too late leaves time to
 memorise wrong labels. Two questions are asked after each epoch, and a third at E_s.
 
-*Is the network memorising?* An injected label-noise probe: one sample in twenty, chosen by the seed, is trained with a
-random label other than the given one until the targets move; then it gets its given label back. A network that does not
-memorise gives these wrong labels the same probability as random wrong labels of all other samples, so that
+*Is the network memorising?* An injected label-noise probe: one sample in twenty, but at most about 1,000, are trained
+with a random label other than the given one until the targets move; then they get their given labels back. The seed
+chooses them. A network that does not memorise gives these wrong labels the same probability as random wrong labels of
+all other samples, so that
 
     excess = mean of p_i[wrong_i] over the injected i  -  the same mean over the others
 
@@ -55,7 +56,8 @@ CONFIDENCE_POWER = 6
 
 @dataclass(frozen=True, kw_only=True)
 class AutoStart:
-    share: float = 0.05  # of the samples that get an injected label
+    share: float = 0.05  # of the samples that get an injected label, at most
+    most: int = 1000  # injected labels: as many measure the excess well enough
     excess: float = 0.02
     errors: float = 3.0  # standard errors that the excess must exceed
     fewest: int = 20  # injected labels needed to measure the excess
@@ -68,11 +70,15 @@ class AutoStart:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    def suited(self, num_samples: int, seed: int) -> "AutoStart":
+        """Return the settings for this many training samples."""
+        return replace(self, seed=seed, share=min(self.share, self.most / num_samples))
+
     def probe(self, index_B: Tensor, labels_B: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """Return a wrong label for each sample and whether it is injected; both depend on index and seed only."""
         draw_B = _scrambled(index_B, self.seed)
         shift_B = 1 + (draw_B >> 16) % max(1, num_classes - 1)
-        return (labels_B + shift_B) % num_classes, (draw_B & 0xFFFF) < round(self.share * 0x10000)
+        return (labels_B + shift_B) % num_classes, (draw_B & 0xFFFF) < max(1, round(self.share * 0x10000))
 
     def probed_loss(self, logits_BK: Tensor, batch: Batch, targets: TargetStore, *, first: bool) -> Loss:
         """Return the loss with injected labels and the measurements for `found`. The store holds running means.
