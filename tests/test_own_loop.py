@@ -282,11 +282,11 @@ def test_a_state_of_another_training_is_refused_whole() -> None:
     labels = [0, 1, 2, 0]
     state = SelfAdaptiveLoss(labels, epochs=4).state_dict()
     for other, message in (
-        (SelfAdaptiveLoss([0, 1, 2, 1], epochs=4), "another labels"),
-        (SelfAdaptiveLoss(labels, epochs=5), "another epochs"),
-        (SelfAdaptiveLoss(labels, epochs=4, start_epoch=2), "another start_epoch"),
-        (SelfAdaptiveLoss(labels, epochs=4, seed=1), "another seed"),
-        (SelfAdaptiveLoss(labels, epochs=4, momentum=0.1), "another momentum"),
+        (SelfAdaptiveLoss([0, 1, 2, 1], epochs=4), "other values of labels"),
+        (SelfAdaptiveLoss(labels, epochs=5), "other values of epochs"),
+        (SelfAdaptiveLoss(labels, epochs=4, start_epoch=2), "other values of start_epoch"),
+        (SelfAdaptiveLoss(labels, epochs=4, seed=1), "other values of seed"),
+        (SelfAdaptiveLoss(labels, epochs=4, momentum=0.1), "other values of momentum"),
     ):
         with pytest.raises(ValueError, match=message):
             other.load_state_dict(state)

@@ -64,7 +64,7 @@ def test_a_loaded_state_resumes_to_the_same_bits() -> None:
     after.load_state_dict(before.state_dict())
     steps(after, range(2, 4))
     assert torch.equal(after.targets.read(torch.arange(8)), undisturbed.targets.read(torch.arange(8)))
-    with pytest.raises(ValueError, match="another epochs, seed"):
+    with pytest.raises(ValueError, match="other values of epochs, seed"):
         SelfSupervisedLoss(8, epochs=5, dimensions=3, momentum=(0.5, 0.9), seed=1).load_state_dict(before.state_dict())
 
 
