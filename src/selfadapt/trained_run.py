@@ -29,8 +29,8 @@ from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.tracking.metrics_sender import MetricsSender
 from selfadapt.runs.tracking.trackers import check_trackers
 from selfadapt.runs.train.bench import Stage, no_stages
-from selfadapt.runs.train.labelled import train as train_run
 from selfadapt.runs.train.progress_bar import progress_bar
+from selfadapt.runs.train.train_or_load import train as train_run
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def run_to_the_end(
     from selfadapt.runs.lifecycle.lifecycle import start
     from selfadapt.runs.tracking.metrics_sender import MetricsSender
     from selfadapt.runs.tracking.trackers import check_trackers
-    from selfadapt.runs.train.train_or_load import TRAINERS
+    from selfadapt.runs.train.train_or_load import train
 
     follow_launcher()
     trackers = check_trackers(log_to)
@@ -79,7 +79,7 @@ def run_to_the_end(
         sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
             with progress_bar(f"{run.plan.method_name} on {run.data.name}") as on_stage:
-                result = TRAINERS[kind](run, sender.sending(on_stage))
+                result = train(run, sender.sending(on_stage))
             sender.finish(result)
         except Interrupted as interruption:
             again = f"selfadapt {COMMANDS[kind]} --resume --out {run.folder.path}"

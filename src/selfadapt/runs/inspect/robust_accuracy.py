@@ -9,7 +9,6 @@ Shapes: N test images.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -164,14 +163,14 @@ def load_moment(run: OpenedRun, moment: str) -> int:
     return int(chosen["epoch"])
 
 
-def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any]) -> dict[str, float]:
+def accuracy_after_epoch(run: Run, training: Training) -> dict[str, float]:
     """Robust accuracy after an epoch, on a fixed subset of the test images, if the method asks for it.
 
     The networks of the first such epoch and of the best one are saved. The best is selected on validation images under
     the same attack: clean accuracy keeps rising while robust accuracy falls, and test images are never used for
     selection.
     """
-    asked, test = run.plan.method.attack_after(metrics["epoch"]), run.data.test
+    asked, test = run.plan.method.attack_after(training.epoch + 1), run.data.test
     if asked is None or test is None:
         return {}
     measured = _under_attack(training, test, asked)

@@ -1,4 +1,4 @@
-"""Training of runs with labels or without, and results of runs that may be finished already."""
+"""Training of runs with labels or without, to the end; and results of runs that may be finished already."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -6,14 +6,24 @@ from typing import Any
 
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Kind, Request
-from selfadapt.runs.lifecycle.lifecycle import Run, check_same, resume, start
-from selfadapt.runs.train.bench import StageCallback
-from selfadapt.runs.train.labelled import train
-from selfadapt.runs.train.unlabelled import pretrain
+from selfadapt.runs.lifecycle.lifecycle import Run, check_same, finish, resume, start
+from selfadapt.runs.train import labelled, unlabelled
+from selfadapt.runs.train.bench import Measures, RunBench, StageCallback, no_stages
 
 ProgressBar = Callable[[str], AbstractContextManager[StageCallback]]  # with this description; gives its callback
 
-TRAINERS: Mapping[Kind, Callable[[Run, StageCallback], dict[str, Any]]] = {"labels": train, "pretraining": pretrain}
+_MEASURES: Mapping[Kind, Measures] = {"labels": labelled.MEASURES, "pretraining": unlabelled.MEASURES}
+
+
+def train(run: Run, on_stage: StageCallback = no_stages) -> dict[str, Any]:
+    """Train to the end, evaluate, write the run folder, and return the result."""
+    measures = _MEASURES[run.plan.kind]
+    with run.folder.locked():
+        bench = RunBench(run, measures, on_stage)
+        run.plan.method.train(bench)
+        result = measures.result(bench.finished())
+        finish(run.folder, result)
+    return result
 
 
 def train_or_load(
@@ -29,4 +39,4 @@ def train_or_load(
                 return dict(content["result"])
         run = resume(folder, kind) if folder.exists else start(request, folder)
         with progress_bar(description) as on_stage:
-            return TRAINERS[kind](run, on_stage)
+            return train(run, on_stage)
