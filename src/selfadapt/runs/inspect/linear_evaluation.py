@@ -37,7 +37,6 @@ from selfadapt.run_folder.contents import Probe
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
-from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.inspect.image_view import network_digest
 from selfadapt.runs.lifecycle.prepare_data import with_center_crops
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
@@ -197,7 +196,7 @@ class _Bench:
             network,
             loader,
             settings,
-            after_epoch=lambda: self._save(path, classifier.state()),
+            after_epoch=lambda: self.folder.write_tensors(path, classifier.state()),
             on_progress=self.on_progress,
         )
         test_nF, read_n = self._features(network, self.test)
@@ -214,16 +213,11 @@ class _Bench:
         else:
             features_NF = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
             if not features_NF.isnan().any():  # a file that cannot be read now may be readable later
-                self._save(path, {"features": features_NF})
+                self.folder.write_tensors(path, {"features": features_NF})
         return features_NF, features_NF.isfinite().all(1)
 
     def _file(self, name: str) -> Path:
         return self.folder.path / "features" / f"{name}.safetensors"
-
-    def _save(self, path: Path, tensors: dict[str, Tensor]) -> None:
-        if distributed.rank() == 0:
-            with self.folder.recorded(path) as draft:
-                write_tensors(draft, tensors)
 
 
 def _seen_by_all(path: Path) -> bool:

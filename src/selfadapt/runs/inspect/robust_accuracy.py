@@ -20,7 +20,6 @@ from selfadapt.attacks.attack import Attack, evaluation_mode
 from selfadapt.attacks.by_name import named_attack
 from selfadapt.attacks.pgd import PGD
 from selfadapt.attacks.transfer import Transferred
-from selfadapt.core import distributed
 from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Samples
@@ -36,7 +35,6 @@ from selfadapt.evaluation.robustness import (
 )
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.run_folder.contents import Attacked, Outcomes
-from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
 from selfadapt.runs.lifecycle.lifecycle import Run
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
@@ -188,9 +186,8 @@ def accuracy_after_epoch(run: Run, training: Training) -> dict[str, float]:
     moments = [] if before else ["first"]
     if _VALIDATED in found and all(found[_VALIDATED] > record.get(_VALIDATED, -1) for record in before):
         moments.append("best")
-    for moment in moments if distributed.rank() == 0 else ():
-        with run.folder.recorded(run.folder.network_file(moment)) as draft:
-            write_tensors(draft, training.model.state_dict())
+    for moment in moments:
+        run.folder.write_tensors(run.folder.network_file(moment), training.model.state_dict())
     return found
 
 
