@@ -19,7 +19,7 @@ from forks import fork, launch_forks
 from selfadapt.cli import app
 from selfadapt.core.errors import UserError
 from selfadapt.data.dataset import Samples
-from selfadapt.evaluation.linear_probe import ProbeSettings
+from selfadapt.evaluation.probe_settings import ProbeSettings
 from selfadapt.recipes.figures.fig4 import Growing
 from selfadapt.recipes.index import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial, experiment

@@ -27,10 +27,10 @@ from selfadapt.evaluation.classification import accuracy, outputs
 from selfadapt.evaluation.linear_probe import (
     Features,
     LinearClassifier,
-    ProbeSettings,
     linear_probe,
     nearest_neighbours,
 )
+from selfadapt.evaluation.probe_settings import ProbeSettings
 from selfadapt.models.backbone import Backbone
 from selfadapt.report.page import write_run_page
 from selfadapt.run_folder.contents import Probe
