@@ -26,8 +26,7 @@ from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
-from selfadapt.runs.tracking.metrics_sender import MetricsSender
-from selfadapt.runs.tracking.trackers import check_trackers
+from selfadapt.runs.tracking import check_trackers
 from selfadapt.runs.train.bench import Stage, no_stages
 from selfadapt.runs.train.progress_bar import progress_bar
 from selfadapt.runs.train.train_or_load import train as train_run
@@ -193,10 +192,7 @@ def train(
             if not isinstance(data, str | Path) and not folder.exists:
                 forget(folder.path)
             raise
-        sender = MetricsSender(folder, run.plan, trackers)
-        result = train_run(run, sender.sending(on_stage))
-        sender.finish(result)
-        return TrainedRun(folder.path, run.plan, result)
+        return TrainedRun(folder.path, run.plan, train_run(run, on_stage, trackers))
 
 
 def _stored(data: Any, folder: RunFolder, *, resume: bool) -> Path:

@@ -48,8 +48,7 @@ def run_to_the_end(
     from selfadapt.runs.config.request import COMMANDS, Request
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
-    from selfadapt.runs.tracking.metrics_sender import MetricsSender
-    from selfadapt.runs.tracking.trackers import check_trackers
+    from selfadapt.runs.tracking import check_trackers
     from selfadapt.runs.train.train_or_load import train
 
     follow_launcher()
@@ -76,11 +75,9 @@ def run_to_the_end(
             print(
                 f"images of different sizes are resized to {size}×{size}; --image-size N for another", file=sys.stderr
             )
-        sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
             with progress_bar(f"{run.plan.method_name} on {run.data.name}") as on_stage:
-                result = train(run, sender.sending(on_stage))
-            sender.finish(result)
+                result = train(run, on_stage, trackers if first else ())
         except Interrupted as interruption:
             again = f"selfadapt {COMMANDS[kind]} --resume --out {run.folder.path}"
             raise Interrupted(

@@ -1,12 +1,13 @@
 """Training of runs with labels or without, to the end; and results of runs that may be finished already."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.lifecycle.lifecycle import Run, check_same, finish, resume, start
+from selfadapt.runs.tracking import MetricsSender
 from selfadapt.runs.train import labelled, unlabelled
 from selfadapt.runs.train.bench import Measures, RunBench, StageCallback, no_stages
 
@@ -15,14 +16,15 @@ ProgressBar = Callable[[str], AbstractContextManager[StageCallback]]  # with thi
 _MEASURES: Mapping[Kind, Measures] = {"labels": labelled.MEASURES, "pretraining": unlabelled.MEASURES}
 
 
-def train(run: Run, on_stage: StageCallback = no_stages) -> dict[str, Any]:
-    """Train to the end, evaluate, write the run folder, and return the result."""
-    measures = _MEASURES[run.plan.kind]
+def train(run: Run, on_stage: StageCallback = no_stages, trackers: Sequence[str] = ()) -> dict[str, Any]:
+    """Train to the end, evaluate, write the run folder, and return the result; trackers receive the metrics."""
+    measures, sender = _MEASURES[run.plan.kind], MetricsSender(run.folder, run.plan, trackers)
     with run.folder.locked():
-        bench = RunBench(run, measures, on_stage)
+        bench = RunBench(run, measures, sender.sending(on_stage))
         run.plan.method.train(bench)
         result = measures.result(bench.finished())
         finish(run.folder, result)
+    sender.finish(result)
     return result
 
 
