@@ -71,13 +71,12 @@ def probe(
         The entry of probe.json.
     """
     check_least({"--epochs": settings.epochs, "--limit": limit, "--test-limit": test_limit})
-    content = folder.read_run()
-    own, shape = choose_device(device), tuple(content["data"]["shape"])
+    plan, own, shape = Plan.of(folder, "pretraining"), choose_device(device), tuple(folder.read_run()["data"]["shape"])
     _check(settings, shape)
     with restoring(folder.checkpoints, newest_checkpoint(folder)):
-        set_useful_threads(Plan.of(folder, "pretraining"), shape, own)
+        set_useful_threads(plan, shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
-    data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
+    data = _opened(folder, plan, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_split(data, shape)
     bench = _Bench(folder, data, test, settings, own, on_progress)
     found = {
@@ -86,8 +85,7 @@ def probe(
         "random_network_accuracy": bench.accuracy(untrained, linear_probe),
     }
     if settings.augment != "none":
-        from_files = content["settings"]["data"].get("crops") in ("original", "picture")
-        found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
+        found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=plan.data.crops == "original")
     result = {**found, "data": data.name, "settings": asdict(settings)}
     folder.add_json(folder.probe_file, Probe, data.name, result)
     if distributed.rank() == 0:
@@ -106,25 +104,25 @@ def _check(settings: ProbeSettings, shape: tuple[int, ...]) -> None:
 
 
 def _opened(
-    content: dict[str, Any],
+    folder: RunFolder,
+    plan: Plan,
     source: str | None,
     settings: ProbeSettings,
     image_size: int | None,
     on_progress: ProgressCallback,
 ) -> Data:
     """The labelled data, prepared like those of the run; decoded unless random crops are cut from the image files."""
-    run_data = content["settings"]["data"]
-    source = normal_form({"data": source or run_data["source"]})["data"]
-    white = content["data"].get("white") if source == run_data["source"] else None
-    size = image_size or run_data["image_size"]
+    own = plan.data
+    source = normal_form({"data": source or own.source})["data"]
+    white = folder.read_run()["data"].get("white") if source == own.source else None
+    size = image_size or own.image_size
     data = open_data(source, resize=size, white=white)
     if size is not None:
         data = data.with_images(lambda images: images.resized_to(size))
-    from_files = run_data.get("crops") in ("original", "picture")
-    if from_files:
+    if own.crops == "original":
         data = with_center_crops(data)
-    cuts = from_files and smallest_area(settings.augment) is not None
-    return cache_decoded(data, stream=run_data["stream"], stream_train=cuts, on_progress=on_progress)
+    cuts = own.crops == "original" and smallest_area(settings.augment) is not None
+    return cache_decoded(data, stream=own.stream, stream_train=cuts, on_progress=on_progress)
 
 
 def _differ_in_size(data: Data, shape: tuple[int, ...]) -> bool:
