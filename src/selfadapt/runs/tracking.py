@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.progress import StageProgress
 from selfadapt.run_folder.contents import Tracked
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
-from selfadapt.runs.train.bench import Stage, StageCallback
 
 
 class Tracker(Protocol):
@@ -145,16 +145,16 @@ class MetricsSender:
                 _warn(name, error)
         self._save()
 
-    def sending(self, on_stage: StageCallback) -> StageCallback:
+    def sending(self, on_stage: StageProgress) -> StageProgress:
         """The callback, which also sends what was written since its last call."""
         if not self._trackers:
             return on_stage
 
-        def stage(own: Stage) -> None:
-            on_stage(own)
+        def progress(stage: str, done: int, total: int) -> None:
+            on_stage(stage, done, total)
             self.send()
 
-        return stage
+        return progress
 
     def send(self) -> None:
         """Send the lines that a tracker has not received."""

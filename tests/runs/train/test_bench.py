@@ -20,7 +20,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import Run, resume, start
 from selfadapt.runs.lifecycle.opened_run import open_folder
-from selfadapt.runs.train.bench import Measures, RunBench, Stage
+from selfadapt.runs.train.bench import Measures, RunBench
 from selfadapt.runs.train.train_or_load import train
 
 
@@ -49,14 +49,14 @@ class Counted(SelfAdaptiveFolds):
 def test_a_solve_is_recorded_without_loss_rate_or_steps(tmp_path: Path) -> None:
     _data(tmp_path)
     run = _start(tmp_path, "run")
-    stages: list[Stage] = []
-    result = train(run, stages.append)
+    stages: list[tuple[str, int, int]] = []
+    result = train(run, lambda *stage: stages.append(stage))
     (record,) = run.folder.read_metrics()
     assert (record["solve"], record["epoch"]) == ("main", 1)
     assert not {"train_loss", "lr"} & set(record)
     assert {"train_accuracy_given", "validation_accuracy_given", "seconds"} <= set(record)
-    assert stages[-1].done == stages[-1].total
-    assert {stage.description for stage in stages} == {"solving"}
+    assert stages[-1][1] == stages[-1][2]
+    assert {stage for stage, *_ in stages} == {"solving"}
     (saved,) = run.folder.checkpoints.iterdir()
     assert set(unflatten(load_file(saved / "state.safetensors"))) == {"history"}
     opened = open_folder(run.folder)

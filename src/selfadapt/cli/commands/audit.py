@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import Output, new_folder, pass_bar, percent, print_lines, print_table
+from selfadapt.cli.output import Output, new_folder, percent, print_lines, print_table, progress_bar
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened, run_to_the_end
@@ -86,7 +86,7 @@ def _audit_data(source: str, labels: Path | None, out: Path | None, device: str,
 def _audit_features(path: Path, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
     from selfadapt.runs.inspect.audit.feature_audit import audit_features
 
-    with in_processes(devices, device) as first, pass_bar() as on_pass:
+    with in_processes(devices, device) as first, progress_bar("features", transient=True) as on_pass:
         audit = audit_features(path, labels, out or new_folder(f"{path.stem}-audit"), on_pass=on_pass)
         if not first:
             return

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
 from selfadapt.data.splits import split_off
@@ -40,23 +42,6 @@ from selfadapt.runs.train.build_training import build_training, restore, trainin
 from selfadapt.targets.sharded import ShardedRows
 from selfadapt.targets.store import Storage, TargetStore
 
-
-@dataclass(frozen=True)
-class Stage:
-    """How far a training or a solve is, for a progress bar."""
-
-    done: int
-    total: int
-    description: str  # such as "epoch 3/60"
-
-
-StageCallback = Callable[[Stage], None]
-
-
-def no_stages(stage: Stage) -> None:
-    """Ignore progress."""
-
-
 Initialise = Callable[[nn.Module], None]  # gets a new model before the first step
 
 
@@ -74,7 +59,7 @@ class Measures:
 
 
 class RunBench:
-    def __init__(self, run: Run, measures: Measures, on_stage: StageCallback = no_stages) -> None:
+    def __init__(self, run: Run, measures: Measures, on_stage: StageProgress = no_stages) -> None:
         """Bench of a run.
 
         Args:
@@ -137,9 +122,7 @@ class RunBench:
         failed: UserError | None = None
         if distributed.rank() == 0:
             try:
-                predicted_NK = problem.solve(
-                    _vectors(train), model, lambda done, total: self.on_stage(Stage(done, total, "solving"))
-                )
+                predicted_NK = problem.solve(_vectors(train), model, partial(self.on_stage, "solving"))
             except UserError as error:
                 failed = error
         for failure in distributed.all_gather_objects(failed):
@@ -238,7 +221,7 @@ class RunBench:
         def after_step(training: Training) -> None:
             steps, epochs = training.loader.steps_per_epoch, training.settings.epochs
             done = training.epoch * steps + training.step
-            self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
+            self.on_stage(f"epoch {training.epoch + 1}/{epochs}", done, epochs * steps)
 
         restore(training, checkpoints)
         if checkpoints == self.run.folder.checkpoints:

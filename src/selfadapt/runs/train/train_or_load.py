@@ -4,19 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.lifecycle.lifecycle import Run, check_same, finish, resume, start
 from selfadapt.runs.tracking import MetricsSender
 from selfadapt.runs.train import labelled, unlabelled
-from selfadapt.runs.train.bench import Measures, RunBench, StageCallback, no_stages
+from selfadapt.runs.train.bench import Measures, RunBench
 
-ProgressBar = Callable[[str], AbstractContextManager[StageCallback]]  # with this description; gives its callback
+ProgressBar = Callable[[str], AbstractContextManager[StageProgress]]  # with this description; gives its callback
 
 _MEASURES: Mapping[Kind, Measures] = {"labels": labelled.MEASURES, "pretraining": unlabelled.MEASURES}
 
 
-def train(run: Run, on_stage: StageCallback = no_stages, trackers: Sequence[str] = ()) -> dict[str, Any]:
+def train(run: Run, on_stage: StageProgress = no_stages, trackers: Sequence[str] = ()) -> dict[str, Any]:
     """Train to the end, evaluate, write the run folder, and return the result; trackers receive the metrics."""
     measures, sender = _MEASURES[run.plan.kind], MetricsSender(run.folder, run.plan, trackers)
     with run.folder.locked():

@@ -81,10 +81,7 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "online_probe_accuracy": _probe_accuracy(run.model, held_out, run.device)
         if held_out and _labelled(run.data)
         else None,
-        "feature_std": last["feature_std"],
-        "output_std": last["output_std"],
-        "effective_rank": last["effective_rank"],
-        "collapsed": last["collapsed"],
+        **{name: last[name] for name in ("feature_std", "output_std", "effective_rank", "collapsed")},
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
         "seconds": round(sum(seconds), 3),
         "seconds_per_epoch": round(median(seconds), 3) if seconds else None,
