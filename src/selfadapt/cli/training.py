@@ -39,6 +39,7 @@ def run_to_the_end(
 
     With --devices, this starts the processes, waits for them and exits as they do; each of them comes here again.
     """
+    given = {name: value for name, value in given.items() if value is not None}
     _start_processes(devices, given.get("data"), out, resume=resume)
     from selfadapt.core import distributed
     from selfadapt.core.device import choose_device

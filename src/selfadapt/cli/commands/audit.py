@@ -74,7 +74,7 @@ def _audit_run(folder: "RunFolder", device: str, devices: int) -> Output:
 def _audit_data(source: str, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
     from selfadapt.run_folder.folder import RunFolder
 
-    given = {"data": source, "device": device, **({} if labels is None else {"labels": str(labels)})}
+    given = {"data": source, "device": device, "labels": None if labels is None else str(labels)}
     started = out is not None and RunFolder(out).exists
     done = run_to_the_end("labels", given, out, resume=started, devices=devices)
     if done is not None:

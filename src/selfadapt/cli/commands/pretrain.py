@@ -35,7 +35,7 @@ def command(
     If labels are known, an online linear probe on detached features measures progress. Collapsed features give a
     warning.
     """
-    given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
+    given |= {"data": data, "method": method}
     done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     if done is None:
         return

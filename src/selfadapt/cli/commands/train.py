@@ -34,7 +34,7 @@ def command(
 
     The same command with --resume continues an interrupted run, with bit-identical results.
     """
-    given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
+    given |= {"data": data, "method": method}
     done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     if done is None:
         return

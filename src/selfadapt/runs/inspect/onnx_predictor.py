@@ -23,6 +23,7 @@ from selfadapt.data.tabular.column_encoder import ColumnEncoder
 from selfadapt.runs.inspect.prediction import ARRAYS, TABLES, Records, array_records, prediction, table_records
 
 _BATCH = 64
+_WANTED = {None: "an .npy of N×D floats", "columns": "a .csv or .parquet with its columns"}  # by the kind of encoder
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,9 @@ class OnnxPredictor:
         return {"path": name, **next(self.records(pixels[None]))}
 
     def _rows(self, path: Path) -> Records:
-        if self.reader is None or self.reader["reader"] != "columns" or path.suffix not in TABLES:
-            wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
-            if self.reader is not None and self.reader["reader"] != "columns":
-                wanted = "an .npy of N×D embeddings, or predict texts with the run"
+        kind = None if self.reader is None else self.reader["reader"]
+        if self.reader is None or kind != "columns" or path.suffix not in TABLES:
+            wanted = _WANTED.get(kind, "an .npy of N×D embeddings, or predict texts with the run")
             raise UserError(f"{path} cannot be read: this model takes vectors; give {wanted}")
         encoder = ColumnEncoder.from_state(self.reader)
         return table_records(path, lambda table: self.records(np.array(encoder.encode_rows(table), np.float32)))
