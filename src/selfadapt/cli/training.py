@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from selfadapt.cli.output import OUTPUT, count_bar, new_folder, progress_bar
 from selfadapt.cli.processes import start_processes
 from selfadapt.core.errors import Interrupted, UserError
@@ -34,10 +36,11 @@ def _saved(checkpoints: Path) -> str:
 
 def run_to_the_end(
     kind: "Kind", given: dict[str, Any], out: Path | None, *, resume: bool, devices: int, log_to: str | None = None
-) -> "tuple[Run, dict[str, Any]] | None":
-    """Start or resume a run and train it to the end; returns the run and its result, in the first process only.
+) -> "tuple[Run, dict[str, Any]]":
+    """Start or resume a run and train it to the end; returns the run and its result.
 
     With --devices, this starts the processes, waits for them and exits as they do; each of them comes here again.
+    In all but the first process, the command ends here.
     """
     given = {name: value for name, value in given.items() if value is not None}
     _start_processes(devices, given.get("data"), out, resume=resume)
@@ -87,7 +90,9 @@ def run_to_the_end(
             ) from None
         finally:
             distributed.shutdown()
-    return (run, result) if first else None
+    if not first:
+        raise typer.Exit
+    return run, result
 
 
 def _start_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:

@@ -30,13 +30,11 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect.robust_accuracy import attack_run
 
-    with in_processes(devices, device, resumes=True) as first:
+    with in_processes(devices, device, resumes=True):
         own = opened(run, device)
         other = None if transfer is None else opened(transfer, device)
         with count_bar(f"{given.name} attack") as on_progress:
             found = attack_run(own, given, transfer=other, on_progress=on_progress)
-        if not first:
-            return
     write_run_page(own.folder)
     yield found
     print(f"{found['images']} test images, {found['norm']} {found['eps']:g}, network of epoch {found['epoch']}")

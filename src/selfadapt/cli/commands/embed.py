@@ -27,11 +27,8 @@ def command(
     """
     from selfadapt.runs.inspect.embedding import embed
 
-    with in_processes(devices, device) as first:
-        with count_bar("computing features") as on_progress:
-            result = embed(data, out, given, device, on_progress)
-        if not first:
-            return
+    with in_processes(devices, device), count_bar("computing features") as on_progress:
+        result = embed(data, out, given, device, on_progress)
     yield result
     print(f"{result['samples']:,} vectors with {result['dimensions']} features each: {result['path']}")
     if result["unreadable"]:

@@ -36,10 +36,7 @@ def command(
     warning.
     """
     given |= {"data": data, "method": method}
-    done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
-    if done is None:
-        return
-    run, result = done
+    run, result = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     yield result
     print_lines(
         {

@@ -36,7 +36,7 @@ def command(
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.inspect.linear_evaluation import probe
 
-    with in_processes(devices, device) as first, count_bar("evaluating features") as on_progress:
+    with in_processes(devices, device), count_bar("evaluating features") as on_progress:
         found = probe(
             RunFolder(run),
             data,
@@ -47,8 +47,6 @@ def command(
             test_limit=test_limit,
             on_progress=on_progress,
         )
-        if not first:
-            return
     yield found
     lines = {"linear classifier": percent(found["test_accuracy"])}
     if given.augment != "none":

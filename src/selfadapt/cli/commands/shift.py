@@ -29,7 +29,7 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect import shift_accuracy
 
-    with in_processes(devices, device, resumes=True) as first:
+    with in_processes(devices, device, resumes=True):
         own = opened(run, device)
         other = None if against is None else opened(against, device)
         with count_bar("evaluating corruptions") as on_progress:
@@ -37,8 +37,6 @@ def command(
             found = measured(own)
             if other is not None:
                 found = shift_accuracy.against(own, found, other, measured(other))
-        if not first:
-            return
     write_run_page(own.folder)
     yield {key: value for key, value in found.items() if key != "about"}
     steps = list(found["levels"])

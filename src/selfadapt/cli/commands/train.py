@@ -35,10 +35,7 @@ def command(
     The same command with --resume continues an interrupted run, with bit-identical results.
     """
     given |= {"data": data, "method": method}
-    done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
-    if done is None:
-        return
-    run, result = done
+    run, result = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     yield result
     lines = {
         f"test accuracy ({result['network']})": percent(result["test_accuracy"]),
