@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from selfadapt.core.errors import UserError
+from selfadapt.core.progress import no_stages
 from selfadapt.data.sources.user_objects import forget, store, stored_in
 from selfadapt.evaluation.label_errors.notebook_view import report_html
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
@@ -26,11 +27,9 @@ from selfadapt.runs.inspect.notebook_samples import run_map, sample_views
 from selfadapt.runs.inspect.predictor import Predictor
 from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
 from selfadapt.runs.lifecycle.lifecycle import start
-from selfadapt.runs.tracking.metrics_sender import MetricsSender
-from selfadapt.runs.tracking.trackers import check_trackers
-from selfadapt.runs.train.bench import Stage, no_stages
-from selfadapt.runs.train.labelled import train as train_run
+from selfadapt.runs.tracking import check_trackers
 from selfadapt.runs.train.progress_bar import progress_bar
+from selfadapt.runs.train.train_or_load import train as train_run
 
 
 @dataclass(frozen=True)
@@ -176,10 +175,7 @@ def train(
     folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
     bar = progress_bar(str(folder.path)) if progress else nullcontext(no_stages)
     with folder.locked(), bar as on_stage:
-
-        def on_reading(done: int, total: int) -> None:
-            on_stage(Stage(done, total, "reading data"))
-
+        on_reading = partial(on_stage, "reading data")
         given = {**settings, "data": str(data if isinstance(data, str | Path) else folder.path)}
         request = Request.of("labels", **given)
         if not isinstance(data, str | Path):  # stored once the settings are known to be valid
@@ -194,10 +190,7 @@ def train(
             if not isinstance(data, str | Path) and not folder.exists:
                 forget(folder.path)
             raise
-        sender = MetricsSender(folder, run.plan, trackers)
-        result = train_run(run, sender.sending(on_stage))
-        sender.finish(result)
-        return TrainedRun(folder.path, run.plan, result)
+        return TrainedRun(folder.path, run.plan, train_run(run, on_stage, trackers))
 
 
 def _stored(data: Any, folder: RunFolder, *, resume: bool) -> Path:

@@ -14,7 +14,7 @@ from selfadapt.report.page import write_run_page
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
-from selfadapt.runs.train.labelled import train
+from selfadapt.runs.train.train_or_load import train
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

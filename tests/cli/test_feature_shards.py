@@ -91,7 +91,7 @@ def test_an_interrupted_command_resumes_after_its_shards(
         return write_shard(*given, **arrays)
 
     with monkeypatch.context() as patch:
-        patch.setattr("selfadapt.runs.inspect.embedding.feature_folder.write_shard", interrupted)
+        patch.setattr("selfadapt.runs.inspect.embedding.write_shard", interrupted)
         stopped = run(*SHARDS, "--out", "stopped", folder=folder)
     assert stopped.returncode == 130
     assert "finished shards are kept, and the same command resumes" in stopped.stderr

@@ -19,8 +19,7 @@ from selfadapt.core.errors import Interrupted
 from selfadapt.data.images.augment import random_flip
 from selfadapt.data.loader import SampleLoader
 from selfadapt.data.sources.catalog import open_data
-from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.export.network_files import write_tensors
+from selfadapt.run_folder.folder import RunFolder, write_tensors
 from selfadapt.runs.train.unlabelled import load_backbone
 
 SMALL = ("--model", "mlp", "--width", "32", "--hidden", "32", "--dimensions", "16", "--epochs", "4", "--limit", "400")

@@ -193,7 +193,7 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
     from selfadapt.run_folder.folder import RunFolder
     from selfadapt.runs.lifecycle.lifecycle import resume
     from selfadapt.runs.lifecycle.opened_run import open_folder
-    from selfadapt.runs.train.bench import RunBench
+    from selfadapt.runs.train.bench import Measures, RunBench
 
     options = ("--epochs", "3", "--limit", "300", "--model", "mlp", "--width", "16", "--method", "deep-gamblers")
     run_json("train", "digits", *options, "--out", "whole", folder=tmp_path)
@@ -202,7 +202,7 @@ def test_deep_gamblers_chooses_its_reward_on_training_samples(tmp_path: Path, mo
     assert "reward, chosen during training" in (tmp_path / "whole/report.html").read_text()
     assert set(content["other_trainings_seconds"]) == {"reward-2.2", "reward-3.0", "reward-4.5", "reward-6.0"}
     again = open_folder(RunFolder(tmp_path / "whole"))
-    part = RunBench(resume(again.folder), lambda run, training: {}).holding_out(0.1)
+    part = RunBench(resume(again.folder), Measures()).holding_out(0.1)
     held_out = part.run.data.validation
     assert held_out is not None
     assert again.data.validation is not None

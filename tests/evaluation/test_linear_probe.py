@@ -16,13 +16,13 @@ from selfadapt.data.loader import SampleLoader
 from selfadapt.evaluation.linear_probe import (
     Features,
     LinearClassifier,
-    ProbeSettings,
     collapsed,
     effective_rank,
     linear_probe,
     nearest_neighbours,
     spread,
 )
+from selfadapt.evaluation.probe_settings import ProbeSettings
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -18,8 +18,9 @@ from cli.program import run, run_json
 from forks import PATIENCE, fork, launch_forks
 from selfadapt.cli import app
 from selfadapt.core.errors import UserError
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.data.dataset import Samples
-from selfadapt.evaluation.linear_probe import ProbeSettings
+from selfadapt.evaluation.probe_settings import ProbeSettings
 from selfadapt.recipes.figures.fig4 import Growing
 from selfadapt.recipes.index import RECIPES, recipe_named
 from selfadapt.recipes.recipe import Entry, Experiment, Recipe, Settings, Timing, Trial, experiment
@@ -31,7 +32,6 @@ from selfadapt.runs.config.facts import inspect_source
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.lifecycle.prepare_data import prepare
-from selfadapt.runs.train.bench import StageCallback
 from selfadapt.runs.transfer.transfer_settings import TransferSettings
 
 NUMBERED = {f"fig{n}" for n in range(1, 16) if n != 8} | {f"table{n}" for n in range(1, 14)}  # 8 shows no experiment
@@ -51,8 +51,8 @@ FEW: dict[str, Settings] = {
 
 
 @contextmanager
-def no_bar(words: str) -> Iterator[StageCallback]:
-    yield lambda training: None
+def no_bar(words: str) -> Iterator[StageProgress]:
+    yield no_stages
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +229,9 @@ def test_what_is_done_is_not_done_again(images: Path, tmp_path: Path) -> None:
     begun: list[str] = []
 
     @contextmanager
-    def noted(words: str) -> Iterator[StageCallback]:
+    def noted(words: str) -> Iterator[StageProgress]:
         begun.append(words)
-        yield lambda training: None
+        yield no_stages
 
     asked: list[tuple[int, int]] = []
 

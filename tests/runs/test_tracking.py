@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.program import run, run_json, signal_after
-from selfadapt.runs.tracking import trackers
+from selfadapt.runs import tracking as trackers
 
 TRAIN = (
     "train",

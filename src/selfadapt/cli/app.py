@@ -30,6 +30,9 @@ from selfadapt.runs.config.sections import split_weights
 _MOST_SHOWN = 300  # characters of an unexpected error
 _SILENCE = 20.0  # seconds that other ranks wait before they report an error
 _SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it reports an unexpected error
+_NUMBERS_OF_LAUNCHERS = (
+    "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "SELFADAPT_JOBS",
+)  # fmt: skip
 _DISK_ERRORS = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
@@ -65,14 +68,7 @@ def _register(arguments: Sequence[str]) -> None:
 
 def _check_environment() -> None:
     """Refuse variables of a launcher that are not numbers."""
-    for name in (
-        "WORLD_SIZE",
-        "RANK",
-        "LOCAL_WORLD_SIZE",
-        "LOCAL_RANK",
-        "TORCHELASTIC_RESTART_COUNT",
-        "SELFADAPT_JOBS",
-    ):
+    for name in _NUMBERS_OF_LAUNCHERS:
         value = os.environ.get(name, "0")
         if not (value.isascii() and value.isdecimal() and len(value) < 10):
             del os.environ[name]  # for whatever reports this error

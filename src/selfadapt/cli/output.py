@@ -2,15 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from selfadapt.runs.train.bench import Stage
-
+from selfadapt.core.progress import ProgressCallback, StageProgress, no_stages
 
 Output = Generator[Mapping[str, Any], None, None]  # of a command: see as_command
 
@@ -52,54 +50,35 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
-def pass_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar for (name, done, total) of one pass after the other, on a terminal only."""
-    if OUTPUT.quiet or not sys.stderr.isatty():
-        yield lambda name, done, total: None
+def progress_bar(description: str, *, transient: bool = False) -> Iterator[StageProgress]:
+    """A progress bar over stages, on a terminal only."""
+    if OUTPUT.quiet:
+        yield no_stages
         return
-    from rich.console import Console
-    from rich.progress import Progress
+    from selfadapt.runs.train import progress_bar as bars
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, Any] = {}
-
-        def advance(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name, total=total)
-            progress.update(tasks[name], total=total, completed=done)
-
+    with bars.progress_bar(description, transient=transient) as advance:
         yield advance
 
 
 @contextmanager
-def count_bar(description: str, *, notice: str | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for (done, total), on a terminal only. It appears with the first progress.
+def count_bar(description: str, *, notice: str | None = None) -> Iterator[ProgressCallback]:
+    """A progress bar for (done, total), on a terminal only.
 
-    So does the `notice`, or at the end without errors: an error in the input is then the only line.
+    The `notice` appears with the first progress, or at the end without errors: an error in the input is then the only
+    line.
     """
     notices = [] if OUTPUT.quiet or notice is None else [notice]
-    with pass_bar() as advance:
+    with progress_bar(description, transient=True) as advance:
 
         def on_progress(done: int, total: int) -> None:
             while notices:
                 print(notices.pop(), file=sys.stderr)
-            advance(description, done, total)
+            advance("", done, total)
 
         yield on_progress
         while notices:
             print(notices.pop(), file=sys.stderr)
-
-
-@contextmanager
-def progress_bar(description: str) -> Iterator[Callable[["Stage"], None]]:
-    """A progress bar over the steps of a training, on a terminal only."""
-    if OUTPUT.quiet:
-        yield lambda stage: None
-        return
-    from selfadapt.runs.train import progress_bar as bars
-
-    with bars.progress_bar(description) as advance:
-        yield advance
 
 
 def print_lines(lines: Mapping[str, str]) -> None:

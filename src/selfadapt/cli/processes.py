@@ -32,9 +32,9 @@ def start_processes(devices: int, arguments: Sequence[str]) -> None:
 
 @contextmanager
 def in_processes(devices: int, device: str, *, resumes: bool = False) -> Iterator[bool]:
-    """Run the block in each process, and yield whether this one is the first, which reports.
+    """Run the block in each process, and yield whether this one is the first, which goes on to report.
 
-    With `resumes`, an interruption says that the same command resumes.
+    In the others the command ends with the block. With `resumes`, an interruption says that the same command resumes.
     """
     try:
         start_processes(devices, sys.argv[1:])
@@ -49,6 +49,8 @@ def in_processes(devices: int, device: str, *, resumes: bool = False) -> Iterato
             yield first
         finally:
             distributed.shutdown()
+        if not first:
+            raise typer.Exit
     except Interrupted as interruption:
         if not resumes:
             raise

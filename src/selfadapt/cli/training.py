@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from selfadapt.cli.output import OUTPUT, count_bar, new_folder, progress_bar
 from selfadapt.cli.processes import start_processes
 from selfadapt.core.errors import Interrupted, UserError
@@ -34,11 +36,13 @@ def _saved(checkpoints: Path) -> str:
 
 def run_to_the_end(
     kind: "Kind", given: dict[str, Any], out: Path | None, *, resume: bool, devices: int, log_to: str | None = None
-) -> "tuple[Run, dict[str, Any]] | None":
-    """Start or resume a run and train it to the end; returns the run and its result, in the first process only.
+) -> "tuple[Run, dict[str, Any]]":
+    """Start or resume a run and train it to the end; returns the run and its result.
 
     With --devices, this starts the processes, waits for them and exits as they do; each of them comes here again.
+    In all but the first process, the command ends here.
     """
+    given = {name: value for name, value in given.items() if value is not None}
     _start_processes(devices, given.get("data"), out, resume=resume)
     from selfadapt.core import distributed
     from selfadapt.core.device import choose_device
@@ -48,9 +52,8 @@ def run_to_the_end(
     from selfadapt.runs.config.request import COMMANDS, Request
     from selfadapt.runs.lifecycle.lifecycle import resume as resume_run
     from selfadapt.runs.lifecycle.lifecycle import start
-    from selfadapt.runs.tracking.metrics_sender import MetricsSender
-    from selfadapt.runs.tracking.trackers import check_trackers
-    from selfadapt.runs.train.train_or_load import TRAINERS
+    from selfadapt.runs.tracking import check_trackers
+    from selfadapt.runs.train.train_or_load import train
 
     follow_launcher()
     trackers = check_trackers(log_to)
@@ -76,11 +79,9 @@ def run_to_the_end(
             print(
                 f"images of different sizes are resized to {size}×{size}; --image-size N for another", file=sys.stderr
             )
-        sender = MetricsSender(folder, run.plan, trackers if first else ())
         try:
             with progress_bar(f"{run.plan.method_name} on {run.data.name}") as on_stage:
-                result = TRAINERS[kind](run, sender.sending(on_stage))
-            sender.finish(result)
+                result = train(run, on_stage, trackers if first else ())
         except Interrupted as interruption:
             again = f"selfadapt {COMMANDS[kind]} --resume --out {run.folder.path}"
             raise Interrupted(
@@ -89,7 +90,9 @@ def run_to_the_end(
             ) from None
         finally:
             distributed.shutdown()
-    return (run, result) if first else None
+    if not first:
+        raise typer.Exit
+    return run, result
 
 
 def _start_processes(devices: int, data: str | None, out: Path | None, *, resume: bool) -> None:

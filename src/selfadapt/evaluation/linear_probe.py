@@ -12,9 +12,7 @@ There are two variants:
 Shapes: N training samples, n test samples, B of a batch, F features, K classes, k neighbours.
 """
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -26,27 +24,10 @@ from selfadapt.core import distributed
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.loader import Loader
+from selfadapt.evaluation.probe_settings import ProbeSettings
 from selfadapt.models.backbone import evaluation_mode
 
 _MIN_FEATURE_STD, _MIN_OUTPUT_STD, _MIN_RANK = 0.05, 0.04, 2.0  # thresholds below which features count as collapsed
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeSettings:
-    epochs: int = 100
-    batch_size: int = 512
-    lr: float = 0.4
-    schedule: str = "step"  # or cosine
-    augment: str = "none"  # or an augmentation, with which a second classifier is trained
-    milestones: tuple[int, ...] = (60, 80)  # of 100 epochs
-    neighbours: int = 200
-    temperature: float = 0.07  # of the votes of the neighbours
-    seed: int = 0
-
-    def rate(self, epoch: int) -> float:
-        if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-        return self.lr * 0.1 ** sum(100 * epoch >= milestone * self.epochs for milestone in self.milestones)
 
 
 class Features(NamedTuple):

@@ -8,8 +8,7 @@ from selfadapt.report.contact_sheet import SheetImage, read_sheet
 from selfadapt.report.html_pages import write_page
 from selfadapt.report.run_figures import draw_pretraining_charts, draw_run_charts
 from selfadapt.review.conflicts import conflicts_of
-from selfadapt.review.statistics.label_figures import label_figures
-from selfadapt.review.summary import review_summary
+from selfadapt.review.statistics.label_figures import label_figures, review_summary
 from selfadapt.run_folder.contents import Attacked, Calibration, Probe, Shift
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import read_report

@@ -169,26 +169,27 @@ def _series(folder: RunFolder, drawing: OverEpochs) -> list[tuple[float, float]]
     return points
 
 
-def _lines(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """The lines of each part: the column as a number, and the mean over seeds."""
-    parts: dict[str, dict[str, dict[float, list[float]]]] = {}
+def _means(rows: Rows) -> dict[tuple[str, str, str], float]:
+    """The mean over seeds of each measured cell, by part, row and column."""
+    measured: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         if row["measured"] is not None:
-            line = parts.setdefault(row["part"], {}).setdefault(row["row"], {})
-            line.setdefault(float(row["column"]), []).append(row["measured"])
-    return {
-        part: {name: [(x, statistics.fmean(ys)) for x, ys in sorted(own.items())] for name, own in lines.items()}
-        for part, lines in parts.items()
-    }
+            measured.setdefault((row["part"], row["row"], row["column"]), []).append(row["measured"])
+    return {cell: statistics.fmean(values) for cell, values in measured.items()}
+
+
+def _lines(rows: Rows) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """The lines of each part: the column as a number, and the mean over seeds."""
+    parts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for (part, name, column), mean in _means(rows).items():
+        parts.setdefault(part, {}).setdefault(name, []).append((float(column), mean))
+    return {part: {name: sorted(points) for name, points in lines.items()} for part, lines in parts.items()}
 
 
 def _bars(rows: Rows, drawing: Stacked) -> dict[str, dict[str, float]]:
     """The segments of each bar by column, each the mean over seeds."""
-    bars: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row["part"] == drawing.part and row["column"] in drawing.columns and row["measured"] is not None:
-            bars.setdefault(row["row"], {}).setdefault(row["column"], []).append(row["measured"])
-    return {
-        name: {column: statistics.fmean(own[column]) for column in drawing.columns if column in own}
-        for name, own in bars.items()
-    }
+    bars: dict[str, dict[str, float]] = {}
+    for (part, name, column), mean in _means(rows).items():
+        if part == drawing.part and column in drawing.columns:
+            bars.setdefault(name, {})[column] = mean
+    return bars

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from selfadapt.core import distributed
-from selfadapt.core.atomic_files import atomic_write
+from selfadapt.core.atomic_files import atomic_path, atomic_write
 from selfadapt.core.errors import UserError
 from selfadapt.core.regular_files import check_tree, sha256_of
 from selfadapt.core.typed_json import check, parse
@@ -93,6 +93,10 @@ class RunFolder(RunPaths):
     def check_recorded(self, path: Path) -> None:
         """Raise a UserError if a file was changed since it was written, or is missing."""
         checksums.check_recorded(self.path, path)
+
+    def write_tensors(self, path: Path, tensors: "Mapping[str, Tensor]") -> None:
+        with self.recorded(path) as draft:
+            write_tensors(draft, tensors)
 
     @contextmanager
     def tensors_of(self, path: Path) -> Iterator["dict[str, Tensor]"]:
@@ -240,6 +244,23 @@ class RunFolder(RunPaths):
             return [[_share(row[column + 1]) for column in range(len(classes))] for row in rows]
         except (ValueError, IndexError, csv.Error) as error:
             raise UserError(f"{self.transition_file} is damaged: {error}; run selfadapt audit again") from error
+
+
+def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
+    """Write tensors atomically: as safetensors, or in the format of torch for .pt and .pth."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import save
+
+    content = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    try:
+        with atomic_path(path) as draft:
+            if path.suffix in (".pt", ".pth"):
+                torch.save(content, draft)
+            else:
+                draft.write_bytes(save(content, metadata))  # with default permissions, unlike save_file
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
 
 
 def _checked(content: Any, kind: Any) -> Any:

@@ -10,7 +10,7 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.lifecycle.opened_run import open_folder
-from selfadapt.runs.train.labelled import train
+from selfadapt.runs.train.train_or_load import train
 
 
 def _partition(samples: Any) -> set[frozenset[str]]:

@@ -20,8 +20,8 @@ from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import Run, resume, start
 from selfadapt.runs.lifecycle.opened_run import open_folder
-from selfadapt.runs.train.bench import RunBench, Stage
-from selfadapt.runs.train.labelled import train
+from selfadapt.runs.train.bench import Measures, RunBench
+from selfadapt.runs.train.train_or_load import train
 
 
 def _data(folder: Path) -> str:
@@ -49,14 +49,14 @@ class Counted(SelfAdaptiveFolds):
 def test_a_solve_is_recorded_without_loss_rate_or_steps(tmp_path: Path) -> None:
     _data(tmp_path)
     run = _start(tmp_path, "run")
-    stages: list[Stage] = []
-    result = train(run, stages.append)
+    stages: list[tuple[str, int, int]] = []
+    result = train(run, lambda *stage: stages.append(stage))
     (record,) = run.folder.read_metrics()
     assert (record["solve"], record["epoch"]) == ("main", 1)
     assert not {"train_loss", "lr"} & set(record)
     assert {"train_accuracy_given", "validation_accuracy_given", "seconds"} <= set(record)
-    assert stages[-1].done == stages[-1].total
-    assert {stage.description for stage in stages} == {"solving"}
+    assert stages[-1][1] == stages[-1][2]
+    assert {stage for stage, *_ in stages} == {"solving"}
     (saved,) = run.folder.checkpoints.iterdir()
     assert set(unflatten(load_file(saved / "state.safetensors"))) == {"history"}
     opened = open_folder(run.folder)
@@ -72,7 +72,7 @@ def test_a_solve_is_remembered_by_its_name(tmp_path: Path) -> None:
     run = _start(tmp_path, "run")
     Counted.solved = 0
     for _ in range(2):
-        bench = RunBench(resume(run.folder), lambda run, training: {})
+        bench = RunBench(resume(run.folder), Measures())
         first, second = bench.solve("main", Counted()), bench.solve("other", Counted(rounds=1))
     assert Counted.solved == 2
     weights = load_file(max(run.folder.checkpoints.iterdir()) / "model.safetensors")
@@ -85,7 +85,7 @@ def test_a_solve_is_remembered_by_its_name(tmp_path: Path) -> None:
 def _solved_together(folder: Path) -> None:
     run = _start(folder, "together")
     Counted.solved = 0
-    trained = RunBench(run, lambda run, training: {}).solve("main", Counted())
+    trained = RunBench(run, Measures()).solve("main", Counted())
     assert Counted.solved == (1 if distributed.rank() == 0 else 0)
     assert run.targets is not None
     rows_NK = run.targets.read(torch.arange(len(run.data.train)))
@@ -98,7 +98,7 @@ def test_one_process_solves_for_all(tmp_path: Path) -> None:
     _data(tmp_path)
     in_processes(2, _solved_together, tmp_path)
     run = _start(tmp_path, "alone")
-    alone = RunBench(run, lambda run, training: {}).solve("main", SelfAdaptiveFolds()).model.state_dict()
+    alone = RunBench(run, Measures()).solve("main", SelfAdaptiveFolds()).model.state_dict()
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
@@ -111,7 +111,7 @@ def _fail_together(folder: Path) -> None:
             raise UserError("this cannot be solved")
 
     with pytest.raises(UserError, match="this cannot be solved"):
-        RunBench(_start(folder, "run"), lambda run, training: {}).solve("main", Impossible())
+        RunBench(_start(folder, "run"), Measures()).solve("main", Impossible())
 
 
 @pytest.mark.distributed

@@ -14,7 +14,7 @@ from cli.program import run_json
 from selfadapt.core.errors import Interrupted
 from selfadapt.data.sources.voc import Sample
 from selfadapt.run_folder.folder import RunFolder
-from selfadapt.runs.transfer.detection_task import flipped
+from selfadapt.runs.transfer.downstream_tasks import flipped
 from selfadapt.runs.transfer.fine_tune import samples_of_step, transfer
 from selfadapt.runs.transfer.transfer_settings import TransferSettings
 

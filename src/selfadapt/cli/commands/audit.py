@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from selfadapt.cli.output import Output, new_folder, pass_bar, percent, print_lines, print_table
+from selfadapt.cli.output import Output, new_folder, percent, print_lines, print_table, progress_bar
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened, run_to_the_end
@@ -59,11 +59,9 @@ def _audit_run(folder: "RunFolder", device: str, devices: int) -> Output:
     from selfadapt.runs.inspect.label_audit import audit_training
     from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 
-    with in_processes(devices, device) as first:
+    with in_processes(devices, device):
         own = opened(folder.path, device)
         audit = audit_training(own.folder, own.data, own.state)
-        if not first:
-            return
     draw_label_sheets(own.folder, own.data, audit)
     write_run_page(own.folder)
     yield audit.summary
@@ -73,22 +71,18 @@ def _audit_run(folder: "RunFolder", device: str, devices: int) -> Output:
 def _audit_data(source: str, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
     from selfadapt.run_folder.folder import RunFolder
 
-    given = {"data": source, "device": device, **({} if labels is None else {"labels": str(labels)})}
+    given = {"data": source, "device": device, "labels": None if labels is None else str(labels)}
     started = out is not None and RunFolder(out).exists
-    done = run_to_the_end("labels", given, out, resume=started, devices=devices)
-    if done is not None:
-        run, result = done
-        yield {**result["audit"], "run": result["run"]}
-        _print_run(run.folder, result["audit"])
+    run, result = run_to_the_end("labels", given, out, resume=started, devices=devices)
+    yield {**result["audit"], "run": result["run"]}
+    _print_run(run.folder, result["audit"])
 
 
 def _audit_features(path: Path, labels: Path | None, out: Path | None, device: str, devices: int) -> Output:
     from selfadapt.runs.inspect.audit.feature_audit import audit_features
 
-    with in_processes(devices, device) as first, pass_bar() as on_pass:
+    with in_processes(devices, device), progress_bar("features", transient=True) as on_pass:
         audit = audit_features(path, labels, out or new_folder(f"{path.stem}-audit"), on_pass=on_pass)
-        if not first:
-            return
     yield audit.summary
     _print_figures(audit.figures, audit.summary, duplicates=str(audit.summary["duplicates"]))
 

@@ -35,11 +35,8 @@ def command(
     If labels are known, an online linear probe on detached features measures progress. Collapsed features give a
     warning.
     """
-    given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
-    done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
-    if done is None:
-        return
-    run, result = done
+    given |= {"data": data, "method": method}
+    run, result = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     yield result
     print_lines(
         {

@@ -9,21 +9,16 @@ from selfadapt.cli.output import Output, count_bar, percent, print_table
 from selfadapt.cli.parameters import Device, Processes
 from selfadapt.cli.processes import in_processes
 from selfadapt.cli.training import opened
+from selfadapt.runs.inspect.inspection_settings import ShiftSettings
 
+SETTINGS = ShiftSettings
 EXAMPLE = "Example: selfadapt shift runs/first --against runs/second"
 
 
 def command(
+    given: ShiftSettings,
     run: Path = typer.Argument(help="Folder of a trained run on images, with a test split."),
     against: Path | None = typer.Option(None, help="Another run on the same data, for comparison."),
-    data: Path | None = typer.Option(
-        None, help="Folder with the published arrays of CIFAR-10-C. Default: corrupt the test images."
-    ),
-    levels: str | None = typer.Option(
-        None, help="Severity levels: cifar or imagenet. Default: imagenet from 96 pixels on."
-    ),
-    images: int | None = typer.Option(None, help="Number of test images, sampled by class. Default: all."),
-    seed: int = typer.Option(0, help="Seed of the sample and of the corruptions."),
     device: str = Device,
     devices: int = Processes,
 ) -> Output:
@@ -34,23 +29,14 @@ def command(
     from selfadapt.report.page import write_run_page
     from selfadapt.runs.inspect import shift_accuracy
 
-    with in_processes(devices, device, resumes=True) as first:
+    with in_processes(devices, device, resumes=True):
         own = opened(run, device)
         other = None if against is None else opened(against, device)
         with count_bar("evaluating corruptions") as on_progress:
-            measured = partial(
-                shift_accuracy.shift_run,
-                published=data,
-                images=images,
-                levels=levels,
-                seed=seed,
-                on_progress=on_progress,
-            )
+            measured = partial(shift_accuracy.shift_run, settings=given, on_progress=on_progress)
             found = measured(own)
             if other is not None:
                 found = shift_accuracy.against(own, found, other, measured(other))
-        if not first:
-            return
     write_run_page(own.folder)
     yield {key: value for key, value in found.items() if key != "about"}
     steps = list(found["levels"])

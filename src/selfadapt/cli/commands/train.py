@@ -34,11 +34,8 @@ def command(
 
     The same command with --resume continues an interrupted run, with bit-identical results.
     """
-    given |= {name: value for name, value in (("data", data), ("method", method)) if value is not None}
-    done = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
-    if done is None:
-        return
-    run, result = done
+    given |= {"data": data, "method": method}
+    run, result = run_to_the_end(KIND, given, out, resume=resume, devices=devices, log_to=log_to)
     yield result
     accuracies = {
         f"test accuracy ({result['network']})": result["test_accuracy"],

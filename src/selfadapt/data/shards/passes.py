@@ -6,23 +6,21 @@ one process does, and results for each sample are in order when they are gathere
 Shapes: N samples, n of a block, F features.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from selfadapt.core import distributed
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.data.shards.feature_shards import FeatureShards
 
-PassProgress = Callable[[str, int, int], None]  # the pass, samples of this process that are done, all of them
+PassProgress = StageProgress  # the pass, samples of this process that are done, all of them
+no_pass_progress = no_stages
 
 _NUMBERS = 2**23  # in the largest table of a block
 _ROWS = (256, 8192)
-
-
-def no_pass_progress(name: str, done: int, total: int) -> None:
-    """Ignore progress updates."""
 
 
 @dataclass(frozen=True)

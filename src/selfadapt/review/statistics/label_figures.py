@@ -5,14 +5,16 @@ decisions on, random checks give intervals that hold at all times (strata.py). F
 the likely errors are counted, and their precision is left to a review.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
-from selfadapt.review.decisions import read_decisions
+from selfadapt.review.decisions import WORDS, read_decisions
 from selfadapt.review.journal import Decision
 from selfadapt.review.statistics.draws import SUGGESTIONS, Draw, read_draw
+from selfadapt.review.statistics.measurement import measure_suggestions, review_split
 from selfadapt.review.statistics.strata import Stratum, bounds, further_random_checks, strata_of
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.labels_file import SPLITS, read_report
@@ -215,3 +217,27 @@ def _points() -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def review_summary(folder: RunFolder) -> dict[str, Any] | None:
+    """What was decided and measured; None without any decision."""
+    decisions = read_decisions(folder)
+    if not decisions or not folder.labels_file.exists():
+        return None
+    report = read_report(folder)
+    known = {sample_id: decision for sample_id, decision in decisions.items() if sample_id in report.position}
+    splits = [
+        review_split(report, split, known, read_draw(folder, split), CONFIDENCE)
+        for split in report.split_names
+        if len(report.rows_of(split))
+    ]
+    draw = read_draw(folder, SUGGESTIONS)
+    counts = Counter(WORDS.get(decision.what, decision.what) for decision in known.values())
+    return {
+        "decided": len(known),
+        "counts": dict(counts.most_common()),
+        "who": sorted({decision.who for decision in known.values() if decision.who}),
+        "parts": splits,
+        "suggestions": None if draw is None else measure_suggestions(draw, known, CONFIDENCE),
+        "confidence": CONFIDENCE,
+    }

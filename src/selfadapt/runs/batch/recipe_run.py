@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from selfadapt.attacks.by_name import named_attack
 from selfadapt.core.cache_dir import cache_dir
 from selfadapt.core.errors import UserError
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.sources.catalog import check_available, open_data
 from selfadapt.data.sources.pasted_voc import write_pasted
-from selfadapt.evaluation.linear_probe import ProbeSettings
+from selfadapt.evaluation.probe_settings import ProbeSettings
 from selfadapt.recipes.claim import judge
 from selfadapt.recipes.paper_claims import PAPER_CLAIMS
 from selfadapt.recipes.recipe import Evaluation, Experiment, Recipe, Timing, Trial
@@ -30,6 +29,7 @@ from selfadapt.runs.config.facts import inspect_source
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request
 from selfadapt.runs.inspect.abstention import measure_coverage
+from selfadapt.runs.inspect.inspection_settings import AttackSettings, ShiftSettings
 from selfadapt.runs.inspect.linear_evaluation import probe
 from selfadapt.runs.inspect.robust_accuracy import attack_run
 from selfadapt.runs.inspect.shift_accuracy import shift_run
@@ -135,7 +135,7 @@ def _check_started(plan: Sequence[tuple[Trial, int]], path: Path) -> None:
 
 def _check_evaluation(evaluation: Evaluation) -> None:
     if evaluation.kind == "attack":
-        named_attack(evaluation.settings["name"])
+        AttackSettings(**evaluation.settings).attack()
     if evaluation.settings.get("published") and not (cache_dir() / "data" / PUBLISHED_SHIFT).is_dir():
         raise UserError(
             "the published arrays of CIFAR-10-C are not on this machine; unpack CIFAR-10-C.tar so that "
@@ -229,10 +229,10 @@ def _run_evaluation(folder: RunFolder, evaluation: Evaluation, seed: int, on_pro
     if evaluation.kind == "coverage":
         return measure_coverage(run, **own, on_progress=on_progress)
     if evaluation.kind == "attack":
-        name, sizes = own.pop("name"), {word: own.pop(word) for word in ("steps", "queries") if word in own}
-        return attack_run(run, name, named_attack(name, **sizes), checks=False, **own, on_progress=on_progress)
-    published = cache_dir() / "data" / PUBLISHED_SHIFT if own.pop("published", False) else None
-    return shift_run(run, published=published, **own, on_progress=on_progress)
+        return attack_run(run, AttackSettings(checks=False, **own), on_progress=on_progress)
+    if own.pop("published", False):
+        own["data"] = str(cache_dir() / "data" / PUBLISHED_SHIFT)
+    return shift_run(run, ShiftSettings(**own), on_progress)
 
 
 def _transfer_settings(evaluation: Evaluation, seed: int = 0) -> TransferSettings:

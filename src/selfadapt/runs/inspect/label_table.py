@@ -40,13 +40,13 @@ def _relative_paths(folder: RunFolder, samples: Samples) -> Sequence[str]:
     """Paths relative to the folder of the data, or of the table. A position within a file stays as it is."""
     paths = samples.paths or [""] * len(samples)
     source = Path(folder.read_run()["settings"]["data"]["source"]).absolute()
-    if source.exists():
-        base = source if source.is_dir() else source.parent
-        extracted = str(cache_dir())  # images out of a file are named by their ids
-        return [
-            sample_id if path.startswith(extracted) else os.path.relpath(path, base) if os.path.isabs(path) else path
-            for sample_id, path in zip(samples.ids, paths, strict=True)
-        ]
-    return [  # a named data set, whose ids are paths
-        sample_id if os.path.isabs(path) else path for sample_id, path in zip(samples.ids, paths, strict=True)
-    ]
+    base, named, extracted = source if source.is_dir() else source.parent, not source.exists(), str(cache_dir())
+
+    def relative(sample_id: str, path: str) -> str:
+        if not named and path.startswith(extracted):
+            return sample_id  # images out of a file are named by their ids
+        if not os.path.isabs(path):
+            return path
+        return sample_id if named else os.path.relpath(path, base)  # the ids of a named data set are paths
+
+    return list(map(relative, samples.ids, paths))

@@ -27,17 +27,16 @@ from selfadapt.evaluation.classification import accuracy, outputs
 from selfadapt.evaluation.linear_probe import (
     Features,
     LinearClassifier,
-    ProbeSettings,
     linear_probe,
     nearest_neighbours,
 )
+from selfadapt.evaluation.probe_settings import ProbeSettings
 from selfadapt.models.backbone import Backbone
 from selfadapt.report.page import write_run_page
 from selfadapt.run_folder.contents import Probe
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.request import normal_form
-from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.inspect.image_view import network_digest
 from selfadapt.runs.lifecycle.prepare_data import with_center_crops
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
@@ -72,13 +71,12 @@ def probe(
         The entry of probe.json.
     """
     check_least({"--epochs": settings.epochs, "--limit": limit, "--test-limit": test_limit})
-    content = folder.read_run()
-    own, shape = choose_device(device), tuple(content["data"]["shape"])
+    plan, own, shape = Plan.of(folder, "pretraining"), choose_device(device), tuple(folder.read_run()["data"]["shape"])
     _check(settings, shape)
     with restoring(folder.checkpoints, newest_checkpoint(folder)):
-        set_useful_threads(Plan.of(folder, "pretraining"), shape, own)
+        set_useful_threads(plan, shape, own)
     trained, untrained = (load_backbone(folder, own, trained=trained) for trained in (True, False))
-    data = _opened(content, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
+    data = _opened(folder, plan, source, settings, image_size, on_progress).limited(limit, test_limit, settings.seed)
     test = _test_split(data, shape)
     bench = _Bench(folder, data, test, settings, own, on_progress)
     found = {
@@ -87,8 +85,7 @@ def probe(
         "random_network_accuracy": bench.accuracy(untrained, linear_probe),
     }
     if settings.augment != "none":
-        from_files = content["settings"]["data"].get("crops") in ("original", "picture")
-        found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=from_files)
+        found["augmented_accuracy"] = bench.augmented_accuracy(trained, from_files=plan.data.crops == "original")
     result = {**found, "data": data.name, "settings": asdict(settings)}
     folder.add_json(folder.probe_file, Probe, data.name, result)
     if distributed.rank() == 0:
@@ -107,25 +104,25 @@ def _check(settings: ProbeSettings, shape: tuple[int, ...]) -> None:
 
 
 def _opened(
-    content: dict[str, Any],
+    folder: RunFolder,
+    plan: Plan,
     source: str | None,
     settings: ProbeSettings,
     image_size: int | None,
     on_progress: ProgressCallback,
 ) -> Data:
     """The labelled data, prepared like those of the run; decoded unless random crops are cut from the image files."""
-    run_data = content["settings"]["data"]
-    source = normal_form({"data": source or run_data["source"]})["data"]
-    white = content["data"].get("white") if source == run_data["source"] else None
-    size = image_size or run_data["image_size"]
+    own = plan.data
+    source = normal_form({"data": source or own.source})["data"]
+    white = folder.read_run()["data"].get("white") if source == own.source else None
+    size = image_size or own.image_size
     data = open_data(source, resize=size, white=white)
     if size is not None:
         data = data.with_images(lambda images: images.resized_to(size))
-    from_files = run_data.get("crops") in ("original", "picture")
-    if from_files:
+    if own.crops == "original":
         data = with_center_crops(data)
-    cuts = from_files and smallest_area(settings.augment) is not None
-    return cache_decoded(data, stream=run_data["stream"], stream_train=cuts, on_progress=on_progress)
+    cuts = own.crops == "original" and smallest_area(settings.augment) is not None
+    return cache_decoded(data, stream=own.stream, stream_train=cuts, on_progress=on_progress)
 
 
 def _differ_in_size(data: Data, shape: tuple[int, ...]) -> bool:
@@ -197,7 +194,7 @@ class _Bench:
             network,
             loader,
             settings,
-            after_epoch=lambda: self._save(path, classifier.state()),
+            after_epoch=lambda: self.folder.write_tensors(path, classifier.state()),
             on_progress=self.on_progress,
         )
         test_nF, read_n = self._features(network, self.test)
@@ -214,16 +211,11 @@ class _Bench:
         else:
             features_NF = outputs(network, samples.inputs, self.device, on_progress=self.on_progress)
             if not features_NF.isnan().any():  # a file that cannot be read now may be readable later
-                self._save(path, {"features": features_NF})
+                self.folder.write_tensors(path, {"features": features_NF})
         return features_NF, features_NF.isfinite().all(1)
 
     def _file(self, name: str) -> Path:
         return self.folder.path / "features" / f"{name}.safetensors"
-
-    def _save(self, path: Path, tensors: dict[str, Tensor]) -> None:
-        if distributed.rank() == 0:
-            with self.folder.recorded(path) as draft:
-                write_tensors(draft, tensors)
 
 
 def _seen_by_all(path: Path) -> bool:

@@ -7,7 +7,7 @@ Shapes: B inputs, K classes, C channels, H by W pixels, D values of a vector.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ import numpy as np
 from selfadapt.core.array_files import Array, read_array
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
-from selfadapt.data.forms.known_forms import read_table
 from selfadapt.data.images.decode import UnreadableImage
 from selfadapt.data.images.preprocessing import Preprocessing
 from selfadapt.data.tabular.column_encoder import ColumnEncoder
-from selfadapt.data.tabular.row_encoder import Table
-from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
+from selfadapt.runs.inspect.prediction import ARRAYS, TABLES, Records, array_records, prediction, table_records
 
 _BATCH = 64
+_WANTED = {None: "an .npy of N×D floats", "columns": "a .csv or .parquet with its columns"}  # by the kind of encoder
 
 
 @dataclass(frozen=True)
@@ -73,21 +72,18 @@ class OnnxPredictor:
         except Exception as error:  # onnxruntime has its own exceptions, with no common class
             raise UserError(f"{path} cannot be read as an ONNX file: {str(error).splitlines()[0]}") from error
 
-    def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    def answer(self, paths: Sequence[Path]) -> Records:
         """One record per file, or per row of a table or array, in order."""
         for path in paths:
             if path.suffix in ARRAYS:
                 values = self._array(path)
-                for place, record in enumerate(self.records(values)):
-                    yield {"path": f"{path}[{place}]", **record}
-                if not len(values):
-                    yield {"path": str(path), "error": EMPTY}
+                yield from array_records(path, len(values), self.records(values))
             elif self.preprocessing is None:
                 yield from self._rows(path)
             else:
                 yield self._file(path)
 
-    def records(self, inputs: Array) -> Iterator[dict[str, Any]]:
+    def records(self, inputs: Array) -> Records:
         """Predict inputs as the network takes them: uint8 images B×C×H×W, or vectors B×D."""
         for first in range(0, len(inputs), _BATCH):
             batch = inputs[first : first + _BATCH]
@@ -107,20 +103,13 @@ class OnnxPredictor:
             return {"path": name, "error": str(error)}
         return {"path": name, **next(self.records(pixels[None]))}
 
-    def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
-        if self.reader is None or self.reader["reader"] != "columns" or path.suffix not in TABLES:
-            wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
-            if self.reader is not None and self.reader["reader"] != "columns":
-                wanted = "an .npy of N×D embeddings, or predict texts with the run"
+    def _rows(self, path: Path) -> Records:
+        kind = None if self.reader is None else self.reader["reader"]
+        if self.reader is None or kind != "columns" or path.suffix not in TABLES:
+            wanted = _WANTED.get(kind, "an .npy of N×D embeddings, or predict texts with the run")
             raise UserError(f"{path} cannot be read: this model takes vectors; give {wanted}")
-        rows = read_table(path)
-        if not rows:
-            yield {"path": str(path), "error": EMPTY}
-            return
         encoder = ColumnEncoder.from_state(self.reader)
-        values = np.array(encoder.encode_rows(Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")), np.float32)
-        for number, record in enumerate(self.records(values), start=2):
-            yield {"path": str(path), "row": number, **record}
+        return table_records(path, lambda table: self.records(np.array(encoder.encode_rows(table), np.float32)))
 
     def _array(self, path: Path) -> Array:
         values = read_array(path, member="x")

@@ -1,6 +1,6 @@
 """Apply a trained run to new inputs: a prediction for each, or abstention."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
 from selfadapt.core.file_names import INVALID_FILE_NAME, as_text
-from selfadapt.data.forms.known_forms import read_table
 from selfadapt.data.images.decode import Frame, UnreadableImage
 from selfadapt.data.images.preprocessing import Preprocessing
 from selfadapt.data.images.storage import ImageFiles, TensorImages
@@ -29,7 +28,7 @@ from selfadapt.run_folder.contents import Calibration
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.inspect.abstention import Answers, answers, by_dropout
-from selfadapt.runs.inspect.prediction import ARRAYS, EMPTY, TABLES, prediction
+from selfadapt.runs.inspect.prediction import ARRAYS, TABLES, Records, array_records, prediction, table_records
 from selfadapt.runs.lifecycle.network import build_model, load_pretrained
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
@@ -88,7 +87,7 @@ class Predictor:
         """Whether several processes share the rows of this file, because it has more than one."""
         return path.suffix in (*ARRAYS, *TABLES) and not by_dropout(self.selector)
 
-    def answer(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    def answer(self, paths: Sequence[Path]) -> Records:
         """One record per file, or per row of a table or array, in order."""
         if len(self.shape) == 1 and self.network is None:
             for path in paths:
@@ -97,11 +96,12 @@ class Predictor:
         for in_arrays, group in groupby(paths, lambda path: path.suffix in ARRAYS):
             if in_arrays:
                 for path in group:
-                    yield from self._numbered(path, self._images(path))
+                    images = self._images(path)
+                    yield from array_records(path, len(images), self._records(images))
             else:
                 yield from self._files(list(group))
 
-    def _files(self, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    def _files(self, paths: Sequence[Path]) -> Records:
         inputs, errors = self._features(paths) if self.network is not None else self._pixels(paths)
         records = self._records(inputs) if len(inputs) else iter(())
         for position, path in enumerate(paths):
@@ -109,34 +109,25 @@ class Predictor:
             name = as_text(str(path))
             yield {"path": name, **(record if name == str(path) else {"error": INVALID_FILE_NAME})}  # as in training
 
-    def _rows(self, path: Path) -> Iterator[dict[str, Any]]:
+    def _rows(self, path: Path) -> Records:
         """One record per vector, or per row of a table."""
         if self.reader is None and path.suffix in ARRAYS:
-            yield from self._numbered(path, read_vectors(path, self.shape[0]))
-            return
+            vectors = read_vectors(path, self.shape[0])
+            return array_records(path, len(vectors), self._records(vectors))
         if self.reader is None or path.suffix not in TABLES:
             wanted = "an .npy of N×D floats" if self.reader is None else "a .csv or .parquet with its columns"
             raise UserError(f"{path} cannot be read: this run was trained on vectors; give {wanted}")
-        rows = read_table(path)
-        if not rows:
-            yield {"path": str(path), "error": EMPTY}
-        else:
-            table = Table(rows=rows, location=lambda i: f"{path}, row {i + 2}")
-            values_ND = row_encoder_from_state(self.reader).encode(table)
+        encoder = row_encoder_from_state(self.reader)
+
+        def of_table(table: Table) -> Records:
+            values_ND = encoder.encode(table)
             if values_ND.shape[1:] != self.shape:
                 raise UserError(
                     f"the rows of {path} have {values_ND.shape[1]} values, but the run takes {self.shape[0]}"
                 )
-            for number, record in enumerate(self._records(VectorInputs(values_ND)), start=2):
-                yield {"path": str(path), "row": number, **record}
+            return self._records(VectorInputs(values_ND))
 
-    def _numbered(self, path: Path, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """One record per input of an array."""
-        if not len(inputs):
-            yield {"path": str(path), "error": EMPTY}
-            return
-        for place, record in enumerate(self._records(inputs)):
-            yield {"path": f"{path}[{place}]", **record}
+        return table_records(path, of_table)
 
     def _images(self, path: Path) -> Inputs:
         """The images of an array, in the shape that the network takes."""
@@ -169,7 +160,7 @@ class Predictor:
         stacked = torch.stack(list(pixels.values())) if pixels else torch.zeros(0, *self.shape, dtype=torch.uint8)
         return TensorImages(stacked), errors
 
-    def _records(self, inputs: Inputs) -> Iterator[dict[str, Any]]:
+    def _records(self, inputs: Inputs) -> Records:
         own = self._answers(inputs)
         for number, confidence in zip(own.predicted_N.tolist(), own.confidence_N.tolist(), strict=True):
             yield prediction(self.classes[number], confidence, self.threshold)

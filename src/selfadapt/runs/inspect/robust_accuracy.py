@@ -9,7 +9,6 @@ Shapes: N test images.
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,7 +20,6 @@ from selfadapt.attacks.attack import Attack
 from selfadapt.attacks.by_name import named_attack
 from selfadapt.attacks.pgd import PGD
 from selfadapt.attacks.transfer import Transferred
-from selfadapt.core import distributed
 from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.dataset import Samples
@@ -38,8 +36,8 @@ from selfadapt.evaluation.robustness import (
 from selfadapt.models.backbone import evaluation_mode
 from selfadapt.objectives.method import AttackAfterEpoch
 from selfadapt.run_folder.contents import Attacked, Outcomes
-from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
+from selfadapt.runs.inspect.inspection_settings import AttackSettings
 from selfadapt.runs.lifecycle.lifecycle import Run
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
@@ -50,14 +48,8 @@ _CHECKED = 200  # images used to check for masked gradients
 
 def attack_run(
     run: OpenedRun,
-    name: str,
-    attack: Attack,
+    settings: AttackSettings,
     *,
-    images: int | None = None,
-    seed: int = 0,
-    batch_size: int | None = None,
-    checks: bool = True,
-    at: str = "last",
     transfer: OpenedRun | None = None,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, Any]:
@@ -65,30 +57,25 @@ def attack_run(
 
     Args:
         run: A trained run.
-        name: Name of the attack.
-        attack: The attack.
-        images: Number of test images, stratified by class; None for all.
-        seed: Seed of the attack and of the choice of images.
-        batch_size: Images per batch; None for a size that suits the images.
-        checks: Whether to check for masked gradients.
-        at: Which network to attack: "last", the result; "first" or "best" of the training curve under attack, where
-            best is selected on validation images under the same attack.
+        settings: The attack, and the images and network that are attacked: "last", the result; "first" or "best" of the
+            training curve under attack, where best is selected on validation images under the same attack.
         transfer: A run whose network is used to craft adversarial images for the check.
         on_progress: Called with images done and images in total.
 
     Returns:
         The entry of attack.json.
     """
-    if transfer is not None and not checks:
+    name, seed, attack = settings.name, settings.seed, settings.attack()
+    if transfer is not None and not settings.checks:
         raise UserError("--transfer is a check for masked gradients, so it cannot be combined with --no-checks")
-    check_least({"--batch-size": batch_size})
+    check_least({"--batch-size": settings.batch_size})
     check_trained(run)
     own = image_view(run)
     test = own.test
-    chosen_n = stratified_subset(test.labels, len(test) if images is None else images, seed)
+    chosen_n = stratified_subset(test.labels, len(test) if settings.images is None else settings.images, seed)
     transferred = None if transfer is None else _transferred(run, own, attack, transfer)
-    epoch = load_moment(run, at)
-    cached = _CachedRobustness(run, own.model, seed, batch_size or attack_batch_size(test.inputs.shape))
+    epoch = load_moment(run, settings.at)
+    cached = _CachedRobustness(run, own.model, seed, settings.batch_size or attack_batch_size(test.inputs.shape))
 
     def under(other: Attack, index_n: Tensor) -> Robustness:
         return cached.measure(test.take(index_n), other, on_progress)
@@ -104,7 +91,7 @@ def attack_run(
         "eps": attack.settings["eps"],
         "norm": attack.settings["norm"],
         "images": measured.images,
-        "at": at,
+        "at": settings.at,
         "epoch": epoch,
         "by_attack": measured.after_each_part(),
         "by_class": _by_class(measured, run.data.classes),
@@ -112,7 +99,7 @@ def attack_run(
         "notes": list(measured.notes),
         "settings": {**attack.settings, "seed": seed, "batch_size": cached.batch_size},
     }
-    if checks:
+    if settings.checks:
         subset_n = stratified_subset(measured.labels_N, min(_CHECKED, len(chosen_n)), seed)
         subset = replace(measured, outcome_N=measured.outcome_N[subset_n], labels_N=measured.labels_N[subset_n])
         again = partial(under, index_n=chosen_n[subset_n])
@@ -123,7 +110,7 @@ def attack_run(
             result["transfer"] = {
                 "run": str(transfer.folder.path), "robust_accuracy": by_transfer, "images": crafted.images
             }  # fmt: skip
-    label = f"{name}, {result['norm']}, {result['eps']:g}, {at}"
+    label = f"{name}, {result['norm']}, {result['eps']:g}, {settings.at}"
     run.folder.add_json(run.folder.attack_file, Attacked, label, result)
     return result
 
@@ -165,14 +152,14 @@ def load_moment(run: OpenedRun, moment: str) -> int:
     return int(chosen["epoch"])
 
 
-def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any]) -> dict[str, float]:
+def accuracy_after_epoch(run: Run, training: Training) -> dict[str, float]:
     """Robust accuracy after an epoch, on a fixed subset of the test images, if the method asks for it.
 
     The networks of the first such epoch and of the best one are saved. The best is selected on validation images under
     the same attack: clean accuracy keeps rising while robust accuracy falls, and test images are never used for
     selection.
     """
-    asked, test = run.plan.method.attack_after(metrics["epoch"]), run.data.test
+    asked, test = run.plan.method.attack_after(training.epoch + 1), run.data.test
     if asked is None or test is None:
         return {}
     measured = _under_attack(training, test, asked)
@@ -190,9 +177,8 @@ def accuracy_after_epoch(run: Run, training: Training, metrics: Mapping[str, Any
     moments = [] if before else ["first"]
     if _VALIDATED in found and all(found[_VALIDATED] > record.get(_VALIDATED, -1) for record in before):
         moments.append("best")
-    for moment in moments if distributed.rank() == 0 else ():
-        with run.folder.recorded(run.folder.network_file(moment)) as draft:
-            write_tensors(draft, training.model.state_dict())
+    for moment in moments:
+        run.folder.write_tensors(run.folder.network_file(moment), training.model.state_dict())
     return found
 
 

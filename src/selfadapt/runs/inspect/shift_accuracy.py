@@ -27,6 +27,7 @@ from selfadapt.evaluation.classification import accuracy, classify
 from selfadapt.evaluation.corruption_accuracy import corruption_errors, corruption_table, mean_accuracy, mean_by_level
 from selfadapt.evaluation.robustness import stratified_subset
 from selfadapt.runs.inspect.image_view import ImageView, image_view, network_digest
+from selfadapt.runs.inspect.inspection_settings import ShiftSettings
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, check_trained
 
 _MOST_BYTES = 4 << 30
@@ -35,27 +36,20 @@ Corrupted = Callable[[str, int], Samples]  # kind, level -> corrupted test sampl
 GENERATED = "generated from the clean test images; not the published files, so not comparable with published results"
 
 
-def shift_run(
-    run: OpenedRun,
-    *,
-    published: Path | None = None,
-    images: int | None = None,
-    levels: str | None = None,
-    seed: int = 0,
-    on_progress: ProgressCallback = no_progress,
-) -> dict[str, Any]:
+def shift_run(run: OpenedRun, settings: ShiftSettings, on_progress: ProgressCallback = no_progress) -> dict[str, Any]:
     """Measure the accuracy for each corruption and level, and write it to shift.json."""
+    images, levels, seed = settings.images, settings.levels, settings.seed
     if levels is not None and levels not in get_args(LevelsName):
         raise UserError(f"--levels {levels!r} is not known; choose one of {', '.join(get_args(LevelsName))}")
     check_trained(run)
     own = image_view(run)
     test = own.test if images is None else own.test.take(stratified_subset(own.test.labels, images, seed))
-    if published is None:
+    if settings.data is None:
         corrupted, about = _generated(test, cast(LevelsName, levels or levels_for(test.inputs.shape)), seed)
     else:
         if images is not None or levels is not None:
             raise UserError("--images and --levels are for generated images; published arrays are used as they are")
-        corrupted, about = _published(run, test, published)
+        corrupted, about = _published(run, test, Path(settings.data))
     about |= {"network": network_digest(own.model), "images": len(test)}
     accuracy_of = _cached_accuracy(run, own, about)
     clean = accuracy_of("clean", lambda: test)

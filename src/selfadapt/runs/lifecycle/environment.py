@@ -14,6 +14,7 @@ import torch
 from selfadapt import __version__
 from selfadapt.core import distributed
 from selfadapt.data.dataset import Data
+from selfadapt.run_folder.labels_file import SPLITS
 
 
 def versions() -> dict[str, str]:
@@ -64,10 +65,7 @@ def take_threads(content: Mapping[str, Any]) -> None:
 
 def describe(data: Data) -> dict[str, Any]:
     """The data and the machine, for run.json."""
-    sizes = {
-        part: None if samples is None else len(samples)
-        for part, samples in (("train", data.train), ("validation", data.validation), ("test", data.test))
-    }
+    sizes = {split: len(data.splits[split]) if split in data.splits else None for split in SPLITS}
     return {
         "data": {
             "name": data.name,

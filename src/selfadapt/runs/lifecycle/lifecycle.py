@@ -21,7 +21,6 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.config.planning import plan as plan_run
 from selfadapt.runs.config.planning import plan_reading
 from selfadapt.runs.config.request import Kind, Request, option_of
-from selfadapt.runs.export.network_files import write_tensors
 from selfadapt.runs.lifecycle.environment import describe, take_threads, warn_of_versions
 from selfadapt.runs.lifecycle.network import load_pretrained, new_model
 from selfadapt.runs.lifecycle.prepare_data import duplicate_rows, prepare, recall, sample_rows
@@ -115,8 +114,7 @@ def _write_start(run: Run) -> None:
     folder, plan, data = run.folder, run.plan, run.data
     if plan.on_features and distributed.rank() == 0:
         network = load_pretrained(plan.model, plan.data.image_size)
-        with folder.recorded(folder.backbone_file) as draft:
-            write_tensors(draft, network.weights())
+        folder.write_tensors(folder.backbone_file, network.weights())
     folder.write_samples(sample_rows(data))
     if data.duplicates:
         folder.write_duplicates(duplicate_rows(data))

@@ -17,7 +17,6 @@ from selfadapt.engine.fit import Training
 from selfadapt.objectives.objective import Metrics, Objective, Progress
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.plan import Plan
-from selfadapt.runs.config.request import Kind
 from selfadapt.runs.lifecycle.environment import warn_of_versions
 from selfadapt.runs.lifecycle.network import build_model
 from selfadapt.runs.lifecycle.prepare_data import recall
@@ -81,15 +80,13 @@ class OpenedRun:
         return self.state.objective
 
 
-def open_folder(
-    folder: RunFolder, kind: Kind = "labels", on_progress: ProgressCallback = no_progress, *, device: str = "auto"
-) -> OpenedRun:
+def open_folder(folder: RunFolder, on_progress: ProgressCallback = no_progress, *, device: str = "auto") -> OpenedRun:
     """Open a run as its newest checkpoint has it, on any device. Its files stay as they are.
 
     Raises:
-        UserError: if the folder is not that of a run of this kind, or has not been trained yet, or its data are gone.
+        UserError: if the folder is not that of a run with labels, or has not been trained yet, or its data are gone.
     """
-    plan = replace(Plan.of(folder, kind), device=device_name(device))
+    plan = replace(Plan.of(folder, "labels"), device=device_name(device))
     data = recall(plan, folder, on_progress)
     warn_of_versions(folder.read_run())
     own = choose_device(plan.device)

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +20,14 @@ from torch import Tensor, nn
 from selfadapt.core import distributed
 from selfadapt.core.device import choose_device
 from selfadapt.core.errors import UserError
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
 from selfadapt.data.splits import split_off
 from selfadapt.engine import checkpoint
 from selfadapt.engine.checkpoint import Checkpoint
 from selfadapt.engine.fit import Training, fit
+from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import UNKNOWN, accuracy, classify, outputs, predict
 from selfadapt.evaluation.selective.risk_coverage import aurc
 from selfadapt.objectives.method import Problem, Trained, Vectors
@@ -39,45 +42,32 @@ from selfadapt.runs.train.build_training import build_training, restore, trainin
 from selfadapt.targets.sharded import ShardedRows
 from selfadapt.targets.store import Storage, TargetStore
 
-
-@dataclass(frozen=True)
-class Stage:
-    """How far a training or a solve is, for a progress bar."""
-
-    done: int
-    total: int
-    description: str  # such as "epoch 3/60"
-
-
-StageCallback = Callable[[Stage], None]
-
-
-def no_stages(stage: Stage) -> None:
-    """Ignore progress."""
-
-
 Initialise = Callable[[nn.Module], None]  # gets a new model before the first step
-AfterEpoch = Callable[[Run, Training], dict[str, Any]]
-AfterSolve = Callable[[Run, nn.Module, Tensor], dict[str, Any]]
+
+
+def _nothing(*_: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """What a kind of run measures, by the keys of its metrics and of its result."""
+
+    after_epoch: Callable[[Run, Training], dict[str, Any]] = _nothing  # of the main training
+    after_solve: Callable[[Run, nn.Module, Tensor], dict[str, Any]] = _nothing  # by the predicted classes of samples
+    result: Callable[[OpenedRun], dict[str, Any]] = _nothing
 
 
 class RunBench:
-    def __init__(
-        self,
-        run: Run,
-        after_epoch: AfterEpoch,
-        on_stage: StageCallback = no_stages,
-        after_solve: AfterSolve = lambda run, model, predicted_N: {},
-    ) -> None:
+    def __init__(self, run: Run, measures: Measures, on_stage: StageProgress = no_stages) -> None:
         """Bench of a run.
 
         Args:
             run: the run to train.
-            after_epoch: gives the metrics to record after each epoch of the main training.
+            measures: gives the metrics to record after each epoch of the main training, or after the main solve.
             on_stage: called after each step of any training, and as a solve proceeds.
-            after_solve: gives the metrics to record after the main solve, from the predicted classes of the samples.
         """
-        self.run, self.after_epoch, self.on_stage, self.after_solve = run, after_epoch, on_stage, after_solve
+        self.run, self.measures, self.on_stage = run, measures, on_stage
         self.device = choose_device(run.plan.device)
         self.has_validation = run.data.validation is not None
         self._clock = time.monotonic()
@@ -112,7 +102,7 @@ class RunBench:
                 targets.update(torch.arange(len(predicted_NK)), predicted_NK, momentum=0.0)
             metrics: dict[str, Any] = {"solve": name, "epoch": 1}
             if main:
-                metrics |= self.after_solve(run, model, predicted_NK.argmax(1))
+                metrics |= self.measures.after_solve(run, model, predicted_NK.argmax(1))
                 self._record(metrics, [])
             else:
                 self._note_seconds(name, self._lap())
@@ -132,9 +122,7 @@ class RunBench:
         failed: UserError | None = None
         if distributed.rank() == 0:
             try:
-                predicted_NK = problem.solve(
-                    _vectors(train), model, lambda done, total: self.on_stage(Stage(done, total, "solving"))
-                )
+                predicted_NK = problem.solve(_vectors(train), model, partial(self.on_stage, "solving"))
             except UserError as error:
                 failed = error
         for failure in distributed.all_gather_objects(failed):
@@ -163,9 +151,8 @@ class RunBench:
                 f"{len(run.data.train)} training samples are too few to hold out {share:.0%} of each class, on which "
                 f"{run.plan.method_name} chooses its settings; give these settings, or add samples"
             ) from None
-        return RunBench(
-            replace(run, data=replace(run.data, train=learn, validation=judge)), self.after_epoch, self.on_stage
-        )
+        held_out = replace(run, data=replace(run.data, train=learn, validation=judge))
+        return RunBench(held_out, self.measures, self.on_stage)
 
     def area_under_risk(self, trained: Trained, objective: Objective) -> float:
         samples = _validation(self.run)
@@ -182,7 +169,14 @@ class RunBench:
         training = training_of(run.plan, run.data, objective, run.model, run.targets)
 
         def after_epoch(training: Training) -> Metrics:
-            metrics = self.after_epoch(run, training)
+            epoch, running = training.epoch + 1, training.accumulator
+            metrics = {
+                "epoch": epoch,
+                "train_loss": running.loss,
+                "lr": learning_rate(training.settings.optimizer, epoch, training.settings.epochs),
+                **running.metrics,
+                **self.measures.after_epoch(run, training),
+            }
             self._record(metrics, training.history)
             self._note("start_epoch", objective.started([*training.history, metrics], run.plan.epochs))
             return metrics
@@ -227,7 +221,7 @@ class RunBench:
         def after_step(training: Training) -> None:
             steps, epochs = training.loader.steps_per_epoch, training.settings.epochs
             done = training.epoch * steps + training.step
-            self.on_stage(Stage(done, epochs * steps, f"epoch {training.epoch + 1}/{epochs}"))
+            self.on_stage(f"epoch {training.epoch + 1}/{epochs}", done, epochs * steps)
 
         restore(training, checkpoints)
         if checkpoints == self.run.folder.checkpoints:

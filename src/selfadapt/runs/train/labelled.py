@@ -1,4 +1,4 @@
-"""A run on labelled data, from the first step to the finished run folder.
+"""What a run on labelled data measures: accuracies after each epoch, and the audit of its labels at the end.
 
 Shapes: N samples of the training set, K classes.
 """
@@ -14,42 +14,21 @@ from selfadapt.data.dataset import Samples
 from selfadapt.data.inputs import Inputs
 from selfadapt.data.labels.overrides import suggestions_in
 from selfadapt.engine.fit import Training
-from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, balanced_accuracy, classify
 from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.inspect.abstention import measure_coverage
 from selfadapt.runs.inspect.label_audit import audit_training
 from selfadapt.runs.inspect.label_sheets import draw_label_sheets
 from selfadapt.runs.inspect.robust_accuracy import accuracy_after_epoch
-from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
+from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, list_unreadable
 from selfadapt.runs.lifecycle.opened_run import OpenedRun
-from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages, predict_validation
-
-
-def train(run: Run, on_stage: StageCallback = no_stages) -> dict[str, Any]:
-    """Train to the end, evaluate, write the run folder, and return the result."""
-    with run.folder.locked():
-        bench = RunBench(run, _after_epoch, on_stage, _accuracies)
-        run.plan.method.train(bench)
-        trained = bench.finished()
-        result = _result(trained)
-        if run.plan.method.abstains and run.data.test is not None:
-            measure_coverage(trained, passes=0)
-        finish(run.folder, result)
-    return result
+from selfadapt.runs.train.bench import Measures, predict_validation
 
 
 def _after_epoch(run: Run, training: Training) -> dict[str, Any]:
     """The metrics of an epoch. Test data are left for the end, except for a curve that is asked for."""
-    epoch, running = training.epoch + 1, training.accumulator
-    metrics = {
-        "epoch": epoch,
-        "train_loss": running.loss,
-        "lr": learning_rate(training.settings.optimizer, epoch, training.settings.epochs),
-        **running.metrics,
-        **_accuracies(run, training.model, running.predicted_N.cpu().long()),
-    }
-    return metrics | accuracy_after_epoch(run, training, metrics)
+    predicted_N = training.accumulator.predicted_N.cpu().long()
+    return {**_accuracies(run, training.model, predicted_N), **accuracy_after_epoch(run, training)}
 
 
 def _accuracies(run: Run, model: nn.Module, predicted_N: Tensor) -> dict[str, Any]:
@@ -104,7 +83,7 @@ def _result(run: OpenedRun) -> dict[str, Any]:
     kept = [epoch for epoch in range(1, len(metrics) + 1) if run.objective.keeps(metrics[:epoch])]
     others = sum(content.get("other_trainings_seconds", {}).values())
     seconds = measured_seconds(metrics)
-    return {
+    found = {
         "run": str(run.folder.path),
         "method": run.plan.method_name,
         "told": method.summary() or None,
@@ -122,6 +101,9 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "unreadable": list_unreadable(run.folder, run.data),
         "audit": audit.summary,
     }
+    if method.abstains and run.data.test is not None:
+        measure_coverage(run, passes=0)
+    return found
 
 
 def _final_accuracies(run: OpenedRun) -> dict[str, float | None]:
@@ -146,3 +128,6 @@ def _agreement_with_suggestions(run: OpenedRun) -> dict[str, dict[str, float | i
             agreement = accuracy(_predict(run, run.model, samples.inputs), suggested.labels_N)
             found[name] = {"likely_errors": suggested.likely_errors, "accuracy": agreement}
     return found
+
+
+MEASURES = Measures(after_epoch=_after_epoch, after_solve=_accuracies, result=_result)

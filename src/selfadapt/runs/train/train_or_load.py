@@ -1,19 +1,32 @@
-"""Training of runs with labels or without, and results of runs that may be finished already."""
+"""Training of runs with labels or without, to the end; and results of runs that may be finished already."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.runs.config.request import Kind, Request
-from selfadapt.runs.lifecycle.lifecycle import Run, check_same, resume, start
-from selfadapt.runs.train.bench import StageCallback
-from selfadapt.runs.train.labelled import train
-from selfadapt.runs.train.unlabelled import pretrain
+from selfadapt.runs.lifecycle.lifecycle import Run, check_same, finish, resume, start
+from selfadapt.runs.tracking import MetricsSender
+from selfadapt.runs.train import labelled, unlabelled
+from selfadapt.runs.train.bench import Measures, RunBench
 
-ProgressBar = Callable[[str], AbstractContextManager[StageCallback]]  # with this description; gives its callback
+ProgressBar = Callable[[str], AbstractContextManager[StageProgress]]  # with this description; gives its callback
 
-TRAINERS: Mapping[Kind, Callable[[Run, StageCallback], dict[str, Any]]] = {"labels": train, "pretraining": pretrain}
+_MEASURES: Mapping[Kind, Measures] = {"labels": labelled.MEASURES, "pretraining": unlabelled.MEASURES}
+
+
+def train(run: Run, on_stage: StageProgress = no_stages, trackers: Sequence[str] = ()) -> dict[str, Any]:
+    """Train to the end, evaluate, write the run folder, and return the result; trackers receive the metrics."""
+    measures, sender = _MEASURES[run.plan.kind], MetricsSender(run.folder, run.plan, trackers)
+    with run.folder.locked():
+        bench = RunBench(run, measures, sender.sending(on_stage))
+        run.plan.method.train(bench)
+        result = measures.result(bench.finished())
+        finish(run.folder, result)
+    sender.finish(result)
+    return result
 
 
 def train_or_load(
@@ -29,4 +42,4 @@ def train_or_load(
                 return dict(content["result"])
         run = resume(folder, kind) if folder.exists else start(request, folder)
         with progress_bar(description) as on_stage:
-            return TRAINERS[kind](run, on_stage)
+            return train(run, on_stage)

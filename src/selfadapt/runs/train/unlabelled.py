@@ -1,4 +1,4 @@
-"""Learning without labels, from the first step to the finished run folder."""
+"""What a run without labels measures: the spread of its features and the accuracy of an online probe."""
 
 from statistics import median
 from typing import Any, cast
@@ -10,7 +10,6 @@ from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.inputs import InputSpec
 from selfadapt.engine.fit import Training
-from selfadapt.engine.optim import learning_rate
 from selfadapt.evaluation.classification import accuracy, outputs, predicted_classes
 from selfadapt.evaluation.linear_probe import collapsed, effective_rank, spread
 from selfadapt.models.backbone import Backbone, Normalised, unwrapped
@@ -19,11 +18,11 @@ from selfadapt.objectives.pretraining.encoders import Encoders
 from selfadapt.run_folder.folder import RunFolder
 from selfadapt.run_folder.metrics_file import measured_seconds
 from selfadapt.runs.config.plan import Plan
-from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, finish, list_unreadable
+from selfadapt.runs.lifecycle.lifecycle import Run, all_metrics, list_unreadable
 from selfadapt.runs.lifecycle.network import bare_backbone
 from selfadapt.runs.lifecycle.opened_run import OpenedRun
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
-from selfadapt.runs.train.bench import RunBench, StageCallback, no_stages
+from selfadapt.runs.train.bench import Measures
 
 _MEASURED = 2_000  # images whose features are measured after each epoch
 
@@ -32,19 +31,8 @@ def _labelled(data: Data) -> bool:
     return data.num_classes > 1
 
 
-def pretrain(run: Run, on_stage: StageCallback = no_stages) -> dict[str, Any]:
-    """Train to the end, write the run folder, and return the result."""
-    with run.folder.locked():
-        bench = RunBench(run, _after_epoch, on_stage)
-        run.plan.method.train(bench)
-        result = _result(bench.finished())
-        finish(run.folder, result)
-    return result
-
-
 def _after_epoch(run: Run, training: Training) -> dict[str, Any]:
     encoders = cast(Encoders, unwrapped(training.model))
-    epoch = training.epoch + 1
     count = len(run.data.train)
     measured = run.data.train.inputs.take(torch.linspace(0, count - 1, min(_MEASURED, count)).round().long())
 
@@ -58,10 +46,6 @@ def _after_epoch(run: Run, training: Training) -> dict[str, Any]:
     features_NF, projected_ND = found_NO.tensor_split([encoders.backbone.num_features], 1)
     feature_std, output_std, rank = spread(features_NF), spread(projected_ND), effective_rank(features_NF)
     metrics: dict[str, Any] = {
-        "epoch": epoch,
-        "train_loss": training.accumulator.loss,
-        "lr": learning_rate(training.settings.optimizer, epoch, training.settings.epochs),
-        **training.accumulator.metrics,
         "feature_std": feature_std,
         "output_std": output_std,
         "effective_rank": rank,
@@ -97,15 +81,15 @@ def _result(run: OpenedRun) -> dict[str, Any]:
         "online_probe_accuracy": _probe_accuracy(run.model, held_out, run.device)
         if held_out and _labelled(run.data)
         else None,
-        "feature_std": last["feature_std"],
-        "output_std": last["output_std"],
-        "effective_rank": last["effective_rank"],
-        "collapsed": last["collapsed"],
+        **{name: last[name] for name in ("feature_std", "output_std", "effective_rank", "collapsed")},
         "collapsed_in_epochs": [record["epoch"] for record in metrics if record["collapsed"]],
         "seconds": round(sum(seconds), 3),
         "seconds_per_epoch": round(median(seconds), 3) if seconds else None,
         "unreadable": list_unreadable(run.folder, run.data),
     }
+
+
+MEASURES = Measures(after_epoch=_after_epoch, result=_result)
 
 
 def load_backbone(folder: RunFolder, device: torch.device, *, trained: bool = True) -> Backbone:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,23 +32,11 @@ from selfadapt.runs.config.plan import Plan
 from selfadapt.runs.export.network_files import torchvision_weights
 from selfadapt.runs.lifecycle.network import bare_backbone
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint
-from selfadapt.runs.transfer.detection_task import Detection, pyramid_detector
-from selfadapt.runs.transfer.segmentation_task import Segmentation
+from selfadapt.runs.transfer.downstream_tasks import Detection, Downstream, Segmentation, pyramid_detector
 from selfadapt.runs.transfer.transfer_settings import TransferPlan, TransferSettings
 
 _SAVED_EVERY = 500  # steps
 _STATISTICS = 200  # batches over which the C4 detector averages the statistics of batch normalisation
-
-
-class Downstream(Protocol):
-    """A task that is learned on top of the features."""
-
-    @property
-    def data(self) -> VOC: ...
-
-    def loss(self, model: Any, samples: Sequence[Sample], device: torch.device) -> Tensor: ...
-
-    def measure(self, model: Any, device: torch.device, on_progress: ProgressCallback) -> dict[str, Any]: ...
 
 
 def transfer(

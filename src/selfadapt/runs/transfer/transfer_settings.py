@@ -5,7 +5,7 @@ pyramid is quicker. Sizes and learning rates are options, because VOC at full si
 """
 
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import check_settings, setting
@@ -14,22 +14,10 @@ Task = Literal["detection", "segmentation"]
 Detector = Literal["pyramid", "c4"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """The defaults of a network."""
-
-    steps: int | None = None
-    epochs: int | None = None
-    batch_size: int
-    lr: float
-    image_size: int
-    milestones: tuple[float, ...] = ()  # fractions of all steps at which lr is divided by 10; none: linear decay
-
-
-_PROTOCOLS = {
-    "pyramid": Protocol(epochs=26, batch_size=4, lr=0.01, image_size=480),
-    "c4": Protocol(steps=24_000, batch_size=16, lr=0.02, image_size=800, milestones=(18 / 24, 22 / 24)),
-    "fcn": Protocol(steps=30_000, batch_size=16, lr=0.003, image_size=513, milestones=(0.7, 0.9)),
+_DEFAULTS: dict[str, dict[str, Any]] = {  # by network
+    "pyramid": {"epochs": 26, "batch_size": 4, "lr": 0.01, "image_size": 480, "milestones": ()},
+    "c4": {"steps": 24_000, "batch_size": 16, "lr": 0.02, "image_size": 800, "milestones": (18 / 24, 22 / 24)},
+    "fcn": {"steps": 30_000, "batch_size": 16, "lr": 0.003, "image_size": 513, "milestones": (0.7, 0.9)},
 }
 
 
@@ -67,10 +55,11 @@ class TransferSettings:
 
     def resolved(self) -> "TransferPlan":
         """The plan, with the defaults of the network."""
-        usual = asdict(_protocol(self.task, self.detector))
+        defaults = _DEFAULTS["fcn" if self.task == "segmentation" else self.detector]
         if self.steps is not None or self.epochs is not None:
-            usual |= {"steps": None, "epochs": None}
-        return TransferPlan(**{**usual, **{name: value for name, value in asdict(self).items() if value is not None}})
+            defaults = {**defaults, "steps": None, "epochs": None}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return TransferPlan(**{**defaults, **given})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +69,7 @@ class TransferPlan(TransferSettings):
     batch_size: int
     lr: float
     image_size: int
-    milestones: tuple[float, ...]
+    milestones: tuple[float, ...]  # fractions of all steps at which lr is divided by 10; none: linear decay
 
     @property
     def name(self) -> str:
@@ -106,7 +95,3 @@ class TransferPlan(TransferSettings):
             warmup_from=self.lr / 1000,
         )
         return learning_rate(shape, done, total)
-
-
-def _protocol(task: Task, detector: Detector) -> Protocol:
-    return _PROTOCOLS["fcn" if task == "segmentation" else detector]

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
+from selfadapt.core.progress import StageProgress, no_stages
 from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.labels.class_names import class_names
 from selfadapt.data.labels.overrides import apply_labels, check_labels_file, labels_by_id, labels_in_order
 from selfadapt.data.shards.feature_shards import FeatureShards
-from selfadapt.data.shards.passes import PassProgress, no_pass_progress
 from selfadapt.data.sources.shard_folder import sample_ids, stored_labels
 from selfadapt.data.tabular.vectors import VectorInputs
 from selfadapt.evaluation.label_errors.report import Array
@@ -34,16 +34,13 @@ class FeatureAudit:
     figures: LabelFigures
 
 
-def audit_features(
-    path: Path, labels: Path | None, out: Path, *, seed: int = 0, on_pass: PassProgress = no_pass_progress
-) -> FeatureAudit:
+def audit_features(path: Path, labels: Path | None, out: Path, *, on_pass: StageProgress = no_stages) -> FeatureAudit:
     """Assess the label of each sample, write labels.csv and transition.csv, and return the results.
 
     Args:
         path: A folder of shards, or a file of features.
         labels: A .npy or .csv file with the given labels; those in the shards then count as the truth.
         out: The folder to write to.
-        seed: Seed of the assignment to folds.
         on_pass: Called with the name of a pass over large features, the number of samples done, and of all.
 
     Raises:
@@ -56,9 +53,7 @@ def audit_features(
     shards = FeatureShards.of(path)
     classes, labels_N, truth_N = _labelled(path, shards, labels)
     try:
-        report = find_label_errors(
-            labels_N, features=shards, class_names=range(len(classes)), seed=seed, on_pass=on_pass
-        )
+        report = find_label_errors(labels_N, features=shards, class_names=range(len(classes)), on_pass=on_pass)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     report = replace(report, class_names=np.array(classes, object))

@@ -1,1 +1,0 @@
-"""Features of a pretrained network, written as a file or as shards."""

@@ -1,1 +1,0 @@
-"""Experiment trackers that follow the metrics of a run."""
