@@ -7,6 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from selfadapt.core.rng import seeded
 from selfadapt.models.linear.discriminant import Discriminant, FoldSums, held_out_discriminant
+from selfadapt.models.linear.fold_moments import scores
 from selfadapt.models.linear.kernel_axes import KernelAxes
 from selfadapt.objectives.cross_fitting.nested_heads import one_hot
 
@@ -81,3 +82,7 @@ def test_products_of_kernel_axes_are_kernel_values() -> None:
     scaled = (x - axes.centre_F) * axes.scale_F
     expected = (-torch.cdist(scaled, scaled).square() / axes.unit).exp()
     torch.testing.assert_close(axes_ND @ axes_ND.T, expected, atol=2e-3, rtol=0)
+    generator = seeded(0, "head")
+    for classes in (3, 300):  # the head is turned, or the samples
+        head_DK = torch.randn(axes_ND.shape[1] + 1, classes, generator=generator) / axes_ND.shape[1]
+        torch.testing.assert_close(axes.scores(axes.values(x), head_DK), scores(axes(x), head_DK), atol=2e-3, rtol=0)

@@ -14,6 +14,7 @@ from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.streamed_report import judge_streamed
 from selfadapt.models.linear.discriminant import Discriminant
 from selfadapt.models.linear.fold_moments import FoldMoments, scores
+from selfadapt.objectives.cross_fitting.nested_heads import one_hot
 from selfadapt.objectives.cross_fitting.streamed.sparse_predictions import SparsePredictions, SparseRows
 from selfadapt.objectives.cross_fitting.streamed.sparse_transition import (
     SparseNoise,
@@ -92,6 +93,10 @@ def test_heads_from_sums_are_the_discriminants_of_the_other_folds() -> None:
     moments = FoldMoments.zero(5, 4, 6)
     for rows in torch.arange(400).split(77):
         moments.add(features_NF[rows], labels_N[rows], fold_N[rows])
+    soft = FoldMoments.zero(5, 4, 6)
+    soft.add(features_NF, one_hot(labels_N, 4).float(), fold_N)
+    for name in ("counts_FK", "sums_FKD", "gram_FDD"):
+        np.testing.assert_allclose(getattr(soft, name), getattr(moments, name), rtol=1e-5, atol=1e-3, err_msg=name)
     without = moments.discriminant_without([1, 3])
     others = (fold_N != 1) & (fold_N != 3)
     x, y = features_NF[others].double().numpy(), labels_N[others].numpy()

@@ -117,9 +117,6 @@ class Standardised:
     def values(self, features_nF: Tensor) -> Tensor:
         return (features_nF - self.mean_F) / self.scale_F
 
-    def of_values(self, values_nF: Tensor) -> Tensor:
-        return values_nF
-
     def scores(self, values_nF: Tensor, head_DK: Tensor) -> Tensor:
         return scores(values_nF, head_DK)
 

@@ -68,10 +68,6 @@ class KernelAxes:
         exponent_nM = torch.addmm(size_M, scaled_nF, self.landmarks_MF.T, beta=-1, alpha=2 / self.unit)
         return exponent_nM.sub_(size_n.unsqueeze(1)).clamp_max_(0).exp_()
 
-    def of_values(self, values_nM: Tensor) -> Tensor:
-        """The axes of samples with these kernel values (n×D)."""
-        return torch.addmm(self.mean_D, values_nM, self.turn_MD, beta=-1)
-
     def scores(self, values_nM: Tensor, head_DK: Tensor) -> Tensor:
         """The scores (n×K) of a head on the axes, with its bias in the last row.
 
@@ -85,7 +81,7 @@ class KernelAxes:
         """The axes of these samples (N×D), computed in batches that stay in the cache."""
         axes_ND = torch.empty(len(features_NF), len(self.mean_D))
         for batch, features_nF in zip(axes_ND.split(_ROWS), features_NF.split(_ROWS), strict=True):
-            batch.copy_(self.of_values(self.values(features_nF)))
+            torch.addmm(self.mean_D, self.values(features_nF), self.turn_MD, beta=-1, out=batch)
         return axes_ND
 
 
