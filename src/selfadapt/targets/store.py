@@ -212,7 +212,8 @@ class TargetStore:
         stay as they are, and NaN is returned for them.
         """
         rows, self._in_step = self.rows, True
-        rows.dealt = dealt
+        # Other processes need the rows, but at home each knows its own samples only.
+        rows.dealt = None if dealt is not None and dealt.at_home and isinstance(rows, ReplicatedRows) else dealt
         try:
             yield
         finally:

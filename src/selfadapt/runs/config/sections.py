@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import check_settings, setting
+from selfadapt.data.order import parse_shuffle
 
 # Settings by the panel of `train --help` that shows them.
 data, model, training, advanced, experiment = (
@@ -195,10 +196,17 @@ class TrainingSettings:
         "Target store: float32, float16, int8, topk:K or file. pinned:KIND keeps it in pinned host memory, "
         "sharded:KIND divides it among the processes.",
     )
+    shuffle: str = advanced(
+        "global",
+        "Order of an epoch: global (all samples at random), or shards:V (V virtual shards, each shuffled and always "
+        "used by the same process, which then needs the order, labels, targets and images in memory of its own samples "
+        "only). shards chooses V.",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
         parse_schedule(self.schedule, self.epochs or 1)
+        parse_shuffle(self.shuffle)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -201,7 +201,8 @@ class RunBench:
     ) -> Training:
         run, checkpoints = self.run, self.run.folder.trainings / name
         plan = replace(run.plan, fit=replace(run.plan.fit, schedule="constant")) if constant_rate else run.plan
-        training = build_training(plan, run.data, objective, Storage(), resumed=checkpoints.exists())
+        storage = plan.storage(self.device, targets="float32")
+        training = build_training(plan, run.data, objective, storage, resumed=checkpoints.exists())
 
         def after_epoch(training: Training) -> Metrics:
             before = training.history[-1]["seconds"] if training.history else 0.0
