@@ -9,7 +9,7 @@ from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.loader import SampleLoader
-from selfadapt.data.order import Shuffle, chosen_shards, parse_shuffle
+from selfadapt.data.order import Shuffle
 
 SIZES = [(1, 1, 1), (7, 1, 4), (101, 9, 4), (96, 8, 8), (1797, 28, 12), (5, 2, 12)]  # samples, steps, shards
 
@@ -72,16 +72,6 @@ def test_a_process_moves_its_own_images_and_labels_only() -> None:
     assert sorted(seen) == sorted(2 * [*range(50)]), "an epoch and a plain pass over each sample"
 
 
-def test_how_it_is_given() -> None:
-    assert [parse_shuffle(text) for text in ("global", "shards", "shards:12")] == [None, 0, 12]
-    for text in ("shard", "shards:", "shards:0", "shards:-1", "shards:x", "global:2"):
-        with pytest.raises(UserError, match="choose global, shards, or shards:V"):
-            parse_shuffle(text)
+def test_processes_that_cannot_share_the_shards() -> None:
     with pytest.raises(UserError, match="cannot be shared by 3 processes; use one of 1, 2, 4, 8 processes"):
         Shuffle(num_samples=9, steps=1, seed=0, shards=8, processes=3)
-
-
-def test_the_usual_number_of_shards() -> None:
-    assert [chosen_shards(256, count) for count in (1, 2, 3, 6, 8, 64, 96)] == [64, 64, 48, 48, 64, 64, 96]
-    assert chosen_shards(16, 1) == 16
-    assert chosen_shards(20, 1) == 16

@@ -21,8 +21,6 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.rng import seeded
 from selfadapt.data.batch import Dealt
 
-_MOST = 64  # virtual shards, unless there are more processes
-
 
 class Step(NamedTuple):
     """The samples of a step."""
@@ -99,24 +97,6 @@ class _Shards:
         first, last = (-((self.shuffle.rank - bound) // self.shuffle.processes) for bound in (start, end))
         own_B = self.order_n[first:last]
         return Step(end - start, Dealt((own_B,), own_B, at_home=True))
-
-
-def parse_shuffle(text: str) -> int | None:
-    """Parse global, shards or shards:V: the number of virtual shards, 0 if it is not given, None for global."""
-    kind, _, count = text.partition(":")
-    if text == "global":
-        return None
-    if kind == "shards" and (text == kind or (count.isdecimal() and int(count) > 0)):
-        return int(count or 0)
-    raise UserError(f"--shuffle {text!r} is not known; choose global, shards, or shards:V for V virtual shards")
-
-
-def chosen_shards(batch_size: int, processes: int) -> int:
-    """Return the usual number of virtual shards: P 2^k, up to 64 and to the size of a batch."""
-    shards = processes
-    while 2 * shards <= min(_MOST, batch_size):
-        shards *= 2
-    return shards
 
 
 def check_shards(shards: int | None, processes: int) -> None:

@@ -177,6 +177,8 @@ def test_what_is_refused(
         ("labels", {"noise": "white:2"}, "--noise 'white:2' is neither KIND:RATE"),
         ("labels", {"schedule": "square"}, "--schedule 'square'"),
         ("labels", {"shuffle": "rows"}, "--shuffle 'rows' is not known; choose global, shards, or shards:V"),
+        ("labels", {"shuffle": "shards:0"}, "--shuffle 'shards:0' is not known"),
+        ("labels", {"shuffle": "shards:-1"}, "--shuffle 'shards:-1' is not known"),
     ],
 )
 def test_one_wrong_setting(kind: Kind, given: Given, refusal: str) -> None:
@@ -260,9 +262,12 @@ def test_precision_is_what_the_device_computes_in() -> None:
 
 
 def test_virtual_shards_suit_the_batch_and_the_processes() -> None:
-    request = Request.of(data="digits", shuffle="shards", batch_size=50)
-    chosen = plan(request, _facts(NAMED, IMAGE, {"processes": 3}))
-    assert (chosen.fit.shuffle, chosen.shards) == ("shards:48", 48)
+    for batch_size, processes, expected in (
+        (256, 1, 64), (256, 2, 64), (256, 3, 48), (256, 6, 48), (256, 64, 64), (256, 96, 96), (50, 3, 48), (20, 1, 16),
+    ):  # fmt: skip
+        request = Request.of(data="digits", shuffle="shards", batch_size=batch_size)
+        chosen = plan(request, _facts(NAMED, IMAGE, {"processes": processes}))
+        assert (chosen.fit.shuffle, chosen.shards) == (f"shards:{expected}", expected)
     assert chosen.storage(torch.device("cpu")).sharded
     assert not plan(Request.of(data="digits"), facts_of(IMAGE)).storage(torch.device("cpu")).sharded
 

@@ -14,7 +14,6 @@ import torch
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain, setting
 from selfadapt.data.inputs import InputSpec
-from selfadapt.data.order import parse_shuffle
 from selfadapt.engine.fit import FitSettings, Precision
 from selfadapt.engine.optim import OptimizerSettings
 from selfadapt.objectives.method import Method, Task
@@ -26,6 +25,7 @@ from selfadapt.runs.config.sections import (
     ModelSettings,
     TrainingSettings,
     parse_schedule,
+    parse_shuffle,
 )
 from selfadapt.targets.store import Storage
 

@@ -12,7 +12,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain
 from selfadapt.data.images.augment import augmentation_by_name, smallest_area
 from selfadapt.data.labels.noise import Noise
-from selfadapt.data.order import check_shards, chosen_shards, parse_shuffle
+from selfadapt.data.order import check_shards
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.models.registry import FIXED_SIZE
 from selfadapt.objectives.method import Method
@@ -26,6 +26,7 @@ from selfadapt.runs.config.sections import (
     TrainingSettings,
     parse_progressive,
     parse_schedule,
+    parse_shuffle,
 )
 from selfadapt.targets.store import Storage
 
@@ -33,6 +34,7 @@ SMALL_SET = 5_000  # training samples
 FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
 _NETWORK_FOR = {"photos": PHOTOS, "vectors": "linear"}
 _OTHER_NETWORK = "resnet-small"
+_SHARDS = 64  # virtual shards at most, unless there are more processes
 _CROP_SIZE = 224  # pixels to which crops from images are resized, unless --image-size says otherwise
 _WARMUP = 30 / 800  # share of the pretraining epochs, as in the paper
 _NEEDS_IMAGES = "this needs a network that is trained on images: add --tune all, or --weights none"
@@ -124,7 +126,10 @@ def _with_shards(fit: TrainingPlan, processes: int) -> TrainingPlan:
     shards = parse_shuffle(fit.shuffle)
     if shards is None:
         return fit
-    shards = shards or chosen_shards(fit.batch_size, processes)
+    if not shards:
+        shards = processes
+        while 2 * shards <= min(_SHARDS, fit.batch_size):
+            shards *= 2
     check_shards(shards, processes)
     if shards > fit.batch_size:
         raise UserError(

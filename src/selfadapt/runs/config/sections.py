@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import check_settings, setting
-from selfadapt.data.order import parse_shuffle
 
 # Settings by the panel of `train --help` that shows them.
 data, model, training, advanced, experiment = (
@@ -260,6 +259,16 @@ def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
         f"--schedule {text!r} is not known; choose one of cosine, linear, constant, step:25 (every 25 epochs), "
         "multistep:75,90"
     )
+
+
+def parse_shuffle(text: str) -> int | None:
+    """Parse global, shards or shards:V: the number of virtual shards, 0 if it is not given, None for global."""
+    kind, _, count = text.partition(":")
+    if text == "global":
+        return None
+    if kind == "shards" and (text == kind or (count.isdecimal() and int(count) > 0)):
+        return int(count or 0)
+    raise UserError(f"--shuffle {text!r} is not known; choose global, shards, or shards:V for V virtual shards")
 
 
 def split_weights(given: Mapping[str, Any]) -> dict[str, Any]:

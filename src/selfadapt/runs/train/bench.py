@@ -30,7 +30,7 @@ from selfadapt.evaluation.selective.risk_coverage import aurc
 from selfadapt.objectives.method import Problem, Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.run_folder.metrics_file import append_record, rebuild_records
-from selfadapt.runs.inspect.abstention import answers
+from selfadapt.runs.inspect.abstention import answers_on
 from selfadapt.runs.lifecycle.lifecycle import Run, list_unreadable
 from selfadapt.runs.lifecycle.network import new_model
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, TrainedState, state_from
@@ -169,10 +169,12 @@ class RunBench:
 
     def area_under_risk(self, trained: Trained, objective: Objective) -> float:
         samples = _validation(self.run)
-        said_NO = outputs(trained.model, samples.inputs, self.device, precision=self.run.plan.fit.precision)
-        fine_N = ~said_NO.isnan().any(1)
-        own, *_ = answers(said_NO[fine_N], objective, self.run.data.num_classes).values()
-        return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
+        plan, classes = self.run.plan, self.run.data.num_classes
+        found, read_N = answers_on(
+            trained.model, samples.inputs, objective, classes, self.device, precision=plan.fit.precision
+        )
+        own, *_ = found.values()
+        return aurc(own.confidence_N, own.wrong(samples.labels[read_N]))
 
     def note(self, **chosen: float) -> None:
         self._note("chosen", {**self.run.folder.read_run().get("chosen", {}), **chosen})
