@@ -132,12 +132,12 @@ def _of_batches(
             with autocast(device, precision):
                 arriving = Arriving([forward(as_floats(read.images_BCHW))])
             if before is not None:
-                yield before[0], *before[1].wait()
+                yield before[0], before[1].wait()[0]
             before = read.index_B, arriving
             done += len(read.index_B)
             on_progress(done, sum(map(len, batches)))
     if before is not None:
-        yield before[0], *before[1].wait()
+        yield before[0], before[1].wait()[0]
     model.train(was_training)
 
 

@@ -35,10 +35,11 @@ class _Network(nn.Module):
     def __init__(self, num_outputs: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(1)
+        self.num_outputs = num_outputs
         self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(16, num_outputs))
 
     def forward(self, images: Tensor) -> Tensor:
-        unknown_B1 = (images.flatten(1)[:, :1] == 1).expand(-1, self.layers[-1].out_features)
+        unknown_B1 = (images.flatten(1)[:, :1] == 1).expand(-1, self.num_outputs)
         found: Tensor = 6 * self.layers(images)
         return found.masked_fill(unknown_B1, torch.nan)
 
@@ -101,7 +102,7 @@ def test_dropout_by_the_definition() -> None:
     torch.manual_seed(4)
     network.train()
     batches = []
-    for images in (samples.inputs.values / 255).split(256):
+    for images in (samples.inputs.read(torch.arange(_SAMPLES)) / 255).split(256):
         p_TBK = torch.stack([network(images).detach().double().softmax(1) for _ in range(passes)])
         batches.append((p_TBK.mean(0), p_TBK.var(0, correction=0)))
     mean_NK, variance_NK = (torch.cat(own) for own in zip(*batches, strict=True))
@@ -117,7 +118,9 @@ def test_dropout_by_the_definition() -> None:
 class _Largest(TorchDispatchMode):
     """The numbers of the largest tensor that is created."""
 
-    size = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

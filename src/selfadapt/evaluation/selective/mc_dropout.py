@@ -14,7 +14,7 @@ Shapes: B images of a batch, N images, K classes.
 import torch
 from torch import Tensor, nn
 
-from selfadapt.core.device import random_states, set_random_states
+from selfadapt.core.device import keeping_random_states
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.inputs import Inputs
 from selfadapt.evaluation.classification import UNKNOWN, outputs
@@ -55,12 +55,9 @@ def mc_dropout(
         variance_B = variance_BK.gather(1, predicted_B.unsqueeze(1)).squeeze(1)
         return torch.stack([predicted_B.double(), -variance_B, -variance_BK.mean(1), mean_B], 1)
 
-    before = random_states(device)
-    torch.manual_seed(seed)
-    try:
+    with keeping_random_states(device):
+        torch.manual_seed(seed)
         kept_N4 = outputs(model, images, device, forward=forward, on_progress=on_progress, keep=keep)
-    finally:
-        set_random_states(before, device)
     predicted_N, *confidences = kept_N4.expand(-1, 4).unbind(1)
     names = ("mc-dropout", "mc-dropout-classes", "mc-dropout-mean")
     return predicted_N.nan_to_num(UNKNOWN).long(), dict(zip(names, confidences, strict=True))

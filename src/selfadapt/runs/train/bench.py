@@ -137,6 +137,7 @@ class RunBench:
                 )
             except UserError as error:
                 failed = error
+        distributed.wait_for_all()  # a solve may take hours
         for failure in distributed.all_gather_objects(failed):
             if failure is not None:
                 raise failure
