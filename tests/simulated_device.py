@@ -72,8 +72,11 @@ class SimulatedEvent:
 
     def synchronize(self) -> None:
         if not self.query():
-            _device().log("event", late=self.number < _device().started)
-            _device().complete(self.number)
+            if self.number < _device().started:
+                _device().late.append(_place("event"))
+                _device().complete(self.number)
+            else:
+                _device().log("event")
 
 
 class SimulatedDevice(TorchFunctionMode):
@@ -177,11 +180,9 @@ class SimulatedDevice(TorchFunctionMode):
         self._copies.append((self.started, poison, values))
         return poison
 
-    def log(self, what: str, *, late: bool = False) -> None:
-        """Note a wait with the line of selfadapt that caused it."""
-        frames = [frame for frame in traceback.extract_stack() if "/selfadapt/" in frame.filename]
-        place = f"{frames[-1].filename.rpartition('/selfadapt/')[2]}:{frames[-1].lineno}" if frames else "a test"
-        (self.late if late else self.syncs).append(f"{what} at {place}")
+    def log(self, what: str) -> None:
+        """Note a wait, which ends when all operations have finished."""
+        self.syncs.append(_place(what))
         self.complete(self.started)
 
     def complete(self, number: int) -> None:
@@ -210,6 +211,13 @@ _current: list[SimulatedDevice] = []
 
 def _device() -> SimulatedDevice:
     return _current[-1]
+
+
+def _place(what: str) -> str:
+    """What happened at which line of selfadapt."""
+    frames = [frame for frame in traceback.extract_stack() if "/selfadapt/" in frame.filename]
+    place = f"{frames[-1].filename.rpartition('/selfadapt/')[2]}:{frames[-1].lineno}" if frames else "a test"
+    return f"{what} at {place}"
 
 
 def _pinned(tensor: Tensor) -> Tensor:

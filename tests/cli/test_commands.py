@@ -298,9 +298,14 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_another(tmp_path: Path) -> 
 
 
 def test_resuming_a_finished_run_gives_its_result(tmp_path: Path) -> None:
-    first = run_json("train", "digits", *SMALL, "--out", "run", "--resume", folder=tmp_path)
-    second = run_json("train", "--out", "run", "--resume", folder=tmp_path)
-    assert first == second
+    """`--shuffle shards` stands for the number of shards that was chosen."""
+    given = ("train", "digits", *SMALL, "--out", "run", "--resume")
+    first = run_json(*given, "--shuffle", "shards", folder=tmp_path)
+    assert run_json("train", "--out", "run", "--resume", folder=tmp_path) == first
+    assert run_json(*given, "--shuffle", "shards", folder=tmp_path) == first
+    other = run(*given, "--shuffle", "shards:2", folder=tmp_path)
+    assert other.returncode == 2
+    assert "was started with --shuffle shards:64, not shards:2" in other.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -26,26 +26,34 @@ from selfadapt.core.errors import UserError
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
-def _with_accelerator(monkeypatch: pytest.MonkeyPatch, kind: str, count: int = 2) -> None:
+def _with_accelerator(monkeypatch: pytest.MonkeyPatch, kind: str, count: int = 2) -> list[torch.device]:
+    """Pretend that there are accelerators, and return the list of those that become the current one."""
+    current = list[torch.device]()
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device(kind))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)  # what tries whether the device is there
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    return current
 
 
 @pytest.mark.parametrize(
-    ("jobs", "place", "gpu"),
+    ("jobs", "place", "visible", "gpu"),
     [
-        pytest.param("4", 1, 1, id="a job takes the GPU of its place"),
-        pytest.param("4", 3, 1, id="and shares one where there are more jobs than GPUs"),
-        pytest.param(None, 3, 3, id="processes of one training never share one"),
+        pytest.param("4", 1, 2, 1, id="a job takes the GPU of its place"),
+        pytest.param("4", 3, 2, 1, id="and shares one where there are more jobs than GPUs"),
+        pytest.param(None, 3, 2, 3, id="processes of one training never share one"),
+        pytest.param(None, 3, 1, 0, id="a scheduler may show each process its GPU alone"),
     ],
 )
-def test_gpu_of_a_process(monkeypatch: pytest.MonkeyPatch, jobs: str | None, place: int, gpu: int) -> None:
-    _with_accelerator(monkeypatch, "cuda")
+def test_gpu_of_a_process(
+    monkeypatch: pytest.MonkeyPatch, jobs: str | None, place: int, visible: int, gpu: int
+) -> None:
+    current = _with_accelerator(monkeypatch, "cuda", visible)
     monkeypatch.setenv("LOCAL_RANK", str(place))
     if jobs:
         monkeypatch.setenv("SELFADAPT_JOBS", jobs)
     assert choose_device("auto") == torch.device("cuda", gpu)
+    assert current == [torch.device("cuda", gpu)]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("auto", "mps"), ("rocm", "cuda"), ("xpu", "xpu"), ("cpu", "cpu")])

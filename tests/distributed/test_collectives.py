@@ -78,6 +78,16 @@ def _parts(step: int) -> tuple[Tensor, ...]:
     return order[step * _BATCH : (step + 1) * _BATCH].tensor_split(distributed.world_size())
 
 
+def _dealt(step: int, unreadable: int | None, *, at_home: bool) -> Dealt:
+    """The samples of a step: a share of the batch or, at home, those of the batch that belong to this process."""
+    rank, parts = distributed.rank(), _parts(step)
+    if at_home:
+        batch = torch.cat(parts)
+        rank, parts = 0, (batch[batch % distributed.world_size() == rank],)
+    own = parts[rank] if unreadable is None else parts[rank][parts[rank] != unreadable]
+    return Dealt(parts, own, rank, at_home)
+
+
 def _prediction(index_B: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randn(_SAMPLES, _CLASSES, generator=generator).softmax(1)[index_B]
@@ -88,18 +98,17 @@ def _store(name: str, folder: Path, device: torch.device | str = "cpu") -> Targe
     return TargetStore.from_labels(torch.arange(_SAMPLES) % _CLASSES, _CLASSES, 0.7, storage)
 
 
-def _move(store: TargetStore, unreadable: int | None = None) -> None:
+def _move(store: TargetStore, unreadable: int | None = None, *, at_home: bool = False) -> None:
     """Take an epoch in which every process moves the rows dealt to it, but for the unreadable sample."""
-    rank, device = distributed.rank(), store.rows.device
+    device = store.rows.device
     for step in range(_STEPS):
-        parts = _parts(step)
-        own = parts[rank] if unreadable is None else parts[rank][parts[rank] != unreadable]
-        with store.step(Dealt(parts, own, rank)):
-            store.move(to_device(own, device), to_device(_prediction(own), device))
+        dealt = _dealt(step, unreadable, at_home=at_home)
+        with store.step(dealt):
+            store.move(to_device(dealt.own, device), to_device(_prediction(dealt.own), device))
 
 
-def _moved(store: TargetStore, unreadable: int | None = None) -> Tensor:
-    _move(store, unreadable)
+def _moved(store: TargetStore, unreadable: int | None = None, *, at_home: bool = False) -> Tensor:
+    _move(store, unreadable, at_home=at_home)
     return store.read(torch.arange(_SAMPLES))
 
 
@@ -118,6 +127,26 @@ def _count_all(folder: Path) -> None:
         assert store.rows.nbytes == table_bytes(name, _SAMPLES, _CLASSES, processes), name
         for unreadable in (None, int(_parts(2)[-1][1])):
             torch.save(_moved(_store(name, folder), unreadable), folder / f"{name.replace(':', '-')}-{unreadable}.pt")
+
+
+def _count_at_home(folder: Path) -> None:
+    for name in (store for store in STORES if store.startswith("sharded:")):
+        for unreadable in (None, int(_parts(2)[-1][1])):
+            store, counted = _store(name, folder), Counted()
+            with counted.counting():
+                _move(store, unreadable, at_home=True)
+            assert len(counted.calls) == step_collectives(name, distributed.world_size(), "shards") == 0
+            assert counted.sent == step_bytes(name, _BATCH, _CLASSES, distributed.world_size(), "shards") == 0
+            expected = _moved(_store(name, folder), unreadable)
+            assert torch.equal(store.read(torch.arange(_SAMPLES)), expected), name
+    replicated = _moved(_store("float32", folder), at_home=True)
+    assert torch.equal(replicated, _moved(_store("float32", folder)))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_no_collectives_for_samples_that_stay_with_their_process(count: int, tmp_path: Path) -> None:
+    """The rows have the same bits as if they were sent."""
+    in_processes(count, _count_at_home, tmp_path)
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -158,6 +187,12 @@ def _without_waiting(folder: Path) -> None:
             _move(store, unreadable)
             assert device.syncs == [], name
             assert torch.equal(store.read(torch.arange(_SAMPLES)), expected), name
+            if name.startswith("sharded:"):
+                store = _store(name, folder, DEVICE)
+                device.syncs.clear()
+                _move(store, unreadable, at_home=True)
+                assert device.syncs == [], name
+                assert torch.equal(store.read(torch.arange(_SAMPLES)), expected), name
 
 
 def test_no_step_of_several_processes_waits_for_a_device(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
 
 from distributed.group import in_processes
 from selfadapt.core import distributed
@@ -33,6 +35,49 @@ def _epoch(folder: Path) -> int:
     assert found.targets is not None
     assert torch.equal(found.targets["rows"], torch.full((2, 2), float(10 * found.epoch + distributed.rank())))
     return found.epoch
+
+
+def _read_by_each(folder: Path) -> None:
+    """In as many processes as before each reads its own shard; in half as many, two."""
+    if distributed.world_size() == 4:
+        _save(folder, 1)
+    read = list[str]()
+
+    def spy(path: Path, **given: str) -> dict[str, Tensor]:
+        read.append(path.name)
+        return load_file(path, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "load_file", spy)
+        assert checkpoint.load_newest(folder) is not None
+    own = range(distributed.rank(), 4, distributed.world_size())
+    expected = [
+        "model.safetensors",
+        "state.safetensors",
+        *(f"targets-{number:05d}-of-00004.safetensors" for number in own),
+    ]
+    assert sorted(read) == sorted(expected)
+
+
+def test_each_process_reads_the_shards_that_have_its_rows(tmp_path: Path) -> None:
+    for count in (4, 2):
+        in_processes(count, _read_by_each, tmp_path)
+
+
+def _without_a_limit(folder: Path) -> None:
+    """Rank 0 may write or solve for longer than collectives wait."""
+    groups = list[object]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "barrier", groups.append)
+        content = Checkpoint(epoch=1, step=0, model={}, targets=None, state={"history": "[]"})
+        checkpoint.save(folder, content)
+    assert groups == [distributed.background_group()]
+    options = groups[0]._get_backend(torch.device("cpu")).options  # type: ignore[attr-defined]
+    assert options._timeout.days > 30
+
+
+def test_processes_wait_for_the_first_one_however_long_it_writes(tmp_path: Path) -> None:
+    in_processes(2, _without_a_limit, tmp_path)
 
 
 def _hashed(folder: Path) -> None:

@@ -46,16 +46,23 @@ def _samples() -> Samples:
 
 
 def _training(
-    store: str, folder: Path, *, micro_batches: int = 1, auto: bool = False, compile: CompileMode = "none"
+    store: str,
+    folder: Path,
+    *,
+    micro_batches: int = 1,
+    auto: bool = False,
+    compile: CompileMode = "none",
+    shards: int | None = None,
 ) -> Training:
     torch.manual_seed(0)
+    part = distributed.rank(), distributed.world_size()
     samples = _samples()
     objective = NoisyLabels(start_epoch=AutoStart(share=0.3) if auto else 1, momentum=0.7)
     return Training(
         objective,
         objective.build(Smooth(), 5),
         objective.initial_targets(samples.labels, 5, Storage.parse(store, file=folder / "targets.bin")),
-        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=(distributed.rank(), distributed.world_size())),
+        SampleLoader(samples, batch_size=23, seed=0, device=CPU, part=part, shards=shards),
         FitSettings(epochs=3, micro_batches=micro_batches, compile=compile, optimizer=OptimizerSettings(lr=0.3)),
         num_classes=5,
         device=CPU,
@@ -94,6 +101,8 @@ def test_processes_equal_one(count: int, tmp_path: Path) -> None:
     settings: list[dict[str, Any]] = [{"store": store} for store in EVERY_STORE]
     settings += [{"store": "float32", "micro_batches": 2}]
     settings += [{"store": store, "auto": True} for store in ("float32", "sharded:float32")]
+    settings += [{"store": store, "shards": 8} for store in EVERY_STORE if store.startswith("sharded:")]
+    settings += [{"store": "sharded:float32", "shards": 8, "micro_batches": 2}, {"store": "float32", "shards": 8}]
     in_processes(count, _train_each, tmp_path, settings)
     (tmp_path / "one").mkdir()
     for number, given in enumerate(settings):
@@ -120,8 +129,8 @@ def test_compiled_processes_equal_one(tmp_path: Path) -> None:
         torch.testing.assert_close(found[key], expected[key], rtol=0, atol=1e-5, msg=key)
 
 
-def _save_and_stop(folder: Path, store: str) -> None:
-    training = _training(store, folder)
+def _save_and_stop(folder: Path, store: str, shards: int | None = None) -> None:
+    training = _training(store, folder, shards=shards)
 
     class Stopped(Exception):
         pass
@@ -135,8 +144,8 @@ def _save_and_stop(folder: Path, store: str) -> None:
         fit(training, after_step=stop)
 
 
-def _go_on(folder: Path, store: str) -> None:
-    training = _training(store, folder)
+def _go_on(folder: Path, store: str, shards: int | None = None) -> None:
+    training = _training(store, folder, shards=shards)
     saved = checkpoint.load_newest(folder / "checkpoint")
     assert saved is not None
     training.restore(saved)
@@ -159,6 +168,19 @@ def test_a_run_goes_on_with_another_number_of_processes(store: str, tmp_path: Pa
         found = torch.load(tmp_path / f"resumed-{count}.pt")
         for key in ("weights", "targets"):
             torch.testing.assert_close(found[key], expected[key], rtol=0, atol=1e-4 if "topk" in store else 1e-5)
+
+
+def test_samples_stay_with_their_process_when_a_run_goes_on(tmp_path: Path) -> None:
+    """The same number of processes gives the same bits; another number takes the rows over, and the same batches."""
+    in_processes(2, _save_and_stop, tmp_path, "sharded:float32", 4)
+    in_processes(2, _train_each, tmp_path, [{"store": "sharded:float32", "shards": 4}])
+    for count in (1, 2, 4):
+        in_processes(count, _go_on, tmp_path, "sharded:float32", 4)
+    expected = torch.load(tmp_path / "outcome-0.pt")
+    for count in (1, 2, 4):
+        found = torch.load(tmp_path / f"resumed-{count}.pt")
+        for key in ("weights", "targets"):
+            torch.testing.assert_close(found[key], expected[key], rtol=0, atol=0 if count == 2 else 1e-5)
 
 
 def _draw_on(folder: Path) -> None:

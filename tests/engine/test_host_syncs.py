@@ -57,7 +57,15 @@ def _samples() -> Samples:
 
 
 def _training(
-    method: Any, store: str, folder: Path, device: torch.device, *, augment: str = "none", views: int = 1
+    method: Any,
+    store: str,
+    folder: Path,
+    device: torch.device,
+    *,
+    augment: str = "none",
+    views: int = 1,
+    shards: int | None = None,
+    **settings: Any,
 ) -> Training:
     torch.manual_seed(0)
     samples = _samples()
@@ -67,9 +75,15 @@ def _training(
         method.build(Smooth(), 3),
         method.initial_targets(samples.labels, 3, storage),
         SampleLoader(
-            samples, batch_size=12, seed=0, device=device, augment=augmentation_by_name(augment, 4), views=views
+            samples,
+            batch_size=12,
+            seed=0,
+            device=device,
+            augment=augmentation_by_name(augment, 4),
+            views=views,
+            shards=shards,
         ),
-        FitSettings(epochs=4, optimizer=OptimizerSettings(lr=0.1)),
+        FitSettings(**{"epochs": 4, "optimizer": OptimizerSettings(lr=0.1), **settings}),
         num_classes=3,
         device=device,
     )
@@ -122,7 +136,7 @@ def test_the_simulated_device_shows_what_is_read_too_early() -> None:
 def _run_steps(training: Training, device: SimulatedDevice, epochs: int) -> None:
     """Take the steps of some epochs; the host may wait between epochs, and once in a step for an earlier one."""
     for _ in range(epochs):
-        training.model.train()
+        training.start_epoch()
         device.syncs.clear()
         device.late.clear()
         _steps(training)
@@ -142,11 +156,39 @@ def _suited(kind: Any, name: str) -> Method | None:
     return suited
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS["labels"] if _suited("labels", name) is not None])
+IN_STEPS = [name for name in METHODS["labels"] if _suited("labels", name) is not None]
+
+
+@pytest.mark.parametrize("name", IN_STEPS)
 def test_no_method_waits_in_a_step(name: str, tmp_path: Path) -> None:
+    """In all epochs of a training, so that every stage of a method is reached."""
     with simulated_device() as device:
         training = _training(_suited("labels", name), "float32", tmp_path, DEVICE, augment="crop-flip")
-        _run_steps(training, device, 4 if name.startswith(("sat", "gce")) else 2)
+        _run_steps(training, device, 4)
+
+
+@pytest.mark.parametrize(("kind", "names"), [("labels", IN_STEPS), ("pretraining", [*METHODS["pretraining"]])])
+def test_the_page_lists_these_methods(kind: str, names: list[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    command = {"labels": "train", "pretraining": "pretrain"}[kind]
+    assert f"| `{command}` | {', '.join(f'`{name}`' for name in names)} | 0 |" in page
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"optimizer": OptimizerSettings(name=name, lr=0.1)} for name in ("nesterov", "adam", "adamw", "lars")),
+        {"micro_batches": 3},
+        {"shards": 4},
+        *({"augment": name} for name in ("shift-flip", "rotate-crop")),
+    ],
+    ids=str,
+)
+def test_no_setting_makes_a_step_wait(given: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("sat", "trades"):  # losses of one term and of two
+        with simulated_device() as device:
+            training = _training(_suited("labels", name), "float32", tmp_path, DEVICE, **given)
+            _run_steps(training, device, 2)
 
 
 @pytest.mark.parametrize("name", PARTS)

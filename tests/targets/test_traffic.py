@@ -6,9 +6,10 @@ Print its rows with: python tests/targets/test_traffic.py
 """
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from benchmarks.traffic import row_bytes, step_bytes, step_collectives, table_bytes
+from benchmarks.traffic import Shuffle, order_bytes, row_bytes, step_bytes, step_collectives, table_bytes
 
 from selfadapt.core.errors import UserError
 
@@ -29,14 +30,21 @@ def _readable(count: float) -> str:
 
 
 def rows() -> list[str]:
-    found = []
-    for targets in _STORES:
-        cells = []
-        for samples, classes, processes, batch in _SETS.values():
-            cells += [_readable(table_bytes(targets, samples, classes, processes))]
-            cells += [_readable(step_bytes(targets, batch, classes, processes))]
-        found.append(f"| `{targets}` | {' | '.join(cells)} | {step_collectives(targets, 8)} |")
+    found = [_row(targets, "global") for targets in _STORES]
+    found += [_row(targets, "shards") for targets in _STORES if targets.startswith("sharded:")]
+    for shuffle in get_args(Shuffle):
+        sizes = [order_bytes(samples, processes, shuffle) for samples, _, processes, _ in _SETS.values()]
+        found.append(f"| `{shuffle}` | {' | '.join(map(_readable, sizes))} |")
     return found
+
+
+def _row(targets: str, shuffle: Shuffle) -> str:
+    cells = []
+    for samples, classes, processes, batch in _SETS.values():
+        cells += [_readable(table_bytes(targets, samples, classes, processes))]
+        cells += [_readable(step_bytes(targets, batch, classes, processes, shuffle))]
+    name = f"`{targets}`" if shuffle == "global" else f"`{targets.removeprefix('sharded:')}`, `--shuffle shards`"
+    return f"| {name} | {' | '.join(cells)} | {step_collectives(targets, 8, shuffle)} |"
 
 
 @pytest.mark.parametrize("row", rows())

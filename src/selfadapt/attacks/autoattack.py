@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.random import fork_rng
 
 from selfadapt.attacks.attack import MISCLASSIFIED, ROBUST, Attack, Norm, check_inputs, check_radius, predict_classes
+from selfadapt.core.device import keeping_random_states
 from selfadapt.core.errors import UserError
 from selfadapt.core.temporary import temporarily
 from selfadapt.models.backbone import evaluation_mode
@@ -86,10 +86,9 @@ class AutoAttack(Attack):
 
     def outcome(self, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor, generator: torch.Generator) -> Tensor:
         check_inputs(images_BCHW)
-        device = images_BCHW.device
-        cuda_devices = [device] if device.type == "cuda" else []  # the package seeds the global generators
         seed = int(torch.randint(2**31, (1,), generator=generator))
-        with evaluation_mode(model), _without_gradients(model), fork_rng(cuda_devices):
+        # The package seeds the global generators.
+        with evaluation_mode(model), _without_gradients(model), keeping_random_states(images_BCHW.device):
             correct_B = predict_classes(model, images_BCHW) == labels_B
             outcome_B = torch.where(correct_B, ROBUST, MISCLASSIFIED)
             for number, name in enumerate(self.parts, start=1):

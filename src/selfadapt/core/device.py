@@ -5,8 +5,8 @@ back do not wait; what comes back may be read once an event after the copy has p
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -28,6 +28,8 @@ def device_name(name: str) -> str:
 def choose_device(name: str) -> torch.device:
     """Return the device of this name; each of several processes gets a separate GPU, and concurrent trainings share.
 
+    The GPU becomes the current one of this process, which otherwise would allocate memory on the first GPU, too.
+
     Args:
         name: "auto" for the accelerator of this machine or else the CPU, "cpu", "cuda", "rocm", "xpu" or "mps".
 
@@ -40,12 +42,15 @@ def choose_device(name: str) -> torch.device:
     elif name == "rocm":
         name = "cuda"  # as torch calls it
     if name in _PINNING and "LOCAL_RANK" in os.environ:
-        place = int(os.environ["LOCAL_RANK"])
-        shared = "SELFADAPT_JOBS" in os.environ
-        name = f"{name}:{place % max(1, torch.accelerator.device_count()) if shared else place}"
+        place, visible = int(os.environ["LOCAL_RANK"]), torch.accelerator.device_count()
+        # A scheduler may show each process its GPU alone, which then is the first (SLURM's --gpus-per-task).
+        shared = "SELFADAPT_JOBS" in os.environ or visible == 1
+        name = f"{name}:{place % max(1, visible) if shared else place}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.index is not None and device.type in _PINNING:
+            torch.accelerator.set_device_index(device)
         if device.type in DEVICES:
             return device
     except (RuntimeError, AssertionError):
@@ -102,6 +107,16 @@ def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> Non
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu" and device.type in states:
         torch.get_device_module(device).set_rng_state(states[device.type], device)
+
+
+@contextmanager
+def keeping_random_states(device: torch.device) -> Iterator[None]:
+    """Restore the states of the random generators after the block, in which code seeds them."""
+    before = random_states(device)
+    try:
+        yield
+    finally:
+        set_random_states(before, device)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -81,13 +81,14 @@ def first_on_machine() -> Iterator[None]:
     """
     follows = local_rank(rank()) > 0
     if follows:
-        _wait_for_all()
+        wait_for_all()
     yield
     if not follows:
-        _wait_for_all()
+        wait_for_all()
 
 
-def _wait_for_all() -> None:
+def wait_for_all() -> None:
+    """Wait for the other processes without a time limit, while no checkpoint is written in the background."""
     if world_size() > 1:
         dist.barrier(background_group())
 
@@ -223,8 +224,8 @@ def all_to_all_rows(parts: list[Tensor]) -> list[Tensor]:
     if world_size() == 1:
         return parts
     home = parts[0].device
-    if dist.get_backend() == "nccl" and home.type == "cpu":  # a custom training loop whose group has only NCCL
-        parts = [part.cuda() for part in parts]
+    if home.type == "cpu" and "cpu:" not in dist.get_backend_config():  # a custom loop, whose group is of GPUs only
+        parts = [part.to(torch.accelerator.current_accelerator() or home) for part in parts]
     device = parts[0].device
     lengths_out = torch.tensor([len(part) for part in parts], device=device)
     lengths_in = torch.empty_like(lengths_out)

@@ -4,7 +4,7 @@ Shapes: B samples of a batch, b of them in this process, or in a micro-batch.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from torch import Tensor
 class Dealt:
     """The samples of a step, by their positions in the training set: on the host, so that no device is asked."""
 
-    parts: tuple[Tensor, ...]  # dealt to each process
+    parts: tuple[Tensor, ...]  # dealt to each process, or only to this one
     own: Tensor  # dealt to this process, and readable
-    rank: int = 0
+    rank: int = 0  # of this process in `parts`
+    at_home: bool = False  # whether samples keep to their processes: i is always dealt to process i mod P
 
     @property
     def all_readable(self) -> bool:
@@ -27,7 +28,7 @@ class Dealt:
         """Yield the samples of each of `count` micro-batches."""
         for parts in zip(*(part.tensor_split(count) for part in self.parts), strict=True):
             own_b = parts[self.rank]
-            yield Dealt(parts, own_b if self.all_readable else self.own[torch.isin(self.own, own_b)], self.rank)
+            yield replace(self, parts=parts, own=own_b if self.all_readable else self.own[torch.isin(self.own, own_b)])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Loading of batches in an order that depends only on the seed and the epoch.
+"""Loading of batches in an order that depends only on the seed and the epoch (order.py).
 
 Each epoch visits every sample once. The batches of an epoch differ in size by at most one sample, so none is dropped
 and no small last batch disturbs batch normalisation.
@@ -11,6 +11,7 @@ Shapes: B samples of a batch, N samples in total, C channels, H by W pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -19,14 +20,15 @@ from torch import Tensor
 from selfadapt.core.device import to_device
 from selfadapt.core.errors import TrainingError
 from selfadapt.core.rng import seeded
-from selfadapt.data.batch import Batch, Dealt
+from selfadapt.data.batch import Batch
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.augment import Augment
 from selfadapt.data.images.crops import RandomCrops
 from selfadapt.data.images.prefetch import read_batches
-from selfadapt.data.images.storage import TensorImages
+from selfadapt.data.images.storage import EveryNth, TensorImages
 from selfadapt.data.images.transforms import as_floats, resized
 from selfadapt.data.inputs import Inputs
+from selfadapt.data.order import Shuffle
 
 _PLAIN_BATCH = 256
 
@@ -67,6 +69,7 @@ class SampleLoader:
         views: int = 1,
         size_in: Callable[[int], int | None] = lambda epoch: None,
         crop_area: float | None = None,
+        shards: int | None = None,
     ) -> None:
         """Create a loader.
 
@@ -82,53 +85,68 @@ class SampleLoader:
             size_in: Maps an epoch to the size that images are resized to, or to None.
             crop_area: Smallest share of the area of random crops, which are then cut from the original image while
                 it is decoded; `augment` does the rest.
+            shards: Number of virtual shards; None for a global order. With shards, only the images in memory and the
+                labels that this process may get are moved to the device.
         """
-        images = samples.inputs
-        self.inputs: Inputs = (
-            TensorImages(images.values_NCHW.to(device)) if isinstance(images, TensorImages) else images
-        )
-        self.labels_N = samples.labels.to(device)
         self.ids = samples.ids
         self.num_samples = len(samples)
         self.steps_per_epoch = -(-self.num_samples // batch_size)
+        rank, world_size = part
+        self.shuffle = Shuffle(
+            num_samples=self.num_samples,
+            steps=self.steps_per_epoch,
+            seed=seed,
+            shards=shards,
+            rank=rank,
+            processes=world_size,
+        )
+        images, own = samples.inputs, self.shuffle.own
+        self.inputs: Inputs = images
+        if isinstance(images, TensorImages):
+            values_NCHW = images.values_NCHW[own].to(device)
+            self.inputs = TensorImages(values_NCHW) if shards is None else EveryNth(values_NCHW, world_size)
+        self.labels_n = samples.labels[own].to(device)
         self.seed, self.device, self.augment, self.workers, self.part = seed, device, augment, workers, part
         self.views, self.size_in, self.crop_area = views, size_in, crop_area
 
     def epoch(self, epoch: int, start: int = 0, stride: int = 1) -> Iterator[Batch]:
-        order_N = torch.randperm(self.num_samples, generator=seeded(self.seed, "order", epoch))
-        whole = order_N.tensor_split(self.steps_per_epoch)[start::stride]
-        rank, world_size = self.part
-        batches = [index_B.tensor_split(world_size)[rank] for index_B in whole]
+        order, steps, several = self.shuffle.order(epoch), range(start, self.steps_per_epoch, stride), self.part[1] > 1
         crops = None
         if self.crop_area is not None:
             crops = RandomCrops(smallest=self.crop_area, views=self.views, seed=self.seed, epoch=epoch)
-        reads = read_batches(self.inputs, batches, workers=self.workers, device=self.device, crops=crops)
-        for step, read, whole_B in zip(range(start, self.steps_per_epoch, stride), reads, whole, strict=True):
+        own = (order.step(number).dealt.own for number in steps)
+        reads = read_batches(self.inputs, own, workers=self.workers, device=self.device, crops=crops)
+        for number, read in zip(steps, reads, strict=True):
             if not len(read.index_B):
                 position, reason = read.broken[0]
                 raise TrainingError(
                     f"none of the {len(read.broken)} images of a batch can be read, such as {self.ids[position]}: "
                     f"{reason}; check that the files still exist, then resume the run"
                 )
-            stream = (epoch, step) + (self.part if world_size > 1 else ())
+            step, stream = order.step(number), (epoch, number) + (self.part if several else ())
             index_B = to_device(read.index_B, self.device)
             views = [read.images_BCHW] * self.views if crops is None else read.images_BCHW.unbind(1)
             yield Batch(
                 self._view(views[0], epoch, "augment", *stream),
-                self.labels_N[index_B],
+                self._labels(index_B),
                 index_B,
-                len(whole_B) if world_size > 1 else None,
+                step.size if several else None,
                 self._view(views[1], epoch, "second view", *stream) if self.views == 2 else None,
-                Dealt(whole_B.tensor_split(world_size), read.index_B, rank),
+                replace(step.dealt, own=read.index_B),
             )
 
     def plain(self) -> Iterator[Batch]:
-        rank, world_size = self.part
-        batches = torch.arange(self.num_samples).split(_PLAIN_BATCH)[rank::world_size]
+        batches = torch.arange(self.num_samples)[self.shuffle.own].split(_PLAIN_BATCH)
+        if self.shuffle.shards is None:
+            rank, world_size = self.part
+            batches = batches[rank::world_size]
         for read in read_batches(self.inputs, batches, workers=self.workers, device=self.device):
             if len(read.index_B):
                 index_B = to_device(read.index_B, self.device)
-                yield Batch(as_floats(read.images_BCHW), self.labels_N[index_B], index_B)
+                yield Batch(as_floats(read.images_BCHW), self._labels(index_B), index_B)
+
+    def _labels(self, index_B: Tensor) -> Tensor:
+        return self.labels_n[index_B if self.shuffle.shards is None else index_B // self.part[1]]
 
     def _view(self, images_BCHW: Tensor, epoch: int, *stream: str | int) -> Tensor:
         """Augment the images with random numbers of this stream and convert them to network input."""

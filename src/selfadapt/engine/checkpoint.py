@@ -14,6 +14,7 @@ GPU, go through torch.distributed.checkpoint, which writes them in the backgroun
 """
 
 import json
+import math
 import re
 import shutil
 import warnings
@@ -134,7 +135,7 @@ def save(
         with draft.reported():
             draft.create()
             draft.publish(draft.write(files))
-    distributed.barrier()
+    distributed.wait_for_all()
     return lambda: None
 
 
@@ -210,6 +211,8 @@ def _targets(path: Path) -> dict[str, Tensor] | None:
     parts: dict[str, list[Tensor]] = {}
     positions = []
     for number, shard in enumerate(shards):
+        if (number - rank) % math.gcd(len(shards), world_size):
+            continue  # it has no row of this process
         content = load_file(shard)
         rows_n = torch.arange(number, number + len(shards) * len(content["rows"]), len(shards))
         here_n = rows_n % world_size == rank

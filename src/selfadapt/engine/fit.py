@@ -315,7 +315,7 @@ class Training:
 def _running_statistics(model: nn.Module) -> list[Tensor]:
     """Return the running statistics that differ between processes: not those of synchronised batch normalisation."""
     names = ("running_mean", "running_var")
-    modules = [module for module in model.modules() if not isinstance(module, SyncBatchNorm)]
+    modules = [module for module in model.modules() if not isinstance(module, SyncBatchNorm | nn.SyncBatchNorm)]
     return [buffer for module in modules for name, buffer in module.named_buffers(recurse=False) if name in names]
 
 

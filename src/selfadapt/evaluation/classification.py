@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from selfadapt.core import distributed
-from selfadapt.core.device import autocast
+from selfadapt.core.device import Arriving, autocast
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.images.prefetch import read_batches
 from selfadapt.data.images.transforms import as_floats
@@ -27,20 +27,33 @@ def predict(
     model: nn.Module, images: Inputs, num_classes: int, device: torch.device, precision: str = "float32"
 ) -> Tensor:
     """Return class probabilities (N×K, on the CPU), with the model in evaluation mode; NaN for unreadable files."""
-    return outputs(model, images, device, precision=precision)[:, :num_classes].softmax(1)
+
+    def probabilities(index_B: Tensor, outputs_BO: Tensor) -> Tensor:
+        return outputs_BO[:, :num_classes].softmax(1)
+
+    return outputs(model, images, device, precision=precision, keep=probabilities)
 
 
 @torch.inference_mode()
 def classify(
-    model: nn.Module, images: Inputs, num_classes: int, device: torch.device, precision: str = "float32"
+    model: nn.Module,
+    images: Inputs,
+    num_classes: int,
+    device: torch.device,
+    batch_size: int = BATCH,
+    precision: str = "float32",
 ) -> Tensor:
     """Return the most likely class of each sample (N, on the CPU); UNKNOWN for unreadable files.
 
     Several processes share the batches and exchange classes alone, so that no process holds N×K probabilities.
     """
+
+    def classes(images_BCHW: Tensor) -> Tensor:
+        return predicted_classes(model(images_BCHW)[:, :num_classes].float().softmax(1))
+
     predicted_N = torch.full((len(images),), UNKNOWN)
-    for index_B, outputs_BO in _outputs_of_batches(model, images, device, precision=precision):
-        predicted_N[index_B] = predicted_classes(outputs_BO[:, :num_classes].softmax(1))
+    for index_B, predicted_B in _of_batches(model, images, device, batch_size, classes, precision, no_progress):
+        predicted_N[index_B] = predicted_B
     return distributed.all_reduce_max(predicted_N)
 
 
@@ -53,22 +66,35 @@ def outputs(
     forward: Callable[[Tensor], Tensor] | None = None,
     on_progress: ProgressCallback = no_progress,
     precision: str = "float32",
+    keep: Callable[[Tensor, Tensor], Tensor] = lambda index_B, outputs_BO: outputs_BO,
 ) -> Tensor:
     """Return all outputs (N×O, on the CPU), with the model in evaluation mode; NaN for unreadable files.
 
-    `forward` replaces the forward pass of the model. Several processes share the batches, and all get the whole result.
-    The batches do not depend on the number of processes, because they determine the last bits of matrix products.
+    Several processes share the batches, and all get the whole result. The batches do not depend on the number of
+    processes, because they determine the last bits of matrix products.
+
+    Args:
+        model: The network.
+        images: Its inputs.
+        device: Where the network is.
+        batch_size: Inputs of a forward pass.
+        forward: Replaces the forward pass of the model.
+        on_progress: Called with the samples done and in total.
+        precision: Precision of the forward pass.
+        keep: Returns what to keep of a batch (a row of numbers for each sample), given the positions of its samples and
+            their outputs on the CPU. Nothing else is held for all samples.
     """
     batches = _own_batches(images, batch_size)
     own_n = torch.cat([torch.arange(0), *batches])
-    own = _outputs_of_batches(model, images, device, batch_size, forward, on_progress, precision)
-    found = [(torch.arange(0), torch.zeros(0, 0)), *own]  # index and outputs of each batch
-    # A process that could read none of its images gets the number of outputs from the others.
-    width = max(1, *distributed.all_gather_objects(found[-1][1].shape[1]))
-    outputs_NO = torch.zeros(len(images), width)
+    own = _of_batches(model, images, device, batch_size, forward or model, precision, on_progress)
+    kept = [(index_B, keep(index_B, outputs_BO.float())) for index_B, outputs_BO in own]
+    # A process that could read none of its images learns from the others how many outputs there are.
+    shapes = distributed.all_gather_objects((kept[0][1].shape[1], kept[0][1].dtype) if kept else None)
+    width, dtype = next((shape for shape in shapes if shape is not None), (1, torch.float32))
+    outputs_NO = torch.zeros(len(images), width, dtype=dtype)
     outputs_NO[own_n] = torch.nan  # and zero for the images of other processes, for the sum
-    for index_B, outputs_BO in found[1:]:
-        outputs_NO[index_B] = outputs_BO
+    for index_B, kept_BO in kept:
+        outputs_NO[index_B] = kept_BO
     if distributed.world_size() > 1:
         for block_BO in outputs_NO.split(max(1, _EXCHANGED // width)):
             block_BO.copy_(distributed.all_reduce_sum(block_BO.to(device)))
@@ -81,25 +107,33 @@ def _own_batches(images: Inputs, batch_size: int) -> Sequence[Tensor]:
     return batches[distributed.rank() :: distributed.world_size()]
 
 
-def _outputs_of_batches(
+def _of_batches(
     model: nn.Module,
     images: Inputs,
     device: torch.device,
-    batch_size: int = BATCH,
-    forward: Callable[[Tensor], Tensor] | None = None,
-    on_progress: ProgressCallback = no_progress,
-    precision: str = "float32",
+    batch_size: int,
+    forward: Callable[[Tensor], Tensor],
+    precision: str,
+    on_progress: ProgressCallback,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield index and outputs (B×O, on the CPU) of the readable samples of each batch of this process."""
+    """Yield index and result (on the CPU) of the readable samples of each batch of this process.
+
+    A device computes the next batch while the result of the last one is read.
+    """
     done, batches = 0, _own_batches(images, batch_size)
+    before: tuple[Tensor, Arriving] | None = None  # the last batch
     with evaluation_mode(model):
         for read in read_batches(images, batches, device=device):
             if len(read.index_B):
                 with autocast(device, precision):
-                    outputs_BO = (forward or model)(as_floats(read.images_BCHW))
+                    arriving = Arriving([forward(as_floats(read.images_BCHW))])
+                if before is not None:
+                    yield before[0], before[1].wait()[0]
+                before = read.index_B, arriving
                 done += len(read.index_B)
                 on_progress(done, sum(map(len, batches)))
-                yield read.index_B, outputs_BO.float().cpu()
+        if before is not None:
+            yield before[0], before[1].wait()[0]
 
 
 def predicted_classes(outputs_NK: Tensor) -> Tensor:
@@ -108,7 +142,7 @@ def predicted_classes(outputs_NK: Tensor) -> Tensor:
 
 
 def accuracy(predicted_N: Tensor, labels_N: Tensor) -> float | None:
-    """Return the share of correct predictions, without UNKNOWN ones; None if all are UNKNOWN."""
+    """Return the share of correct predictions, without UNKNOWN ones; None if there are no others."""
     known_N = predicted_N != UNKNOWN
     return (predicted_N == labels_N)[known_N].double().mean().item() if known_N.any() else None
 

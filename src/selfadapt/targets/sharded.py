@@ -6,7 +6,8 @@ sends them back, and a process needs memory for N/P rows only.
 
 Rows are sent packed: top-8 rows as 48 bytes. In a training loop that knows which samples every process was dealt, the
 owners and numbers of rows follow from that, so a step takes one collective for replicated rows and two for sharded
-ones. A row that must not change, of an unreadable sample or of a prediction that is not finite, is sent as it was.
+ones, or none if each process is dealt the samples whose rows it stores. A row that must not change, of an unreadable
+sample or of a prediction that is not finite, is sent as it was.
 
 In a custom loop, indices and numbers of rows are exchanged too. A sample in the batches of two processes, as with
 samplers that pad, then moves once: both start from the same row, and the process of lower rank decides.
@@ -114,6 +115,8 @@ class ShardedRows(_DistributedRows):
         return self.local.unpack(torch.cat(answers)[order_B])
 
     def _before(self, dealt: Dealt) -> Tensor:
+        if dealt.at_home:
+            return self.local.read_packed(dealt.parts[dealt.rank] // self.world_size)
         if self._fetched is None or self._fetched[0] is not dealt:
             order_D, sizes = self._owned_order(dealt)
             wanted, lengths = self._stored_here(dealt)
@@ -123,6 +126,9 @@ class ShardedRows(_DistributedRows):
         return self._fetched[1]
 
     def _send(self, dealt: Dealt, packed_DM: Tensor) -> None:
+        if dealt.at_home:
+            self.local.write_packed(dealt.parts[dealt.rank] // self.world_size, packed_DM)
+            return
         order_D, sizes = self._owned_order(dealt)
         stored, lengths = self._stored_here(dealt)
         sent = packed_DM.index_select(0, to_device(order_D, packed_DM.device))

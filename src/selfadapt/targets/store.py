@@ -239,7 +239,8 @@ class TargetStore:
         for it, by which the loop detects it.
         """
         rows, self._in_step = self.rows, True
-        rows.dealt = dealt
+        # Other processes need the rows, but at home each knows its own samples only.
+        rows.dealt = None if dealt is not None and dealt.at_home and isinstance(rows, ReplicatedRows) else dealt
         try:
             yield
         finally:

@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 
 from runs.config.stub_facts import IMAGENET, NAMED, PHOTOS, PHOTOS_ON_GPU, VECTORS, facts_of, planned_for
 from selfadapt.core.errors import UserError
@@ -76,6 +77,9 @@ def _facts(source: SourceFacts, shape: tuple[int, ...], about: Given) -> Any:
         ),
         ("pretraining", {"epochs": 8}, NAMED, IMAGE, {"samples": 50_000}, {"batch_size": 512, "warmup_epochs": 0.3}),
         ("pretraining", {"method": "moco"}, NAMED, IMAGE, {"samples": 800}, {"queue": 100, "views": 2}),
+        # Virtual shards.
+        ("labels", {}, NAMED, IMAGE, {}, {"shuffle": "global"}),
+        ("labels", {"shuffle": "shards:6"}, NAMED, IMAGE, {"processes": 3}, {"shuffle": "shards:6"}),
         # What a method chooses for its task.
         ("labels", {"method": "sat-paper", "epochs": 20}, NAMED, IMAGE, {}, {"start_epoch": 6}),
         ("labels", {"method": "co-teaching"}, NAMED, IMAGE, {"noise_rate": 0.25}, {"noise_rate": 0.25}),
@@ -144,6 +148,9 @@ def test_views_are_those_of_the_paper(method: str, views: int) -> None:
         ("labels", {"batch_size": 1}, NAMED, IMAGE, {}, "1000 samples in batches of 1 leave less than two"),
         ("labels", {"batch_size": 2}, NAMED, IMAGE, {"processes": 2}, "in batches of 2, 2 processes leave less than"),
         ("labels", {"batch_size": 4, "micro_batches": 4}, NAMED, IMAGE, {}, "batches of 4 and 4 micro-batches leave"),
+        ("labels", {"shuffle": "shards:8"}, NAMED, IMAGE, {"processes": 3}, "use one of 1, 2, 4, 8 processes"),
+        ("labels", {"shuffle": "shards:65"}, NAMED, IMAGE, {}, "always take them from the same shards; use at most 64"),
+        ("labels", {"shuffle": "shards"}, VECTORS, VECTOR, {}, "takes no steps, so --shuffle would do nothing"),
         ("labels", {"method": "early-stopping"}, NAMED, IMAGE, {"has_validation": False}, "needs a validation"),
         ("labels", {"start_epoch": 60, "method": "sat-paper"}, NAMED, IMAGE, {}, "--start-epoch 60"),
         ("pretraining", {"method": "simclr", "views": 1}, NAMED, IMAGE, {}, "--method simclr contrasts two views"),
@@ -169,6 +176,9 @@ def test_what_is_refused(
         ("labels", {"optimizer": "rprop"}, "--optimizer 'rprop' is not known"),
         ("labels", {"noise": "white:2"}, "--noise 'white:2' is neither KIND:RATE"),
         ("labels", {"schedule": "square"}, "--schedule 'square'"),
+        ("labels", {"shuffle": "rows"}, "--shuffle 'rows' is not known; choose global, shards, or shards:V"),
+        ("labels", {"shuffle": "shards:0"}, "--shuffle 'shards:0' is not known"),
+        ("labels", {"shuffle": "shards:-1"}, "--shuffle 'shards:-1' is not known"),
     ],
 )
 def test_one_wrong_setting(kind: Kind, given: Given, refusal: str) -> None:
@@ -249,6 +259,17 @@ def test_precision_is_what_the_device_computes_in() -> None:
     ):
         chosen = plan(Request.of(data="digits", precision=given), _facts(source, PHOTO, {}))
         assert chosen.fit.precision == chosen.to_json()["fit"]["precision"] == expected
+
+
+def test_virtual_shards_suit_the_batch_and_the_processes() -> None:
+    for batch_size, processes, expected in (
+        (256, 1, 64), (256, 2, 64), (256, 3, 48), (256, 6, 48), (256, 64, 64), (256, 96, 96), (50, 3, 48), (20, 1, 16),
+    ):  # fmt: skip
+        request = Request.of(data="digits", shuffle="shards", batch_size=batch_size)
+        chosen = plan(request, _facts(NAMED, IMAGE, {"processes": processes}))
+        assert (chosen.fit.shuffle, chosen.shards) == (f"shards:{expected}", expected)
+    assert chosen.storage(torch.device("cpu")).sharded
+    assert not plan(Request.of(data="digits"), facts_of(IMAGE)).storage(torch.device("cpu")).sharded
 
 
 def test_a_run_that_was_compiled_or_not_is_read() -> None:

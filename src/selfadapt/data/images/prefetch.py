@@ -36,7 +36,7 @@ class Read:
 
 def read_batches(
     images: Inputs,
-    batches: Sequence[Tensor],
+    batches: Iterable[Tensor],
     *,
     workers: int | None = None,
     device: torch.device | None = None,
@@ -53,7 +53,7 @@ def read_batches(
     count = min(distributed.usable_cores(), 16) if workers is None else workers
     pipeline: Iterable[Any] = DataLoader(
         _DecodingDataset(images, crops),
-        batch_sampler=[index_B.tolist() for index_B in batches],
+        batch_sampler=(index_B.tolist() for index_B in batches),
         collate_fn=_collate,
         num_workers=count,
         pin_memory=copies_from_pinned(device),

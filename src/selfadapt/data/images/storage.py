@@ -69,6 +69,16 @@ class TensorImages(TensorInputs):
 
 
 @dataclass(frozen=True)
+class EveryNth(TensorImages):
+    """The images first, first + n, … of a data set, by their positions in it."""
+
+    n: int
+
+    def read(self, index_B: Tensor) -> Tensor:
+        return super().read(index_B // self.n)
+
+
+@dataclass(frozen=True)
 class ImageFiles:
     """Image files that are decoded whenever they are read.
 

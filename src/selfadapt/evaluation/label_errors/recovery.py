@@ -25,7 +25,8 @@ from selfadapt.evaluation.label_errors.build_report import new_report
 from selfadapt.evaluation.label_errors.confusion import confusion_matrix
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 
-_MOST_CLASSES = 1000  # with more, f is not estimated
+WITH_PATTERN = 1000  # classes; with more, f is not estimated, and each row is needed once
+_VERDICT = 5  # columns
 
 
 def judge(
@@ -50,23 +51,51 @@ def judge(
     num_classes, columns = 0, []
     for weight_n, given_n, evidence_nK in evidence():
         num_classes = evidence_nK.shape[1]
-        largest_n, likeliest_n = evidence_nK.max(1)
-        mass_n = _mass(evidence_nK, given_n)
-        suggested_n = torch.where(mass_n == largest_n, given_n, likeliest_n)  # ties keep the label
-        confidence_n = _share(largest_n, _strongest_but(evidence_nK, suggested_n))
-        support_n = _share(mass_n, _strongest_but(evidence_nK, given_n))
-        weight_n = weight_n if weighted else torch.ones_like(weight_n)
-        columns.append((suggested_n, confidence_n, weight_n, support_n, _runner_up(evidence_nK, suggested_n)))
-    suggested_N, confidence_N, weight_N, support_N, runner_up_N = (
-        torch.cat(column) for column in zip(*columns, strict=True)
-    )
-    factor_KK = _factors(evidence, num_classes) if 1 < num_classes <= _MOST_CLASSES else None
+        columns.append(_verdicts(weight_n if weighted else torch.ones_like(weight_n), given_n, evidence_nK))
+    verdicts = [torch.cat(column) for column in zip(*columns, strict=True)]
+    factor_KK = _factors(evidence, num_classes) if 1 < num_classes <= WITH_PATTERN else None
     if factor_KK is not None:
         chunks = (
             _share(_mass(evidence_nK, given_n), _strongest_but(evidence_nK * factor_KK.T[given_n], given_n))
             for _, given_n, evidence_nK in evidence()
         )
-        support_N = torch.cat(list(chunks))
+        verdicts[-1] = torch.cat(list(chunks))
+    return _report(given_N, num_classes, *verdicts)
+
+
+def verdict_of_each(predicted_nK: Tensor, given_n: Tensor) -> Tensor:
+    """Return what `judge_by_verdicts` needs of each prediction (n×5)."""
+    (evidence,) = _evidence([predicted_nK], given_n, None)
+    weight_n, *rest = evidence
+    return torch.stack([own.double() for own in _verdicts(torch.ones_like(weight_n), *rest)], 1)
+
+
+def judge_by_verdicts(verdicts_N5: Tensor, given_N: Tensor, num_classes: int) -> LabelErrorReport:
+    """Do `judge` on predictions of more than WITH_PATTERN classes, of which only the verdicts were kept."""
+    suggested_N, runner_up_N, confidence_N, weight_N, support_N = verdicts_N5.reshape(len(given_N), _VERDICT).unbind(1)
+    exact = (own_N.float().contiguous() for own_N in (confidence_N, weight_N, support_N))
+    return _report(given_N, num_classes, suggested_N.long(), runner_up_N.long(), *exact)
+
+
+def _verdicts(weight_n: Tensor, given_n: Tensor, evidence_nK: Tensor) -> tuple[Tensor, ...]:
+    """The suggested class, the runner-up, the confidence, the weight and the support of each label."""
+    largest_n, likeliest_n = evidence_nK.max(1)
+    mass_n = _mass(evidence_nK, given_n)
+    suggested_n = torch.where(mass_n == largest_n, given_n, likeliest_n)  # ties keep the label
+    confidence_n = _share(largest_n, _strongest_but(evidence_nK, suggested_n))
+    support_n = _share(mass_n, _strongest_but(evidence_nK, given_n))
+    return suggested_n, _runner_up(evidence_nK, suggested_n), confidence_n, weight_n, support_n
+
+
+def _report(
+    given_N: Tensor,
+    num_classes: int,
+    suggested_N: Tensor,
+    runner_up_N: Tensor,
+    confidence_N: Tensor,
+    weight_N: Tensor,
+    support_N: Tensor,
+) -> LabelErrorReport:
     return new_report(
         given_N,
         num_classes,

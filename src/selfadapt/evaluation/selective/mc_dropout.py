@@ -14,9 +14,10 @@ Shapes: B images of a batch, N images, K classes.
 import torch
 from torch import Tensor, nn
 
+from selfadapt.core.device import keeping_random_states
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.data.inputs import Inputs
-from selfadapt.evaluation.classification import outputs
+from selfadapt.evaluation.classification import UNKNOWN, outputs
 
 PASSES = 100
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -48,14 +49,15 @@ def mc_dropout(
             mean_BK, square_BK = mean_BK + p_BK / passes, square_BK + p_BK.square() / passes
         return torch.cat([mean_BK, square_BK - mean_BK.square()], 1)
 
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    def keep(index_B: Tensor, moments_BK: Tensor) -> Tensor:
+        mean_BK, variance_BK = moments_BK.double().tensor_split([num_classes], 1)
+        mean_B, predicted_B = mean_BK.max(1)
+        variance_B = variance_BK.gather(1, predicted_B.unsqueeze(1)).squeeze(1)
+        return torch.stack([predicted_B.double(), -variance_B, -variance_BK.mean(1), mean_B], 1)
+
+    with keeping_random_states(device):
         torch.manual_seed(seed)
-        moments_NK = outputs(model, images, device, forward=forward, on_progress=on_progress).double()
-    mean_N, predicted_N = moments_NK[:, :num_classes].max(1)
-    variance_NK = moments_NK[:, num_classes:]
-    predicted_variance_N = variance_NK.gather(1, predicted_N.unsqueeze(1)).squeeze(1)
-    return predicted_N, {
-        "mc-dropout": -predicted_variance_N,
-        "mc-dropout-classes": -variance_NK.mean(1),
-        "mc-dropout-mean": mean_N,
-    }
+        kept_N4 = outputs(model, images, device, forward=forward, on_progress=on_progress, keep=keep)
+    predicted_N, *confidences = kept_N4.expand(-1, 4).unbind(1)
+    names = ("mc-dropout", "mc-dropout-classes", "mc-dropout-mean")
+    return predicted_N.nan_to_num(UNKNOWN).long(), dict(zip(names, confidences, strict=True))

@@ -19,7 +19,6 @@ from selfadapt.runs.lifecycle.environment import commit
 from selfadapt.runs.lifecycle.lifecycle import open_and_plan
 from selfadapt.runs.lifecycle.threads import set_useful_threads
 from selfadapt.runs.train.build_training import build_training
-from selfadapt.targets.store import Storage
 
 Times = dict[str, dict[str, Any]]  # of each trial by name
 
@@ -70,9 +69,10 @@ def _trainings(trials: Sequence[Trial], seed: int) -> dict[str, Training]:
     for trial in trials:
         assert trial.kind != "linear-regression"
         plan, data = open_and_plan(Request.of(trial.kind, **trial.settings, seed=seed))
+        device = choose_device(plan.device)
         if not trainings:
-            set_useful_threads(plan, data.train.inputs.shape, choose_device(plan.device))
-        trainings[trial.name] = build_training(plan, data, plan.method, Storage())
+            set_useful_threads(plan, data.train.inputs.shape, device)
+        trainings[trial.name] = build_training(plan, data, plan.method, plan.storage(device))
     return trainings
 
 

@@ -6,7 +6,10 @@ none, as in `noise`; it never means that something is still to be chosen.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self
+
+import torch
 
 from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain, setting
@@ -22,7 +25,9 @@ from selfadapt.runs.config.sections import (
     ModelSettings,
     TrainingSettings,
     parse_schedule,
+    parse_shuffle,
 )
+from selfadapt.targets.store import Storage
 
 _ANOTHER_KIND = {
     "labels": "this is a run with labels (selfadapt train), not one of `selfadapt pretrain`",
@@ -197,6 +202,22 @@ class Plan(ReadingPlan):
             **facts,
         )
         return replace(self, method=self.method.suited(task))
+
+    @property
+    def shards(self) -> int | None:
+        """Number of virtual shards of the training samples; None for a global order."""
+        return parse_shuffle(self.fit.shuffle)
+
+    def storage(self, device: torch.device, file: Path | None = None, targets: str | None = None) -> Storage:
+        """How targets are stored, by default those of `--targets`. With shards, a process keeps those of its samples.
+
+        Args:
+            device: The device on which they are updated.
+            file: The path to use if they are stored in a file.
+            targets: Another value of `--targets`.
+        """
+        chosen = Storage.parse(targets or self.fit.targets, device=device, file=file)
+        return replace(chosen, sharded=chosen.sharded or self.shards is not None)
 
     def fit_settings(self) -> FitSettings:
         """The settings of the training loop."""

@@ -12,6 +12,7 @@ from selfadapt.core.errors import UserError
 from selfadapt.core.settings import from_plain, plain
 from selfadapt.data.images.augment import augmentation_by_name, smallest_area
 from selfadapt.data.labels.noise import Noise
+from selfadapt.data.order import check_shards
 from selfadapt.models.pretrained.timm_models import timm_name
 from selfadapt.models.registry import FIXED_SIZE
 from selfadapt.objectives.method import Method
@@ -25,6 +26,7 @@ from selfadapt.runs.config.sections import (
     TrainingSettings,
     parse_progressive,
     parse_schedule,
+    parse_shuffle,
 )
 from selfadapt.targets.store import Storage
 
@@ -32,11 +34,13 @@ SMALL_SET = 5_000  # training samples
 FOR_HEADS = "sat-folds"  # the method for a linear head, if none is asked for
 _NETWORK_FOR = {"photos": PHOTOS, "vectors": "linear"}
 _OTHER_NETWORK = "resnet-small"
+_SHARDS = 64  # virtual shards at most, unless there are more processes
 _CROP_SIZE = 224  # pixels to which crops from images are resized, unless --image-size says otherwise
 _WARMUP = 30 / 800  # share of the pretraining epochs, as in the paper
 _NEEDS_IMAGES = "this needs a network that is trained on images: add --tune all, or --weights none"
 _OF_STEPS = (
     "batch_size", "micro_batches", "optimizer", "lr", "weight_decay", "warmup_epochs", "warmup_from", "schedule",
+    "shuffle",
 )  # fmt: skip
 
 
@@ -111,9 +115,28 @@ def plan(request: Request, facts: Facts) -> Plan:
     else:
         _check_schedule(chosen.fit)
         _check_batches(chosen.fit, facts)
+        chosen = replace(chosen, fit=_with_shards(chosen.fit, facts.processes))
     _check_images(chosen, facts)
     Storage.parse(chosen.fit.targets)
     return chosen
+
+
+def _with_shards(fit: TrainingPlan, processes: int) -> TrainingPlan:
+    """Choose the number of virtual shards, if there are any."""
+    shards = parse_shuffle(fit.shuffle)
+    if shards is None:
+        return fit
+    if not shards:
+        shards = processes
+        while 2 * shards <= min(_SHARDS, fit.batch_size):
+            shards *= 2
+    check_shards(shards, processes)
+    if shards > fit.batch_size:
+        raise UserError(
+            f"--shuffle shards:{shards}: a batch of {fit.batch_size} samples would always take them from the same "
+            f"shards; use at most {fit.batch_size} shards"
+        )
+    return replace(fit, shuffle=f"shards:{shards}")
 
 
 def _model(request: Request, source: SourceFacts) -> ModelPlan:

@@ -195,10 +195,17 @@ class TrainingSettings:
         "Target store: float32, float16, int8, topk:K or file. pinned:KIND keeps it in pinned host memory, "
         "sharded:KIND divides it among the processes.",
     )
+    shuffle: str = advanced(
+        "global",
+        "Order of an epoch: global (all samples at random), or shards:V (V virtual shards, each shuffled and always "
+        "used by the same process, which then needs the order, labels, targets and images in memory of its own samples "
+        "only). shards chooses V.",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
         parse_schedule(self.schedule, self.epochs or 1)
+        parse_shuffle(self.shuffle)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +259,16 @@ def parse_schedule(text: str, epochs: int) -> dict[str, Any]:
         f"--schedule {text!r} is not known; choose one of cosine, linear, constant, step:25 (every 25 epochs), "
         "multistep:75,90"
     )
+
+
+def parse_shuffle(text: str) -> int | None:
+    """Parse global, shards or shards:V: the number of virtual shards, 0 if it is not given, None for global."""
+    kind, _, count = text.partition(":")
+    if text == "global":
+        return None
+    if kind == "shards" and (text == kind or (count.isdecimal() and int(count) > 0)):
+        return int(count or 0)
+    raise UserError(f"--shuffle {text!r} is not known; choose global, shards, or shards:V for V virtual shards")
 
 
 def split_weights(given: Mapping[str, Any]) -> dict[str, Any]:

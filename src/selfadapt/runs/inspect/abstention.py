@@ -7,17 +7,19 @@ Shapes: N samples, n of them used for the bound.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from selfadapt.core import distributed
 from selfadapt.core.errors import UserError, check_least
 from selfadapt.core.progress import ProgressCallback, no_progress
 from selfadapt.core.rng import seeded
 from selfadapt.data.dataset import Samples
-from selfadapt.evaluation.classification import outputs
+from selfadapt.data.inputs import Inputs
+from selfadapt.evaluation.classification import UNKNOWN, outputs
 from selfadapt.evaluation.selective.guarantee import candidates, excess_p_value, guarantee
 from selfadapt.evaluation.selective.mc_dropout import has_dropout, mc_dropout
 from selfadapt.evaluation.selective.risk_coverage import (
@@ -64,27 +66,58 @@ def answers(outputs_NO: Tensor, objective: Objective, num_classes: int) -> dict[
     }
 
 
+def answers_on(
+    model: nn.Module,
+    inputs: Inputs,
+    objective: Objective,
+    num_classes: int,
+    device: torch.device,
+    *,
+    precision: str = "float32",
+    on_progress: ProgressCallback = no_progress,
+) -> tuple[dict[str, Answers], Tensor]:
+    """Predictions for the inputs that can be read, and a mask of these. Outputs are not held for all inputs."""
+    selectors: dict[str, float | None] = {}  # with the coverage that each was trained for
+
+    def keep(index_B: Tensor, outputs_BO: Tensor) -> Tensor:
+        found = answers(outputs_BO, objective, num_classes)
+        selectors.update((name, own.trained_for) for name, own in found.items())
+        columns = [outputs_BO[:, :num_classes].argmax(1), *(own.confidence_N for own in found.values())]
+        kept_BC = torch.stack([column.double() for column in columns], 1)
+        return kept_BC.masked_fill_(outputs_BO.isnan().any(1, keepdim=True), torch.nan)
+
+    kept_NC = outputs(model, inputs, device, on_progress=on_progress, precision=precision, keep=keep)
+    read_N = ~kept_NC[:, 0].isnan()
+    # A process that could read nothing learns from the others which selectors there are.
+    offered = next(filter(None, distributed.all_gather_objects(selectors)), selectors)
+    predicted_n, *confidences = kept_NC[read_N].T.contiguous().view(1 + len(offered), -1)
+    return {
+        name: Answers(predicted_n.long(), confidence_n, trained_for)
+        for (name, trained_for), confidence_n in zip(offered.items(), confidences, strict=True)
+    }, read_N
+
+
 def _answers_on(
     run: OpenedRun, samples: Samples, passes: int, on_progress: ProgressCallback
 ) -> tuple[dict[str, Answers], Tensor]:
     """Predictions for the samples that can be read, and a mask of these samples."""
     classes = run.data.num_classes
-    outputs_NO = outputs(run.model, samples.inputs, run.device, on_progress=on_progress)
-    read_N = ~outputs_NO.isnan().any(1)
+    found, read_N = answers_on(run.model, samples.inputs, run.objective, classes, run.device, on_progress=on_progress)
     if not read_N.any():
         raise UserError(f"no image can be read, such as {samples.ids[0]}; check that the data still exist")
-    by_passes: dict[str, Answers] = {}
     if passes and has_dropout(run.model):
-        predicted_N, selectors = mc_dropout(
+        predicted_N, by_passes = mc_dropout(
             run.model, samples.inputs, classes, run.device, passes=passes, on_progress=on_progress
         )
-        for name, confidence_N in selectors.items():
-            read_N &= ~confidence_N.isnan()
-            by_passes[name] = Answers(predicted_N, confidence_N)
+        both_N = read_N & (predicted_N != UNKNOWN)  # a file may be lost between the passes
+        kept_n = both_N[read_N]
+        found = {
+            name: replace(own, predicted_N=own.predicted_N[kept_n], confidence_N=own.confidence_N[kept_n])
+            for name, own in found.items()
+        }
+        found |= {name: Answers(predicted_N[both_N], own_N[both_N]) for name, own_N in by_passes.items()}
+        read_N = both_N
     list_unreadable(run.folder, run.data)
-    found = answers(outputs_NO[read_N], run.objective, classes)
-    for name, own in by_passes.items():
-        found[name] = Answers(own.predicted_N[read_N], own.confidence_N[read_N])
     return found, read_N
 
 

@@ -7,27 +7,26 @@ splits are judged by P(wrong) and share one ranking.
 Shapes: N samples, K classes.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from selfadapt.core import distributed
 from selfadapt.core.errors import UserError
-from selfadapt.data.dataset import Data
+from selfadapt.data.dataset import Data, Samples
 from selfadapt.data.duplicates.groups import single_image_classes
-from selfadapt.evaluation.classification import predict, predicted_classes
+from selfadapt.evaluation.classification import UNKNOWN, outputs, predict, predicted_classes
 from selfadapt.evaluation.label_errors.build_report import expand, in_conflict, join_splits
 from selfadapt.evaluation.label_errors.confusion import transition_matrix
 from selfadapt.evaluation.label_errors.other_splits import with_errors_of_each
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.evaluation.label_errors.outliers import outlier_scores
-from selfadapt.evaluation.label_errors.recovery import judge
+from selfadapt.evaluation.label_errors.recovery import WITH_PATTERN, judge, judge_by_verdicts, verdict_of_each
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
 from selfadapt.models.backbone import unwrapped
 from selfadapt.objectives.objective import Evidence
@@ -141,36 +140,50 @@ def _judge_splits(data: Data, training: TrainedState) -> LabelErrorReport:
     reports = {"train": judge_labels(data, training)}
     for name, samples in data.splits.items():
         if name != "train":
-            predicted_NK = predict(training.model, samples.inputs, data.num_classes, training.device)
-            known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
-            rows = [predicted_NK[known_n]]
-            found = judge(lambda rows=rows: rows, samples.labels[known_n], weighted=False)  # type: ignore[misc]
-            report = expand(found, samples.labels, known_n)
-            reports[name] = replace(report, predicted_codes=predicted_classes(predicted_NK).numpy())
+            reports[name] = judge_by_network(samples, training.model, data.num_classes, training.device)
     return join_splits(reports)
 
 
+def judge_by_network(samples: Samples, model: nn.Module, num_classes: int, device: torch.device) -> LabelErrorReport:
+    """Judge labels by the predictions of a network. With many classes, predictions are not held for all samples."""
+    labels_N = samples.labels
+    if num_classes <= WITH_PATTERN:
+        predicted_NK = predict(model, samples.inputs, num_classes, device)
+        predicted_N = predicted_classes(predicted_NK)
+        known_n = (predicted_N != UNKNOWN).nonzero().flatten()
+        rows = [predicted_NK if len(known_n) == len(samples) else predicted_NK[known_n]]
+        found = judge(lambda: rows, labels_N[known_n], weighted=False)
+    else:
+
+        def keep(index_B: Tensor, outputs_BO: Tensor) -> Tensor:
+            predicted_BK = outputs_BO[:, :num_classes].softmax(1)
+            classes_B = predicted_classes(predicted_BK).double()
+            return torch.cat([classes_B.unsqueeze(1), verdict_of_each(predicted_BK, labels_N[index_B])], 1)
+
+        kept_NC = outputs(model, samples.inputs, device, keep=keep)
+        predicted_N = kept_NC[:, 0].nan_to_num(UNKNOWN).long()
+        known_n = (predicted_N != UNKNOWN).nonzero().flatten()
+        found = judge_by_verdicts(kept_NC[known_n, 1:], labels_N[known_n], num_classes)
+    return replace(expand(found, labels_N, known_n), predicted_codes=predicted_N.numpy())
+
+
 def judge_labels(data: Data, training: TrainedState) -> LabelErrorReport:
-    """Assess every training label. One whose file was never read keeps its label and ranks last."""
-    evidence = training.objective.evidence(training.progress)
-    labels, (known_n, rows) = data.train.labels, _beliefs(data, training, evidence)
-    share_n = None if evidence is None else _label_shares(training, evidence)[known_n]
-    weighted = evidence is not None and evidence.reweighted
-    found = judge(rows, labels[known_n], weighted=weighted, label_share_N=share_n)
-    return expand(found, labels, known_n)
+    """Assess every training label, by targets or else by predictions of the network.
 
-
-def _beliefs(
-    data: Data, training: TrainedState, evidence: Evidence | None
-) -> tuple[Tensor, Callable[[], Iterable[Tensor]]]:
-    """The samples that can be judged, and their targets or, without targets, the predictions of the network."""
-    targets = training.targets
+    One whose file was never read keeps its label and ranks last.
+    """
+    evidence, targets = training.objective.evidence(training.progress), training.targets
     if targets is None or evidence is None:
-        predicted_NK = predict(training.model, data.train.inputs, data.num_classes, training.device)
-        known_n = (~predicted_NK.isnan().any(1)).nonzero().flatten()
-        return known_n, lambda: [predicted_NK[known_n]]
-    known_n = _visited(data, targets)
-    return known_n, lambda: (targets.read(index_n) for index_n in known_n.split(_rows(data)))
+        found = judge_by_network(data.train, training.model, data.num_classes, training.device)
+        return replace(found, predicted_codes=np.full(len(data.train), UNKNOWN))
+    labels, known_n = data.train.labels, _visited(data, targets)
+    found = judge(
+        lambda: (targets.read(index_n) for index_n in known_n.split(_rows(data))),
+        labels[known_n],
+        weighted=evidence.reweighted,
+        label_share_N=_label_shares(training, evidence)[known_n],
+    )
+    return expand(found, labels, known_n)
 
 
 def _rows(data: Data) -> int:

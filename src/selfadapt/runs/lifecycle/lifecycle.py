@@ -25,7 +25,7 @@ from selfadapt.runs.lifecycle.environment import describe, take_threads, warn_of
 from selfadapt.runs.lifecycle.network import load_pretrained, new_model
 from selfadapt.runs.lifecycle.prepare_data import duplicate_rows, prepare, recall, sample_rows
 from selfadapt.runs.lifecycle.threads import set_useful_threads
-from selfadapt.targets.store import Storage, TargetStore
+from selfadapt.targets.store import TargetStore
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def resume(
 
 
 def _with_model(folder: RunFolder, plan: Plan, data: Data, *, resumed: bool) -> Run:
-    storage = Storage.parse(plan.fit.targets, device=choose_device(plan.device), file=folder.targets_file)
+    storage = plan.storage(choose_device(plan.device), folder.targets_file)
     model = new_model(plan, data, plan.method, resumed=resumed)
     targets = plan.method.initial_targets(data.train.labels, data.num_classes, storage)
     return Run(folder, plan, data, model, targets)
@@ -100,6 +100,8 @@ def check_same(folder: RunFolder, kind: Kind, given: Mapping[str, Any]) -> Plan:
     request = Request.of(kind, **{"data": plan.data.source, "method": plan.method_name, **given})
     own, asked = plan.values(), request.values()
     chosen = {"device", *(["precision"] if asked["precision"] == "auto" else [])}
+    if asked["shuffle"] == "shards" and own["shuffle"] != "global":
+        chosen.add("shuffle")
     word = next((word for word in given if word not in chosen and own[word] != asked[word]), None)
     if word is not None:
         raise UserError(

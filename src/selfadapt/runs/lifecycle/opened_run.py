@@ -22,7 +22,7 @@ from selfadapt.runs.lifecycle.network import build_model
 from selfadapt.runs.lifecycle.prepare_data import recall
 from selfadapt.runs.lifecycle.saved_network import newest_checkpoint, restoring
 from selfadapt.runs.lifecycle.threads import set_useful_threads
-from selfadapt.targets.store import Storage, TargetStore
+from selfadapt.targets.store import TargetStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +93,7 @@ def open_folder(folder: RunFolder, on_progress: ProgressCallback = no_progress, 
     make_deterministic(own, plan.fit.deterministic)
     saved = newest_checkpoint(folder, own)
     inputs = data.train.inputs
-    targets = plan.method.initial_targets(
-        data.train.labels, data.num_classes, Storage.parse(plan.fit.targets, device=own)
-    )
+    targets = plan.method.initial_targets(data.train.labels, data.num_classes, plan.storage(own))
     with restoring(folder.checkpoints, saved):
         set_useful_threads(plan, inputs.shape, own)
         model = build_model(plan, plan.method, inputs.shape, channel_statistics(inputs), data.num_classes).to(own)

@@ -33,7 +33,7 @@ from selfadapt.evaluation.selective.risk_coverage import aurc
 from selfadapt.objectives.method import Problem, Trained, Vectors
 from selfadapt.objectives.objective import Metrics, Objective
 from selfadapt.run_folder.metrics_file import append_record, rebuild_records
-from selfadapt.runs.inspect.abstention import answers
+from selfadapt.runs.inspect.abstention import answers_on
 from selfadapt.runs.lifecycle.lifecycle import Run, list_unreadable
 from selfadapt.runs.lifecycle.network import new_model
 from selfadapt.runs.lifecycle.opened_run import OpenedRun, TrainedState, state_from
@@ -125,6 +125,7 @@ class RunBench:
                 predicted_NK = problem.solve(_vectors(train), model, partial(self.on_stage, "solving"))
             except UserError as error:
                 failed = error
+        distributed.wait_for_all()  # a solve may take hours
         for failure in distributed.all_gather_objects(failed):
             if failure is not None:
                 raise failure
@@ -156,10 +157,12 @@ class RunBench:
 
     def area_under_risk(self, trained: Trained, objective: Objective) -> float:
         samples = _validation(self.run)
-        said_NO = outputs(trained.model, samples.inputs, self.device, precision=self.run.plan.fit.precision)
-        fine_N = ~said_NO.isnan().any(1)
-        own, *_ = answers(said_NO[fine_N], objective, self.run.data.num_classes).values()
-        return aurc(own.confidence_N, own.wrong(samples.labels[fine_N]))
+        plan, classes = self.run.plan, self.run.data.num_classes
+        found, read_N = answers_on(
+            trained.model, samples.inputs, objective, classes, self.device, precision=plan.fit.precision
+        )
+        own, *_ = found.values()
+        return aurc(own.confidence_N, own.wrong(samples.labels[read_N]))
 
     def note(self, **chosen: float) -> None:
         self._note("chosen", {**self.run.folder.read_run().get("chosen", {}), **chosen})
@@ -195,7 +198,8 @@ class RunBench:
     ) -> Training:
         run, checkpoints = self.run, self.run.folder.trainings / name
         plan = replace(run.plan, fit=replace(run.plan.fit, schedule="constant")) if constant_rate else run.plan
-        training = build_training(plan, run.data, objective, Storage(), resumed=checkpoints.exists())
+        storage = plan.storage(self.device, targets="float32")
+        training = build_training(plan, run.data, objective, storage, resumed=checkpoints.exists())
 
         def after_epoch(training: Training) -> Metrics:
             before = training.history[-1]["seconds"] if training.history else 0.0

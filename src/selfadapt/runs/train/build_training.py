@@ -72,6 +72,7 @@ def _loader(plan: Plan, data: Data) -> SampleLoader:
         views=plan.views,
         size_in=_progressive_size(plan),
         crop_area=smallest_area(augment) if cropped else None,
+        shards=plan.shards,
     )
 
 
