@@ -231,7 +231,7 @@ def test_mistakes() -> None:
         ([], "labels are empty"),
         ([0.5, 1.0], "integers"),
         ([[0, 1]], "must be a vector"),
-        (HIDDEN, "masked"),
+        (np.ma.array([0, 1], mask=[False, True]), "labels have masked values"),
     ):
         with pytest.raises(ValueError, match=message):
             SelfAdaptiveLoss(bad, epochs=3)
