@@ -31,7 +31,8 @@ _MOST_SHOWN = 300  # characters of an unexpected error
 _SILENCE = 20.0  # seconds that other ranks wait before they report an error
 _SHORT_SILENCE = 1.0  # seconds that rank 0 waits before it reports an unexpected error
 _DISK_ERRORS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EFBIG,
+    errno.ENOENT,  # without a name: there is no temporary folder that can be written to
 }  # fmt: skip
 
 app = typer.Typer(
