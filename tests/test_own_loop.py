@@ -203,14 +203,15 @@ def test_mistakes() -> None:
     logits = torch.zeros(2, 3, requires_grad=True)
     criterion = SelfAdaptiveLoss(labels, epochs=3, start_epoch=1)
     index = torch.tensor([0, 3])
-    for given, places, message in (
+    calls: tuple[tuple[Any, Any, str], ...] = (
         (logits.detach(), index, "in training steps only"),
         (logits.detach().numpy(), index, "in training steps only"),
         (logits[:, :2], index, r"logits must be \(2, 3\)"),
         (logits, torch.tensor([0, 4]), r"index 4 is outside 0\.\.3"),
         (logits, torch.tensor([True, False]), "index must be a vector of integers"),
         (logits, torch.tensor([1, 1]), "more than once"),
-    ):
+    )
+    for given, places, message in calls:
         with pytest.raises((ValueError, RuntimeError), match=message):
             criterion(given, places)
     with pytest.raises(ValueError, match="the batch is empty"):
