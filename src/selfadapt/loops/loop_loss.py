@@ -6,7 +6,6 @@ Shapes: B samples of a batch, N samples in all.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +15,6 @@ from selfadapt.core import distributed
 from selfadapt.engine.accumulator import Accumulator
 from selfadapt.objectives.objective import Loss, Metrics, Progress
 from selfadapt.targets.store import TargetStore
-from selfadapt.targets.validation import integers
 
 Batch = TypeVar("Batch")
 
@@ -31,7 +29,7 @@ class LoopLoss(ABC):
 
     def __init__(self, targets: TargetStore, *, epochs: int, settings: Mapping[str, Any]) -> None:
         """`settings` are what a training must share with the one whose state it loads."""
-        if not isinstance(epochs, Integral) or epochs < 1:
+        if int(epochs) != epochs or epochs < 1:
             raise ValueError(f"epochs must be at least 1, and a whole number, not {epochs!r}")
         self.targets, self.epochs = targets, int(epochs)
         self._about = {"epochs": self.epochs, **settings}
@@ -55,7 +53,7 @@ class LoopLoss(ABC):
             raise RuntimeError(
                 f"the {name} do not require a gradient; call this in training steps only, because it updates targets"
             )
-        index_B = self.targets.checked_index(integers(index, "index").cpu())
+        index_B = self.targets.checked_index(index).cpu()
         expected = (len(index_B), columns)
         if not len(index_B):
             raise ValueError("the batch is empty; skip such a step")

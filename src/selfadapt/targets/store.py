@@ -296,10 +296,10 @@ class TargetStore:
 
     def checked_index(self, index: Any, *, unique: bool = True) -> Tensor:
         """Return the index as int64. Raise ValueError if it is out of range or, with `unique`, repeats a sample."""
-        index = integers(index, "index")
-        if unique and self._each_once(index.cpu()):
-            return index
-        return checked_index(index, len(self), unique=unique)
+        index_B = integers(index, "index")
+        if unique and self._each_once(index_B.cpu()):
+            return index_B
+        return checked_index(index_B, len(self), unique=unique)
 
     def _each_once(self, index_B: Tensor) -> bool:
         """Whether every index is in range and occurs once: three times as fast as sorting them."""
