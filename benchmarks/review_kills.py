@@ -129,6 +129,7 @@ def start_review(run: Path) -> tuple[str, int]:
     reading, writing = os.pipe()
     process = multiprocessing.get_context("fork").Process(target=_review, args=(run, writing))
     process.start()
+    assert process.pid is not None
     os.close(writing)
     with open(reading) as output:
         return json.loads(output.readline())["url"], process.pid

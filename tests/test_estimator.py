@@ -72,6 +72,8 @@ def test_groups_and_cross_validation() -> None:
         (small[:20], np.arange(20) % 5, "no class has 5 samples"),
         (small * 1e19, given, "over- or underflow in float32"),
         (small * 1e-30, given, "over- or underflow in float32"),
+        (small, np.ma.array(given, mask=given == 3), "X or y has masked values"),
+        (small, np.where(given == 3, "NaT", "2026-01-01").astype("datetime64[D]"), "y contains NaT"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(features, labels)

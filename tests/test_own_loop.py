@@ -203,13 +203,15 @@ def test_mistakes() -> None:
     logits = torch.zeros(2, 3, requires_grad=True)
     criterion = SelfAdaptiveLoss(labels, epochs=3, start_epoch=1)
     index = torch.tensor([0, 3])
-    for given, places, message in (
+    calls: tuple[tuple[Any, Any, str], ...] = (
         (logits.detach(), index, "in training steps only"),
+        (logits.detach().numpy(), index, "in training steps only"),
         (logits[:, :2], index, r"logits must be \(2, 3\)"),
         (logits, torch.tensor([0, 4]), r"index 4 is outside 0\.\.3"),
         (logits, torch.tensor([True, False]), "index must be a vector of integers"),
         (logits, torch.tensor([1, 1]), "more than once"),
-    ):
+    )
+    for given, places, message in calls:
         with pytest.raises((ValueError, RuntimeError), match=message):
             criterion(given, places)
     with pytest.raises(ValueError, match="the batch is empty"):
@@ -218,6 +220,7 @@ def test_mistakes() -> None:
         criterion(logits, [0.5, 1.0])
     for settings, message in (
         ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 2.5}, "epochs must be at least 1, and a whole number, not 2.5"),
         ({"epochs": 3, "start_epoch": 3}, 'must be "auto" or a number from 0 to 2, not 3'),
         ({"epochs": 3, "start_epoch": "soon"}, "not 'soon'"),
         ({"epochs": 3, "momentum": 2.0}, "momentum must be within"),
@@ -225,7 +228,12 @@ def test_mistakes() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             SelfAdaptiveLoss(labels, **settings)
-    for bad, message in (([], "labels are empty"), ([0.5, 1.0], "integers"), ([[0, 1]], "must be a vector")):
+    for bad, message in (
+        ([], "labels are empty"),
+        ([0.5, 1.0], "integers"),
+        ([[0, 1]], "must be a vector"),
+        (np.ma.array([0, 1], mask=[False, True]), "labels have masked values"),
+    ):
         with pytest.raises(ValueError, match=message):
             SelfAdaptiveLoss(bad, epochs=3)
 

@@ -69,6 +69,15 @@ def test_what_cannot_be_trained_or_opened(tmp_path: Path) -> None:
         selfadapt.train("digits", out=tmp_path / "run", warp=1)
     with pytest.raises(UserError, match="there is no data set or path 'nowhere'"):
         selfadapt.train("nowhere", out=tmp_path / "run")
+    mistakes: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"noise": 5}, "--noise '5' is neither KIND:RATE"),
+        ({"labels": [1, 2]}, "--labels is of type list; give the path of a file"),
+        ({"data": ""}, "data or out is empty"),
+        ({"out": ""}, "data or out is empty"),
+    )
+    for settings, message in mistakes:
+        with pytest.raises(UserError, match=message):
+            selfadapt.train(**{"data": "digits", "out": tmp_path / "run", **settings})
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="is not a run folder"):
         selfadapt.open_run(tmp_path)

@@ -69,7 +69,11 @@ class SelfAdaptiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             ValueError: If inputs are invalid, or there are too few samples or classes.
         """
         index = next((own for own in (index_of(y), index_of(X)) if own is not None), None)
+        if any(np.ma.isMaskedArray(values) and np.ma.is_masked(values) for values in (X, y)):
+            raise ValueError("X or y has masked values; leave those samples out")
         X, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
+        if y.dtype.kind == "M" and np.isnat(y).any():
+            raise ValueError("y contains NaT; leave those samples out")
         check_classification_targets(y)
         if self.rounds is not None and (not isinstance(self.rounds, Integral) or self.rounds < 1):
             raise ValueError(f"rounds must be a positive integer, not {self.rounds!r}")

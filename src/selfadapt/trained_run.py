@@ -172,6 +172,8 @@ def train(
         >>> run = selfadapt.train("digits", out="runs/digits", method="sat", noise="symmetric:0.4", seed=1)
         >>> run.result["test_accuracy"]
     """
+    if "" in (out, data if isinstance(data, str) else None):
+        raise UserError("data or out is empty, which would be the current folder; name it")
     folder, trackers = RunFolder(Path(out)), check_trackers(log_to)
     bar = progress_bar(str(folder.path)) if progress else nullcontext(no_stages)
     with folder.locked(), bar as on_stage:

@@ -1,5 +1,6 @@
 """The last handler of the program: what nothing else expected."""
 
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,3 +44,16 @@ def test_a_file_that_cannot_be_read_is_named_with_exit_code_2(tmp_path: Path, mo
     monkeypatch.setattr("selfadapt.cli.app._register", fail)
     result = run("doctor", folder=tmp_path)
     assert (result.returncode, result.stderr) == (2, "error: x.csv cannot be read or written: Is a directory\n")
+
+
+def test_without_a_temporary_folder_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: object) -> NoReturn:
+        monkeypatch.setattr("tempfile.tempdir", None)
+        monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
+        tempfile.mkdtemp()
+        raise AssertionError
+
+    monkeypatch.setattr("selfadapt.cli.app._register", fail)
+    result = run("doctor", folder=tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "a file cannot be read or written: No usable temporary directory found in" in result.stderr

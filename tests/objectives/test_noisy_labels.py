@@ -247,6 +247,9 @@ def test_a_wide_gap_between_logits_stays_finite() -> None:
 def test_mismatched_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="both must be B×K"):
         self_adaptive_cross_entropy(torch.zeros(2, 3), torch.zeros(2, 4))
+    for targets, message in ((torch.zeros(0, 3), "the batch is empty"), (np.zeros((0, 3)), "must be tensors")):
+        with pytest.raises(ValueError, match=message):
+            self_adaptive_cross_entropy(torch.zeros(0, 3), targets)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("classes", [10, 300])

@@ -58,6 +58,19 @@ def test_a_lost_or_an_old_run_json_is_named(lab: Lab, content: bytes | None) -> 
     assert "run.json" in answer.errors
 
 
+@pytest.mark.parametrize("command", ["labels", "review", "report"])
+def test_a_sample_that_labels_csv_names_wrongly_is_refused(lab: Lab, command: str) -> None:
+    def damage(run: Path) -> None:
+        header, row, rest = (run / "labels.csv").read_text().split("\n", 2)
+        (run / "labels.csv").write_text(f"{header}\nx{row}\n{rest}")
+
+    row = (lab.finished / "labels.csv").read_text().splitlines()[1]
+    assert ",test," not in row
+    answer = lab._call(command, damage)
+    assert (answer.code, answer.errors.count("\n")) == (2, 1)
+    assert f"labels.csv, line 2, column id: 'x{row.partition(',')[0]}' is not a sample of the run" in answer.errors
+
+
 ODD = {
     "an image": ("predict", "run", "odd"),
     "an array": ("predict", "run", "odd.npy"),

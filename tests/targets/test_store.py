@@ -118,11 +118,22 @@ def test_non_finite_prediction_names_its_samples() -> None:
         (torch.tensor([-1, 0]), 3, "label -1 of sample 0"),
         (torch.tensor([0.5]), 3, "a vector of integers"),
         (torch.tensor([[0]]), 3, "a vector of integers"),
+        (np.ma.array([0, 1, 2], mask=[False, True, False]), 3, "labels have masked values"),
+        (None, 3, "a vector of integers"),
+        (torch.tensor([0, 1]), 0, "num_classes must be at least 1, and a whole number, not 0"),
+        (torch.tensor([0, 1]), 2.5, "num_classes must be at least 1, and a whole number, not 2.5"),
     ],
 )
-def test_refuses_bad_labels(labels: Tensor, classes: int, message: str) -> None:
+def test_refuses_bad_labels(labels: Any, classes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TargetStore.from_labels(labels, classes)
+
+
+def test_an_index_may_be_a_list() -> None:
+    one, two = _store(), _store()
+    prediction = torch.tensor([[0.2, 0.3, 0.5], [0.1, 0.8, 0.1]])
+    assert torch.equal(one.update([3, 0], prediction), two.update(torch.tensor([3, 0]), prediction))
+    assert torch.equal(one.read([0, 3]), two.read(torch.tensor([0, 3])))
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.1, float("nan")])

@@ -34,7 +34,8 @@ _NUMBERS_OF_LAUNCHERS = (
     "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "SELFADAPT_JOBS",
 )  # fmt: skip
 _DISK_ERRORS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EFBIG,
+    errno.ENOENT,  # without a name: there is no temporary folder that can be written to
 }  # fmt: skip
 
 app = typer.Typer(

@@ -15,12 +15,13 @@ from torch.nn.functional import one_hot
 from selfadapt.data.batch import Batch
 from selfadapt.evaluation.label_errors.recovery import judge
 from selfadapt.evaluation.label_errors.report import LabelErrorReport
-from selfadapt.loops.loop_loss import LoopLoss, integers
+from selfadapt.loops.loop_loss import LoopLoss
 from selfadapt.objectives.noisy_labels import NoisyLabels
 from selfadapt.objectives.selective import Selective
 from selfadapt.objectives.self_adaptive_loss import check_masked
 from selfadapt.objectives.start_epoch import RUNNING_MEAN_MOMENTUM, AutoStart
 from selfadapt.targets.store import Storage, TargetStore
+from selfadapt.targets.validation import integers
 
 _PIECE = 65_536  # samples judged at a time
 _LOGITS = nn.Identity()  # the network of a batch that is logits already

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,8 +29,8 @@ class LoopLoss(ABC):
 
     def __init__(self, targets: TargetStore, *, epochs: int, settings: Mapping[str, Any]) -> None:
         """`settings` must be equal to those of a loss whose state is loaded."""
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1, not {epochs}")
+        if int(epochs) != epochs or epochs < 1:
+            raise ValueError(f"epochs must be a whole number of at least 1, not {epochs!r}")
         self.targets, self.epochs = targets, int(epochs)
         self._about = {"epochs": self.epochs, **settings}
         self.epoch = 0
@@ -50,11 +49,11 @@ class LoopLoss(ABC):
 
     def _checked(self, name: str, outputs: Tensor, columns: int, index: Any) -> Tensor:
         """The index on the CPU, if it fits the targets and the network's outputs, B×`columns`."""
-        if not outputs.requires_grad:
+        if not isinstance(outputs, Tensor) or not outputs.requires_grad:
             raise RuntimeError(
                 f"the {name} do not require a gradient; call this in training steps only, because it updates targets"
             )
-        index_B = self.targets.checked_index(integers(index, "index").cpu())
+        index_B = self.targets.checked_index(index).cpu()
         expected = (len(index_B), columns)
         if not len(index_B):
             raise ValueError("the batch is empty; skip such a step")
@@ -210,18 +209,3 @@ def _check_process(rank: int, count: int, seen: int) -> None:
             f"the state was saved within an epoch by rank {rank} of {count} processes, but this is rank {own} of "
             f"{processes}; save after end_epoch(), or save and load one file per process with as many processes"
         )
-
-
-def integers(values: Any, name: str) -> Tensor:
-    """A vector of integers as a tensor, from an array, a list, a table's column or a tensor."""
-    if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim == 1:
-        return values
-    array = values if isinstance(values, Tensor) else np.asarray(values)
-    whole = (
-        not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
-        if isinstance(array, Tensor)
-        else array.dtype.kind in "iu"
-    )
-    if array.ndim != 1 or (len(array) and not whole):
-        raise ValueError(f"{name} must be a vector of integers, not {tuple(array.shape)} {array.dtype}")
-    return array.long() if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.int64))

@@ -53,6 +53,10 @@ def self_adaptive_cross_entropy(logits: Tensor, targets: Tensor, *, reweight: bo
         >>> rows = targets.update(index, logits.softmax(1))
         >>> loss = self_adaptive_cross_entropy(logits, rows)
     """
+    if not isinstance(logits, Tensor) or not isinstance(targets, Tensor):
+        raise ValueError("logits and targets must be tensors")
+    if not len(logits):
+        raise ValueError("the batch is empty; skip such a step")
     if logits.shape != targets.shape:
         raise ValueError(f"logits are {tuple(logits.shape)} but targets are {tuple(targets.shape)}; both must be B×K")
     targets = targets.detach().float()

@@ -55,6 +55,10 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
     p_wrong, is_error = column("p_wrong", _share_or_nan, np.float64), column("suspect", _mark, np.bool_)
     if rows and "truth" in rows[0]:
         column("truth", known, np.int32)
+    ids = column("id", _unique(), object)
+    if folder.samples_file.exists():  # which does not list test samples
+        samples = {row["id"] for row in folder.read_samples()} | set(ids[split_codes == SPLITS.index("test")])
+        column("id", _member(dict.fromkeys(samples, 0), "a sample of the run"), np.int8)
     judged = np.isfinite(p_wrong) & (split_codes == 0)
     judged_p, judged_errors = torch.from_numpy(p_wrong[judged]), torch.from_numpy(is_error[judged])
     return LabelErrorReport(
@@ -73,7 +77,7 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
         in_conflict=column("reason", "duplicate".__eq__, np.bool_),
         too_few=np.zeros(len(classes), bool),
         quality=expected_quality(judged_p, judged_p, judged_errors),
-        ids=column("id", _unique(), object),
+        ids=ids,
         index=None,
         noise_matrix=None,
         paths=np.array([row["path"] for row in rows], object),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,14 @@ from selfadapt.targets.int8 import Int8Rows
 from selfadapt.targets.rows import DenseRows, PackedRows, Rows, zeros
 from selfadapt.targets.sharded import ReplicatedRows, ShardedRows
 from selfadapt.targets.topk import TopKRows
-from selfadapt.targets.validation import check_momentum, check_prediction, checked_index, raise_for_prediction
+from selfadapt.targets.validation import (
+    check_columns,
+    check_momentum,
+    check_prediction,
+    checked_index,
+    integers,
+    raise_for_prediction,
+)
 
 Kind = Literal["distribution", "direction"]
 
@@ -122,12 +129,12 @@ class TargetStore:
 
     @classmethod
     def from_labels(
-        cls, labels: Tensor, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
+        cls, labels: Any, num_classes: int, momentum: float = 0.9, storage: Storage | None = None
     ) -> "TargetStore":
         """Create targets that start as the given labels: t_i = one_hot(y_i).
 
         Args:
-            labels: Integer labels of all training samples (N).
+            labels: Integer labels of all training samples (N): a tensor, an array or a list.
             num_classes: Number of classes K.
             momentum: Share alpha of a target that each update keeps.
             storage: How to keep the rows; float32 in memory by default.
@@ -138,7 +145,7 @@ class TargetStore:
         Raises:
             ValueError: If a label is not an integer in 0..K-1.
         """
-        labels = torch.as_tensor(labels)
+        labels = integers(labels, "labels")
         chunks = one_hot_rows(labels, num_classes)
         return cls._filled(chunks, len(labels), num_classes, momentum, "distribution", storage)
 
@@ -201,6 +208,7 @@ class TargetStore:
         kind: Kind,
         storage: Storage | None,
     ) -> "TargetStore":
+        check_columns(num_columns, kind)
         storage = storage or Storage()
         if storage.top_k is not None and kind == "direction":
             raise UserError("--targets topk:K stores probabilities; for features choose float32, float16 or int8")
@@ -247,12 +255,12 @@ class TargetStore:
             rows.dealt, self._in_step = None, False
 
     def update(
-        self, index: Tensor, prediction: Tensor, *, momentum: float | None = None, rows: Tensor | None = None
+        self, index: Any, prediction: Tensor, *, momentum: float | None = None, rows: Tensor | None = None
     ) -> Tensor:
         """Move the targets of this batch towards the prediction.
 
         Args:
-            index: Positions of the samples in the training set (B), each at most once.
+            index: Positions of the samples in the training set (B), each at most once: a tensor, an array or a list.
             prediction: Probabilities, or features for a store of directions (B×K).
             momentum: Replaces the store's momentum in this call, for methods that ramp it.
             rows: Replaces the stored rows in this call, for methods that reinitialise their targets.
@@ -309,7 +317,7 @@ class TargetStore:
         return self.rows.read(index_B.to(self.rows.device)).to(index_B.device)
 
     @torch.no_grad()
-    def read(self, index: Tensor) -> Tensor:
+    def read(self, index: Any) -> Tensor:
         """Return stored targets without changing them.
 
         Args:
@@ -321,13 +329,15 @@ class TargetStore:
         Raises:
             ValueError: If an index is out of range.
         """
-        return self.rows.read(self.checked_index(index, unique=False).to(self.rows.device)).to(index.device)
+        index_B = self.checked_index(index, unique=False)
+        return self.rows.read(index_B.to(self.rows.device)).to(index_B.device)
 
-    def checked_index(self, index: Tensor, *, unique: bool = True) -> Tensor:
+    def checked_index(self, index: Any, *, unique: bool = True) -> Tensor:
         """Return the index as int64. Raise ValueError if it is out of range or, with `unique`, repeats a sample."""
-        if unique and index.ndim == 1 and index.dtype == torch.int64 and self._each_once(index.cpu()):
-            return index
-        return checked_index(index, len(self), unique=unique)
+        index_B = integers(index, "index")
+        if unique and self._each_once(index_B.cpu()):
+            return index_B
+        return checked_index(index_B, len(self), unique=unique)
 
     def _each_once(self, index_B: Tensor) -> bool:
         """Whether every index is in range and occurs once: three times as fast as sorting them."""

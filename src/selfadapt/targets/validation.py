@@ -3,7 +3,8 @@
 Shapes: B samples of a batch, K columns.
 """
 
-from typing import NoReturn
+from numbers import Integral
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -14,10 +15,33 @@ from selfadapt.core.errors import NonFinitePrediction
 _SUM_TOLERANCE = 0.05  # wide enough for a softmax in bfloat16
 
 
+def integers(values: Any, name: str) -> Tensor:
+    """A vector of integers as a tensor, from an array, a list, a table's column or a tensor."""
+    if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim == 1:
+        return values
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+        raise ValueError(f"{name} have masked values; leave those samples out")
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    whole = (
+        not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+        if isinstance(array, Tensor)
+        else array.dtype.kind in "iu"
+    )
+    if array.ndim != 1 or (len(array) and not whole):
+        raise ValueError(f"{name} must be a vector of integers, not {tuple(array.shape)} {array.dtype}")
+    return array.long() if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.int64))
+
+
 def check_momentum(momentum: float) -> float:
     if not 0 <= momentum <= 1:
         raise ValueError(f"momentum must be within 0..1, not {momentum}")
     return momentum
+
+
+def check_columns(count: int, kind: str) -> None:
+    if not isinstance(count, Integral) or count < 1:
+        name = "num_classes" if kind == "distribution" else "num_features"
+        raise ValueError(f"{name} must be at least 1, and a whole number, not {count!r}")
 
 
 def checked_index(index: Tensor, num_rows: int, *, unique: bool) -> Tensor:

@@ -76,7 +76,11 @@ def plain(values: Any) -> Any:
     """A masked array with None for each masked value, which counts as missing; anything else as it is."""
     if type(values).__module__.startswith("scipy.sparse"):
         raise ValueError("sparse matrices are not supported; pass an array, such as that of .toarray()")
-    return np.where(np.ma.getmaskarray(values), None, values.data) if np.ma.isMaskedArray(values) else values
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
+        return values
+    objects = values.data.astype(object)
+    objects[values.mask] = None
+    return objects
 
 
 def _check_objects(labels: Sequence[Any]) -> None:

@@ -180,14 +180,20 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(settings)
     for name in ("data", "labels", "corrected", "pretrained", "weights"):
         path = result.get(name)
-        if path is not None and Path(path).exists() and not (_is_named_set(path) or path in ("pretrained", "none")):
+        if not isinstance(path, str | Path | None):
+            raise UserError(f"{option_of(name)} is of type {type(path).__name__}; give the path of a file")
+        if (
+            path is not None
+            and Path(path).exists()
+            and not (_is_named_set(str(path)) or path in ("pretrained", "none"))
+        ):
             result[name] = str(Path(path).resolve())
             if as_text(result[name]) != result[name]:
                 raise UserError(f"{as_text(result[name])}: {INVALID_FILE_NAME}, or the folder that it is in")
     if result.get("noise") is not None:
         from selfadapt.data.labels.noise import Noise
 
-        result["noise"] = str(Noise.parse(result["noise"]).resolved())
+        result["noise"] = str(Noise.parse(str(result["noise"])).resolved())
     return result
 
 
