@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from selfadapt.data.images.storage import TensorImages
 from selfadapt.data.sources.catalog import get_data
 
 apply_salt()
+if sys.__stdin__ is None:  # it is closed, and pandas asks pytest for its encoding
+    vars(sys)["__stdin__"] = open(os.devnull)  # noqa: SIM115
 # The same examples each time, however long they take; another salt draws others.
 settings.register_profile("suite", deadline=None, derandomize=SALT == 0, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")

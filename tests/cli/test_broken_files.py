@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from cli.program import process, run, run_json, stopped_after
+from selfadapt.core import distributed
 from selfadapt.data.sources.catalog import open_data
 
 OPTIONS = ("--model", "mlp", "--width", "8", "--batch-size", "12", "--augment", "none", "--stream")
@@ -51,6 +52,7 @@ def suffix() -> str:
 def noise(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Pure noise in two classes: 40 to train on, 16 for validation, 12 to test; five of the six of class a are cut."""
     monkeypatch.setenv("SELFADAPT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(distributed, "usable_cores", lambda: 1)  # one process decodes, for each start of one takes time
     root = tmp_path / "noise"
     _part(root, "train", 20, suffix)
     _part(root, "val", 8, suffix)

@@ -47,7 +47,7 @@ def test_sizes_that_do_not_fit_leave_nothing_behind(options: dict[str, Any], mes
     [{"mirror": True}, {"progressive": "24:0.5"}, {"augment": "crop-flip"}, {"sync_bn": True}, {"image_size": 8}],
 )
 def test_a_network_that_sees_no_images_does_not_do_it(options: dict[str, Any], tmp_path: Path) -> None:
-    np.savez(tmp_path / "vectors.npz", x_train=np.random.rand(40, 5).astype(np.float32), y_train=np.arange(40) % 2)
+    np.savez(tmp_path / "vectors.npz", x_train=np.zeros((40, 5), np.float32), y_train=np.arange(40) % 2)
     settings = Request.of(data=str(tmp_path / "vectors.npz"), **options)
     with pytest.raises(UserError, match="needs a network that takes images: leave it out"):
         start(settings, RunFolder(tmp_path / "run"))
