@@ -1,5 +1,6 @@
 """Noise models: rate and temperature found where they are known, V only where labels speak for it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -7,10 +8,10 @@ from torch import Tensor
 from selfadapt.core.rng import seeded
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.objectives.cross_fitting.noise_model import (
+    class_noise,
     fit_symmetric,
     mean_by_likelihood,
     noise_of,
-    noise_of_mean,
     prefers_classes,
     sharpened,
 )
@@ -50,18 +51,39 @@ def test_class_noise_only_where_labels_speak_for_it() -> None:
     assert off.max() < 1.01 * off.min(), "what the model confuses is not label noise"
 
 
+def test_few_samples_give_the_mean_temperature_of_the_posterior() -> None:
+    """Forty samples cannot tell a few errors from many: neither end is reported."""
+    predicted_NK, _, labels_N = _drawn(symmetric(0.3, 3), count=40)
+    p, y = predicted_NK.double().numpy(), labels_N.numpy()
+    temperatures, rates = np.geomspace(0.5, 8, 25), np.linspace(0, 0.9, 2000)
+    likelihoods, best_rates = [], []
+    for temperature in temperatures:
+        q = p**temperature
+        given = (q / q.sum(1, keepdims=True))[np.arange(40), y, None]
+        sums = np.log((1 - rates) * given + rates * (1 - given) / 2).sum(0)
+        likelihoods.append(sums.max())
+        best_rates.append(rates[sums.argmax()])
+    weights = np.exp(np.array(likelihoods) - max(likelihoods))
+    mean = round((weights * np.arange(25)).sum() / weights.sum())
+    assert mean != np.argmax(likelihoods)
+    found = fit_symmetric(predicted_NK, labels_N)
+    assert found.temperature == pytest.approx(temperatures[mean])
+    assert found.rate == pytest.approx(best_rates[mean], abs=0.01)
+    assert found.likelihood == pytest.approx(max(likelihoods) / 40, abs=1e-3)
+
+
 def test_a_small_gain_is_enough_for_the_verdict_on_a_mean() -> None:
     """One class in six goes wrong in one direction: V for the verdict, though not to move targets by."""
     fold_N, matrix_KK = torch.arange(6000) % 5, torch.eye(6)
     matrix_KK[0, 0], matrix_KK[0, 1] = 0.85, 0.15
     predicted_NK, truth_N, labels_N = _drawn(matrix_KK)
     assert not prefers_classes(predicted_NK, labels_N, fold_N)
-    found = noise_of_mean(predicted_NK, labels_N, fold_N).matrix_KK
+    found = class_noise(predicted_NK, labels_N, fold_N).matrix_KK
     assert 0.1 < found[0, 1] < 0.2
     off_KK = found.clone().fill_diagonal_(0)
     off_KK[0, 1] = 0
     assert off_KK.max() < 0.03
-    assert noise_of_mean(predicted_NK, truth_N, fold_N).matrix_KK.diagonal().min() > 0.98
+    assert class_noise(predicted_NK, truth_N, fold_N).matrix_KK.diagonal().min() > 0.98
 
 
 def test_the_better_of_two_predictions_counts_more() -> None:
