@@ -1,6 +1,5 @@
 """Noise models: rate and temperature found where they are known, V only where labels speak for it."""
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -49,27 +48,6 @@ def test_class_noise_only_where_labels_speak_for_it() -> None:
     found = noise_of(biased_NK, truth_N, fold_N)
     off = found.matrix_KK[~torch.eye(6, dtype=torch.bool)]
     assert off.max() < 1.01 * off.min(), "what the model confuses is not label noise"
-
-
-def test_few_samples_give_the_mean_temperature_of_the_posterior() -> None:
-    """Forty samples cannot tell a few errors from many: neither end is reported."""
-    predicted_NK, _, labels_N = _drawn(symmetric(0.3, 3), count=40)
-    p, y = predicted_NK.double().numpy(), labels_N.numpy()
-    temperatures, rates = np.geomspace(0.5, 8, 25), np.linspace(0, 0.9, 2000)
-    likelihoods, best_rates = [], []
-    for temperature in temperatures:
-        q = p**temperature
-        given = (q / q.sum(1, keepdims=True))[np.arange(40), y, None]
-        sums = np.log((1 - rates) * given + rates * (1 - given) / 2).sum(0)
-        likelihoods.append(sums.max())
-        best_rates.append(rates[sums.argmax()])
-    weights = np.exp(np.array(likelihoods) - max(likelihoods))
-    mean = round((weights * np.arange(25)).sum() / weights.sum())
-    assert mean != np.argmax(likelihoods)
-    found = fit_symmetric(predicted_NK, labels_N)
-    assert found.temperature == pytest.approx(temperatures[mean])
-    assert found.rate == pytest.approx(best_rates[mean], abs=0.01)
-    assert found.likelihood == pytest.approx(max(likelihoods) / 40, abs=1e-3)
 
 
 def test_a_small_gain_is_enough_for_the_verdict_on_a_mean() -> None:

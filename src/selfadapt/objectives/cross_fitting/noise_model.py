@@ -4,12 +4,10 @@ There are two models of label noise. Symmetric noise has a single rate e. Class-
 (transition.py). Predictions are rescaled by a temperature b, q_ik ∝ p_ik^b, fitted together with the noise model,
 because predictors fitted to noisy labels are underconfident:
 
-    L(b) = max over e   sum_i log[(1 - e) q_i[y_i] + e (1 - q_i[y_i]) / (K - 1)]
+    maximise over b and e   sum_i log[(1 - e) q_i[y_i] + e (1 - q_i[y_i]) / (K - 1)]
 
-With few samples, "few errors and uncertain predictions" and "many errors and confident ones" are often about equally
-likely, so b is not the maximum of L but the mean of log b over its posterior, proportional to exp L(b). If wrong labels
-are random, the estimates of b, e and P(wrong) are accurate. Errors between classes that the predictions confuse anyway
-do not change this likelihood; evaluation/label_errors/out_of_sample.py accounts for them.
+If wrong labels are random, the estimates of b, e and P(wrong) are accurate. Errors between classes that the
+predictions confuse anyway do not change this likelihood; evaluation/label_errors/out_of_sample.py accounts for them.
 
 A class-dependent V can mistake the systematic confusions of a model for label noise. Targets are updated with it, and
 predictions of other models judged with it, only if held-out labels are clearly likelier under it (`prefers_classes`).
@@ -58,7 +56,7 @@ class NoiseModel:
 class SymmetricFit:
     temperature: float
     rate: float
-    likelihood: float  # mean log-likelihood of a label, at its largest
+    likelihood: float  # mean log-likelihood of a label
 
 
 def sharpened(predicted_NK: Tensor, temperature: float) -> Tensor:
@@ -66,7 +64,7 @@ def sharpened(predicted_NK: Tensor, temperature: float) -> Tensor:
 
 
 def fit_symmetric(predicted_NK: Tensor, labels_N: Tensor) -> SymmetricFit:
-    """The mean temperature of the posterior, and the likeliest rate at this temperature."""
+    """Fit the temperature and the rate by maximum likelihood."""
     every = max(1, len(labels_N) // _COMPARED)
     predicted_nK, labels_n1 = predicted_NK[::every], labels_N[::every].unsqueeze(1)
     classes = predicted_NK.shape[1]
@@ -76,9 +74,8 @@ def fit_symmetric(predicted_NK: Tensor, labels_N: Tensor) -> SymmetricFit:
         rate_T1 = wrong_share(given_Tn, rate_T1, classes).mean(1, keepdim=True)
     likelihood_Tn = (1 - rate_T1) * given_Tn + rate_T1 * (1 - given_Tn) / max(1, classes - 1)
     likelihood_T = likelihood_Tn.clamp_min(_TINY).log().mean(1)
-    posterior_T = (len(labels_N) * likelihood_T).softmax(0)
-    mean = round(float((posterior_T * torch.arange(len(_TEMPERATURES))).sum()))
-    return SymmetricFit(_TEMPERATURES[mean], float(rate_T1[mean]), float(likelihood_T.max()))
+    best = int(likelihood_T.argmax())
+    return SymmetricFit(_TEMPERATURES[best], float(rate_T1[best]), float(likelihood_T[best]))
 
 
 def symmetric_noise(predicted_NK: Tensor, labels_N: Tensor) -> NoiseModel:
