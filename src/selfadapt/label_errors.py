@@ -85,8 +85,9 @@ def find_label_errors(
         labels: The given label of each sample, a class name or an integer, of length N: a list, an array, a tensor or a
             pandas or polars Series; `to_frame` keeps the index of pandas. Default: the labels in the feature shards.
         features: Numbers that describe each sample, such as embeddings, of shape (N, F): an array, a pandas or polars
-            frame with columns of numbers and categories, the path of a .npy, .npz or .parquet file or of a folder of
-            them (as written by `selfadapt embed`), or an iterator over arrays. Pass this or `pred_probs`.
+            frame with columns of numbers and categories, where values may be missing, the path of a .npy, .npz or
+            .parquet file or of a folder of them (as written by `selfadapt embed`), or an iterator over arrays. Pass
+            this or `pred_probs`.
         pred_probs: Out-of-sample predicted probabilities of shape (N, K), for example from cross-validation.
         groups: Group of each sample (patient, video), of length N. A group is never split among folds.
         ids: Identifier of each sample for the report. If the feature shards hold ids, samples are matched by id,

@@ -95,6 +95,18 @@ def test_columns_of_categories_are_encoded(flowers: tuple[Any, Any]) -> None:
     assert report.is_error.sum() <= 60
 
 
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_missing_numbers_are_encoded_with_and_without_categories(flowers: tuple[Any, Any], package: str) -> None:
+    species, frame = flowers[0]["species"], flowers[0].drop(columns="species")
+    frame.iloc[::9, 0] = None
+    values = frame.astype(object).where(frame.notna(), None).to_dict("list")
+    numbers = pytest.importorskip(package).DataFrame(values)
+    with_category = frame.assign(always="same")
+    reports = [find_label_errors(species, features=own) for own in (frame, numbers, with_category)]
+    for report in reports[1:]:
+        np.testing.assert_array_equal(report.is_error, reports[0].is_error)
+
+
 def test_another_table_is_refused(flowers: tuple[Any, Any]) -> None:
     frame = flowers[0]
     report = find_label_errors(frame["species"], features=frame[["a", "b", "c", "d"]])

@@ -1,5 +1,7 @@
 """Reports on several splits, and on samples of which some could not be judged."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -45,3 +47,13 @@ def test_samples_that_could_not_be_judged_keep_their_label_and_rank_last() -> No
     np.testing.assert_array_equal(report.p_wrong[judged.numpy()], found.p_wrong)
     assert next(row for row in report.rows() if row["id"] == "0")["p_wrong"] == ""
     assert report.runner_up_codes[unjudged].tolist() == [-1] * 10
+
+
+def test_the_summary_counts_duplicates_in_words() -> None:
+    rows, _ = _rows(6)
+    report = judge(lambda: [rows], torch.tensor([0, 0, 1, 2, 1, 1]), weighted=True)
+    for group_N, words in (
+        ([0, 0, -1, -1, -1, -1], "There is 1 group of duplicates, none of them with different labels."),
+        ([0, 0, 1, 1, 2, 2], "There are 3 groups of duplicates, 1 of them with different labels."),
+    ):
+        assert words in str(replace(report, duplicate_group=np.array(group_N)).summary)

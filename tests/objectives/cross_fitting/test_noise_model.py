@@ -7,10 +7,10 @@ from torch import Tensor
 from selfadapt.core.rng import seeded
 from selfadapt.evaluation.label_errors.out_of_sample import judge_out_of_sample
 from selfadapt.objectives.cross_fitting.noise_model import (
+    class_noise,
     fit_symmetric,
     mean_by_likelihood,
     noise_of,
-    noise_of_mean,
     prefers_classes,
     sharpened,
 )
@@ -56,12 +56,12 @@ def test_a_small_gain_is_enough_for_the_verdict_on_a_mean() -> None:
     matrix_KK[0, 0], matrix_KK[0, 1] = 0.85, 0.15
     predicted_NK, truth_N, labels_N = _drawn(matrix_KK)
     assert not prefers_classes(predicted_NK, labels_N, fold_N)
-    found = noise_of_mean(predicted_NK, labels_N, fold_N).matrix_KK
+    found = class_noise(predicted_NK, labels_N, fold_N).matrix_KK
     assert 0.1 < found[0, 1] < 0.2
     off_KK = found.clone().fill_diagonal_(0)
     off_KK[0, 1] = 0
     assert off_KK.max() < 0.03
-    assert noise_of_mean(predicted_NK, truth_N, fold_N).matrix_KK.diagonal().min() > 0.98
+    assert class_noise(predicted_NK, truth_N, fold_N).matrix_KK.diagonal().min() > 0.98
 
 
 def test_the_better_of_two_predictions_counts_more() -> None:

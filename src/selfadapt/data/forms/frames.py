@@ -53,12 +53,14 @@ def table_rows(table: Any) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def is_numeric(table: Any) -> bool:
-    """Whether all columns of a frame hold numbers or truth values."""
+def is_array_like(table: Any) -> bool:
+    """Whether all columns of a frame hold numbers or truth values, and none is missing."""
     if package_of(table) == "pandas":
-        return all(getattr(dtype, "kind", "O") in "iufb" for dtype in table.dtypes)
+        numeric = all(getattr(dtype, "kind", "O") in "iufb" for dtype in table.dtypes)
+        return numeric and not table.isna().to_numpy().any()
     if package_of(table) == "polars":
-        return all(dtype.is_numeric() or str(dtype) == "Boolean" for dtype in table.dtypes)
+        numeric = all(dtype.is_numeric() or str(dtype) == "Boolean" for dtype in table.dtypes)
+        return numeric and not any(table.null_count().row(0))
     return False
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selfadapt.core.errors import UserError
-from selfadapt.data.forms.frames import is_numeric, package_of, table_rows
+from selfadapt.data.forms.frames import is_array_like, package_of, table_rows
 from selfadapt.data.labels.class_names import LEAVE_OUT, ONE_COLUMN_EACH, several_labels
 from selfadapt.data.tabular.column_encoder import fit_columns
 from selfadapt.data.tabular.row_encoder import Table
@@ -119,7 +119,7 @@ def _check_none_missing(missing_N: Array, name: str, remedy: str) -> None:
 def checked_table(values: Any, count: int, *, probabilities: bool) -> Tensor:
     """Features or probabilities, as many rows as there are labels."""
     name = "pred_probs" if probabilities else "features"
-    if not probabilities and package_of(values) is not None and not is_numeric(values):
+    if not probabilities and package_of(values) is not None and not is_array_like(values):
         values = _encoded(values)
     try:
         array = np.asarray(_numpy(values) if isinstance(values, Tensor) else values)

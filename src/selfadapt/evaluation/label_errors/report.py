@@ -68,10 +68,9 @@ class LabelErrorSummary:
         if self.precision is not None and self.recall is not None:
             text.append(f"Expected precision {self.precision}, expected recall {self.recall}.")
         if self.duplicate_groups:
-            text.append(
-                f"There are {len(self.duplicate_groups)} groups of duplicates, "
-                f"{self.conflicting_groups} of them with different labels."
-            )
+            groups, conflicting = len(self.duplicate_groups), self.conflicting_groups
+            found = "is 1 group" if groups == 1 else f"are {groups} groups"
+            text.append(f"There {found} of duplicates, {conflicting or 'none'} of them with different labels.")
         if few:
             more = f" and {len(few) - _MAX_NAMED} more classes" if len(few) > _MAX_NAMED else ""
             text.append(f"Too few samples to judge: {', '.join(row.name for row in few[:_MAX_NAMED])}{more}.")

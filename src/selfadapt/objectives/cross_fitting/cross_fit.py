@@ -40,7 +40,6 @@ from selfadapt.objectives.cross_fitting.noise_model import (
     mean_by_class_likelihood,
     mean_by_likelihood,
     mean_of,
-    noise_of_mean,
     prefers_classes,
 )
 from selfadapt.objectives.cross_fitting.transition import (
@@ -226,7 +225,7 @@ def _mix(
     heads_NK = heads_NK if keeps_to(labels_N, plain_NK, heads_NK) else plain_NK
     discriminant_NK = moved_NK if keeps_to(labels_N, discriminant_NK, moved_NK) else discriminant_NK
     mixed_NK = mean_by_likelihood(heads_NK, discriminant_NK, labels_N)
-    return heads_NK, mixed_NK, noise_of_mean(mixed_NK, labels_N, fold_N)
+    return heads_NK, mixed_NK, class_noise(mixed_NK, labels_N, fold_N, least_temperature=0.0)
 
 
 def _moved_predictions(assignments: Sequence[_Assignment]) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,10 @@ because predictors fitted to noisy labels are underconfident:
 If wrong labels are random, the estimates of b, e and P(wrong) are accurate. Errors between classes that the
 predictions confuse anyway do not change this likelihood; evaluation/label_errors/out_of_sample.py accounts for them.
 
-A class-dependent V can mistake the systematic confusions of a model for label noise. It is used only if held-out labels
-are clearly likelier under it (`prefers_classes`).
+A class-dependent V can mistake the systematic confusions of a model for label noise. Targets are updated with it, and
+predictions of other models judged with it, only if held-out labels are clearly likelier under it (`prefers_classes`).
+For P(wrong) from our own predictions it is always estimated, and shrunk towards symmetric noise as far as held-out
+labels allow.
 
 Shapes: N samples, K classes, T temperatures.
 """
@@ -33,7 +35,6 @@ _STEPS = 40  # EM steps for the rate
 _COMPARED = 10_000  # number of samples used to fit temperature and rate
 _LEAST_GAIN = 0.06  # of V over symmetric noise, in nats per label
 _MARGIN = 3.0  # standard errors by which the gain must exceed 0
-LEAST_GAIN_OF_MEAN, MARGIN_OF_MEAN = 0.003, 2.0  # where V only affects P(wrong)
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the first of two predictions
 _TINY = 1e-30
 _SMALLEST = 1e-9  # class probability
@@ -82,15 +83,17 @@ def symmetric_noise(predicted_NK: Tensor, labels_N: Tensor) -> NoiseModel:
     return NoiseModel(symmetric(fitted.rate, predicted_NK.shape[1]), fitted.temperature)
 
 
-def class_noise(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
-    """Class-dependent noise at the temperature of symmetric noise.
+def class_noise(
+    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least_temperature: float = 1.0
+) -> NoiseModel:
+    """Class-dependent noise at the temperature of symmetric noise, at which V hardly absorbs confusions of the model.
 
-    At a higher temperature V would absorb the confusions of the model.
+    Where predictions were moved by a class-dependent V, labels look random to symmetric noise, and its temperature is
+    too low; hence `least_temperature`.
     """
-    temperature = max(1.0, fit_symmetric(predicted_NK, labels_N).temperature)
+    temperature = max(least_temperature, fit_symmetric(predicted_NK, labels_N).temperature)
     q_NK = sharpened(predicted_NK, temperature)
-    matrix_KK = estimate_transition(q_NK, labels_N, fold_N, steps=10).matrix_KK
-    return NoiseModel(matrix_KK, temperature)
+    return NoiseModel(estimate_transition(q_NK, labels_N, fold_N, steps=10).matrix_KK, temperature)
 
 
 def noise_of(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
@@ -100,22 +103,10 @@ def noise_of(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseMod
     return symmetric_noise(predicted_NK, labels_N)
 
 
-def noise_of_mean(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> NoiseModel:
-    """The noise model of the mean of several predictors whose targets were updated under symmetric noise.
-
-    Targets do not depend on V here, and `class_noise` shrinks V, so a small gain is enough to select it.
-    """
-    if prefers_classes(predicted_NK, labels_N, fold_N, least=LEAST_GAIN_OF_MEAN, errors=MARGIN_OF_MEAN):
-        return class_noise(predicted_NK, labels_N, fold_N)
-    return symmetric_noise(predicted_NK, labels_N)
-
-
-def prefers_classes(
-    predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, least: float = _LEAST_GAIN, errors: float = _MARGIN
-) -> bool:
+def prefers_classes(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor) -> bool:
     """Whether held-out labels are clearly likelier under class-dependent noise than under symmetric noise.
 
-    The mean gain must exceed `least` nats and `errors` standard errors. Predictions are not rescaled by a temperature.
+    Predictions are not rescaled by a temperature.
     """
     classes = predicted_NK.shape[1]
     given_N = predicted_NK.gather(1, labels_N.unsqueeze(1)).squeeze(1)
@@ -125,7 +116,7 @@ def prefers_classes(
     symmetric_N = ((1 - rate) * given_N + rate * (1 - given_N) / max(1, classes - 1)).clamp_min(_TINY).log()
     gain_N = likeliest_transition(predicted_NK, labels_N, fold_N)[1] - symmetric_N
     standard_error = float(gain_N.std(correction=0)) / len(gain_N) ** 0.5
-    return bool(gain_N.mean() > max(least, errors * standard_error))
+    return bool(gain_N.mean() > max(_LEAST_GAIN, _MARGIN * standard_error))
 
 
 def mean_by_likelihood(first_NK: Tensor, second_NK: Tensor, labels_N: Tensor) -> Tensor:

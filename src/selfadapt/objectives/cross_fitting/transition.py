@@ -16,7 +16,8 @@ selected by the likelihood of each fold's labels under the V of the other folds,
 
     sum_i log sum_k q_ik V[k, y_i]
 
-The largest s within two standard errors of the best is used.
+The largest s within two standard errors of the best is used, from 30 on: V also corrects systematic confusions of the
+model, which makes labels likelier, too, and with less shrinkage counts these as label noise.
 
 Shapes: N samples, K classes, F folds.
 """
@@ -31,6 +32,7 @@ from torch import Tensor
 from selfadapt.models.linear.softmax_regression import pieces_of
 
 STRENGTHS = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0)
+CAUTIOUS_STRENGTHS = STRENGTHS[2:]  # for P(wrong)
 Estimate = TypeVar("Estimate")
 _STANDARD_ERRORS = 2.0  # by which less shrinkage must be better
 _CHUNK = 16_384
@@ -96,7 +98,7 @@ def shrunk(counts_FKK: Tensor) -> Transition:
 
 def estimate_transition(predicted_NK: Tensor, labels_N: Tensor, fold_N: Tensor, *, steps: int) -> Transition:
     """V after `steps` EM steps, with the strength selected on held-out labels."""
-    return most_shrunk([_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in STRENGTHS])
+    return most_shrunk([_em(predicted_NK, labels_N, fold_N, strength, steps) for strength in CAUTIOUS_STRENGTHS])
 
 
 def most_shrunk(tried: Sequence[tuple[Estimate, Tensor]]) -> Estimate:

@@ -7,13 +7,21 @@ at most 100,000 samples, evenly spaced.
 Shapes: n samples, M classes of a row, F folds, P pairs, K classes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from selfadapt.objectives.cross_fitting.streamed.sparse_predictions import SparseRows
-from selfadapt.objectives.cross_fitting.transition import CONFIDENCE_POWER, RATES, STRENGTHS, most_shrunk, wrong_share
+from selfadapt.objectives.cross_fitting.transition import (
+    CAUTIOUS_STRENGTHS,
+    CONFIDENCE_POWER,
+    RATES,
+    STRENGTHS,
+    most_shrunk,
+    wrong_share,
+)
 
 _CANDIDATES = 3  # of the other classes of a row
 _LEAST_SAMPLES = 2  # of a pair
@@ -67,7 +75,7 @@ class SparseNoise:
 
 def estimate_sparse_transition(rows: SparseRows, fold_n: Tensor) -> SparseTransition:
     """V with the largest strength that explains held-out labels within two standard errors of the best."""
-    return most_shrunk(_tried(rows, fold_n))
+    return most_shrunk(_tried(rows, fold_n, CAUTIOUS_STRENGTHS))
 
 
 def gain_of_classes(rows: SparseRows, fold_n: Tensor) -> tuple[float, float]:
@@ -76,14 +84,14 @@ def gain_of_classes(rows: SparseRows, fold_n: Tensor) -> tuple[float, float]:
     for _ in range(_RATE_STEPS):
         rate = float(wrong_share(given_n, rate, rows.num_classes).mean())
     symmetric_n = (1 - rate) * given_n + rate * (1 - given_n) / max(1, rows.num_classes - 1)
-    likelihoods = [likelihood_n for _, likelihood_n in _tried(rows, fold_n)]
+    likelihoods = [likelihood_n for _, likelihood_n in _tried(rows, fold_n, STRENGTHS)]
     gain_n = max(likelihoods, key=lambda own_n: float(own_n.mean())) - symmetric_n.clamp_min(_TINY).log()
     return float(gain_n.mean()), float(gain_n.std(correction=0)) / len(gain_n) ** 0.5
 
 
-def _tried(rows: SparseRows, fold_n: Tensor) -> list[tuple[SparseTransition, Tensor]]:
+def _tried(rows: SparseRows, fold_n: Tensor, strengths: Sequence[float]) -> list[tuple[SparseTransition, Tensor]]:
     counts = _Counts(rows, fold_n)
-    return [counts.expectation_maximisation(strength) for strength in STRENGTHS]
+    return [counts.expectation_maximisation(strength) for strength in strengths]
 
 
 class _Counts:

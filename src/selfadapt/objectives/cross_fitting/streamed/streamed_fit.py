@@ -31,8 +31,6 @@ from selfadapt.models.linear.kernel_axes import KernelAxes
 from selfadapt.objectives.cross_fitting.cross_fit import CrossFitted, best_kernel, cross_fit
 from selfadapt.objectives.cross_fitting.nested_heads import is_large, one_hot
 from selfadapt.objectives.cross_fitting.noise_model import (
-    LEAST_GAIN_OF_MEAN,
-    MARGIN_OF_MEAN,
     fit_symmetric,
     likeliest_share,
     sharpened,
@@ -54,6 +52,7 @@ _LEAST_PER_CLASS = 50  # samples of the pilot
 _MANY_SAMPLES, _MANY_NUMBERS, _MANY_PRODUCTS = 50_000, 2**26, 2e9
 _SELECTING = 10_000  # samples of the pilot on which shrinkages and weights are selected
 _COMPARED = 100_000  # samples on which V is estimated
+_LEAST_GAIN, _MARGIN = 0.003, 2.0  # of V over symmetric noise, in nats per label and in standard errors
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class StreamedFitting:
         rows = predictions.take(torch.arange(0, len(self.labels_N), every))
         fold_n = self.fold_N[rows.position_n]
         gain, standard_error = gain_of_classes(rows, fold_n)
-        if gain <= max(LEAST_GAIN_OF_MEAN, MARGIN_OF_MEAN * standard_error):
+        if gain <= max(_LEAST_GAIN, _MARGIN * standard_error):
             return SparseNoise(SparseTransition.symmetric(fitted.rate, self.num_classes), fitted.temperature)
         temperature = max(1.0, fitted.temperature)
         return SparseNoise(estimate_sparse_transition(rows.sharpened(temperature), fold_n), temperature)
