@@ -12,12 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from selfadapt.loops.labelled_loss import LabelledLoss
-from selfadapt.loops.loop_loss import integers
 from selfadapt.objectives.noisy_labels import SelfAdaptive
 from selfadapt.objectives.self_adaptive_loss import moving_cross_entropy
 from selfadapt.objectives.start_epoch import AutoStart
 from selfadapt.targets.store import Storage
-from selfadapt.targets.validation import check_momentum
+from selfadapt.targets.validation import check_momentum, integers
 
 
 class SelfAdaptiveLoss(LabelledLoss):

@@ -120,8 +120,8 @@ def test_non_finite_prediction_names_its_samples() -> None:
         (torch.tensor([[0]]), 3, "a vector of integers"),
         (np.ma.array([0, 1, 2], mask=[False, True, False]), 3, "labels have masked values"),
         (None, 3, "a vector of integers"),
-        (torch.tensor([0, 1]), 0, "num_classes must be at least 1, and a whole number, not 0"),
-        (torch.tensor([0, 1]), 2.5, "num_classes must be at least 1, and a whole number, not 2.5"),
+        (torch.tensor([0, 1]), 0, "num_classes must be a whole number of at least 1, not 0"),
+        (torch.tensor([0, 1]), 2.5, "num_classes must be a whole number of at least 1, not 2.5"),
     ],
 )
 def test_refuses_bad_labels(labels: Any, classes: Any, message: str) -> None:

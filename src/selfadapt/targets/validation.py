@@ -41,7 +41,7 @@ def check_momentum(momentum: float) -> float:
 def check_columns(count: int, kind: str) -> None:
     if not isinstance(count, Integral) or count < 1:
         name = "num_classes" if kind == "distribution" else "num_features"
-        raise ValueError(f"{name} must be at least 1, and a whole number, not {count!r}")
+        raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
 
 
 def checked_index(index: Tensor, num_rows: int, *, unique: bool) -> Tensor:
