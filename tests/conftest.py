@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from drawing import draw_figures
 from salt import SALT, apply_salt
 from selfadapt.data.dataset import Samples
 from selfadapt.data.images.storage import TensorImages
@@ -47,11 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(Path(__file__).parent)
         if path.parts[0] in _NUMERICAL_ROOMS and not path.as_posix().startswith(_OTHERS):
             item.add_marker("numerical")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    draw_figures(item.get_closest_marker("figures") is not None)
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-from drawing import draw_figures, figures_are_drawn
-
 LOADED = [
     "torch", "torch._dynamo", "torch.distributed.nn", "torchvision.transforms.v2", "sklearn.datasets",
     "sklearn.metrics", "matplotlib.figure", "matplotlib.backends.backend_svg", "jinja2", "pydantic",
@@ -36,7 +34,7 @@ PATIENCE = 900.0  # seconds that anything may take, for the machine may be busy
 def fork(work: Callable[..., None], *arguments: Any, folder: Path | None = None) -> BaseProcess:
     """Begin `work(…)` in a process of its own, in this folder and with the environment of this moment."""
     _begin_server()
-    given = (os.environ.copy(), folder or Path.cwd(), figures_are_drawn(), work, arguments)
+    given = (os.environ.copy(), folder or Path.cwd(), work, arguments)
     process = multiprocessing.get_context("forkserver").Process(target=_as_fresh, args=given)
     process.start()
     return process
@@ -55,9 +53,7 @@ def _begin_server() -> None:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def _as_fresh(
-    environment: dict[str, str], folder: Path, drawn: bool, work: Callable[..., None], arguments: Sequence[Any]
-) -> None:
+def _as_fresh(environment: dict[str, str], folder: Path, work: Callable[..., None], arguments: Sequence[Any]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -67,7 +63,6 @@ def _as_fresh(
     from salt import apply_salt
 
     apply_salt()
-    draw_figures(drawn)
     work(*arguments)
 
 
@@ -190,4 +185,4 @@ def _work(arguments: list[str], environment: dict[str, str], silent: bool) -> No
     os.setsid()
     if silent:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _as_fresh(environment, Path.cwd(), figures_are_drawn(), _main, (arguments,))
+    _as_fresh(environment, Path.cwd(), _main, (arguments,))

@@ -18,8 +18,6 @@ from forks import PATIENCE
 from page_code import ROOT, blocks, commands
 from test_imports import ROOMS
 
-pytestmark = pytest.mark.figures
-
 
 def test_own_loop_corrects_the_labels() -> None:
     module = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))

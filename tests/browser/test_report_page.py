@@ -24,7 +24,6 @@ WIDTHS = (1200, 360)
 CLASSES = ("Tomato___Tomato_Yellow_Leaf_Curl_Virus_of_the_second_kind", "Pepper,_bell___Bacterial_spot", "healthy")
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.figures,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
 ]
 

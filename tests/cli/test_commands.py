@@ -195,7 +195,6 @@ def test_an_audit_before_the_targets_move_says_so(tmp_path: Path) -> None:
         assert (result.returncode, message in result.stderr) == (2, True), result.stderr
 
 
-@pytest.mark.figures
 def test_odd_class_names_do_no_harm(tmp_path: Path) -> None:
     names = np.array(["$\\frac$", "=1+1", "漢字", "<b>"])
     generator = np.random.default_rng(0)

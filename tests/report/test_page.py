@@ -26,8 +26,6 @@ from selfadapt.runs.config.request import Request
 from selfadapt.runs.lifecycle.lifecycle import start
 from selfadapt.runs.train.train_or_load import train
 
-pytestmark = pytest.mark.figures
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:

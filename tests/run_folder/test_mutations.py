@@ -10,7 +10,6 @@ from benchmarks.mutations import KINDS, Lab, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.figures
 CHEAP = ("labels", "predict", "export", "review", "audit", "coverage", "calibrate")
 
 
