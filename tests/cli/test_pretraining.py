@@ -85,7 +85,7 @@ def test_a_probe_on_augmented_images(folder: Path, monkeypatch: pytest.MonkeyPat
     plain = run_json("probe", "run", "--epochs", "6", "--lr", "1", folder=folder)
     options = ("probe", "run", "--epochs", "6", "--lr", "1", "--augment", "crop")
     with monkeypatch.context() as patch:
-        patch.setattr("selfadapt.runs.inspect.linear_evaluation.write_tensors", _written_but_once(write_tensors))
+        patch.setattr("selfadapt.run_folder.folder.write_tensors", _written_but_once(write_tensors))
         assert run(*options, folder=folder).returncode == 130
     (kept,) = (folder / "run/features").glob("classifier-*")
     assert int(load_file(kept)["epochs"]) == 1
