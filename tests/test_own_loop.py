@@ -219,7 +219,7 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="index must be a vector of integers"):
         criterion(logits, [0.5, 1.0])
     for settings, message in (
-        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1"),
         ({"epochs": 2.5}, "epochs must be a whole number of at least 1, not 2.5"),
         ({"epochs": 3, "start_epoch": 3}, 'must be "auto" or a number from 0 to 2, not 3'),
         ({"epochs": 3, "start_epoch": "soon"}, "not 'soon'"),

@@ -180,7 +180,7 @@ def test_a_review_without_decisions_leaves_a_table_by_hand_alone(audited: Path) 
     ("arguments", "words"),
     [
         (("--precision", "1.5"), "--precision 1.5 must be within 0..1"),
-        (("--precision", "0.9", "--confidence", "1"), "ask for less"),
+        (("--precision", "0.9", "--confidence", "1"), "choose a lower --confidence"),
     ],
 )
 def test_what_cannot_be_promised_is_said(audited: Path, arguments: tuple[str, ...], words: str) -> None:

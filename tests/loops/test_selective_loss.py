@@ -104,7 +104,7 @@ def test_two_processes_are_as_one(tmp_path: Path) -> None:
 
 def test_mistakes() -> None:
     for settings, message in (
-        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1"),
         ({"epochs": 3, "start_epoch": 3}, "start_epoch must be from 0 to 2, not 3"),
         ({"epochs": 3, "momentum": 2.0}, "momentum must be within"),
     ):

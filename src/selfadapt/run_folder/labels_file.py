@@ -57,7 +57,7 @@ def read_report(folder: RunFolder) -> LabelErrorReport:
         column("truth", known, np.int32)
     ids = column("id", _unique(), object)
     if folder.samples_file.exists():  # which does not list test samples
-        samples = {row["id"] for row in folder.read_samples()} | set(ids[split_codes == SPLITS.index("test")])
+        samples = {row["id"] for row in folder.recorded_samples()} | set(ids[split_codes == SPLITS.index("test")])
         column("id", _member(dict.fromkeys(samples, 0), "a sample of the run"), np.int8)
     judged = np.isfinite(p_wrong) & (split_codes == 0)
     judged_p, judged_errors = torch.from_numpy(p_wrong[judged]), torch.from_numpy(is_error[judged])
