@@ -59,6 +59,15 @@ def test_a_cache_may_be_deleted_but_not_changed(folder: RunFolder) -> None:
     assert folder.read_json(path, dict[str, int]) is None
 
 
+def test_a_contact_sheet_is_not_a_cache(folder: RunFolder) -> None:
+    """Only `audit` draws it, so a report without it would be incomplete."""
+    with folder.recorded(folder.errors_sheet) as draft:
+        draft.write_text("<svg/>")
+    folder.errors_sheet.unlink()
+    with pytest.raises(UserError, match=r"suspects\.svg is missing"):
+        folder.check_recorded(folder.errors_sheet)
+
+
 def test_a_file_that_is_removed_or_was_never_written_is_none(folder: RunFolder) -> None:
     folder.remove(folder.path / FILE)
     assert read(folder) is None

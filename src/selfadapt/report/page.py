@@ -41,9 +41,8 @@ def write_run_page(folder: RunFolder, path: Path | None = None) -> Path:
 
 
 def recorded_sheet(folder: RunFolder, path: Path) -> list[list[SheetImage]]:
-    """The blocks of a contact sheet of the run; an empty list without a file."""
-    if path.exists():
-        folder.check_recorded(path)
+    """The blocks of a contact sheet of the run; an empty list if none was drawn."""
+    folder.check_recorded(path)
     return read_sheet(path)
 
 

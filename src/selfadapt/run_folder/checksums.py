@@ -10,8 +10,8 @@ A file is written in three steps, so that a crash between any two of them leaves
     2. the file is replaced
     3. the checksums before the new one are removed
 
-A file in a sub-folder, such as a cache, may be deleted: it is made again. A folder of an earlier version has no
-checksums; it is opened with one warning.
+A file in a sub-folder other than figures is a cache: it may be deleted, and is made again. A folder of an earlier
+version has no checksums; it is opened with one warning.
 """
 
 import fcntl
@@ -102,8 +102,8 @@ def warn_if_missing(folder: Path, path: Path) -> None:
 def _matches(folder: Path, path: Path, digest: str | None) -> bool:
     name = path.relative_to(folder).as_posix()
     accepted = _read(folder).get(name)
-    can_be_made_again = digest is None and "/" in name
-    return accepted is None or digest in accepted or can_be_made_again
+    is_deleted_cache = digest is None and "/" in name and not name.startswith("figures/")
+    return accepted is None or digest in accepted or is_deleted_cache
 
 
 def _read(folder: Path) -> _Sums:
