@@ -1,6 +1,5 @@
 """Duplicates with different labels are one item: shown side by side, decided together, marked where they disagree."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -123,9 +122,10 @@ def test_the_report_shows_a_group_with_all_its_labels(members: list[dict[str, st
     for own in members:
         (line,) = (text for text in lines if own["path"].rpartition("/")[2].split(".")[0] in text)
         assert (' class="marked"' in line) == (own["suspect"] == "1")
-    shutil.rmtree(shapes_run / "figures")
-    RunFolder(shapes_run).remove(shapes_run / "duplicates.csv")
-    assert "Duplicates with different labels" not in write_run_page(RunFolder(shapes_run)).read_text()
+    folder = RunFolder(shapes_run)
+    for path in (folder.duplicates_file, folder.duplicates_sheet):
+        folder.remove(path)
+    assert "Duplicates with different labels" not in write_run_page(folder).read_text()
 
 
 def test_the_sheet_has_a_line_for_each_group(members: list[dict[str, str]], trained_shapes: Path) -> None:
