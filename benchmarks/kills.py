@@ -107,6 +107,7 @@ def run() -> dict[str, float]:
             if is_damaged:
                 _damage(killed / "metrics.jsonl", chance)
                 damaged += 1
+            is_damaged = is_damaged or _lines(killed) < seen[0]  # not rebuilt yet after the damage before
         while launcher.wait() != 0:
             launcher = _start(killed)
         (files, lines), (whole_files, whole_lines) = _outcome(killed), _outcome(whole)
